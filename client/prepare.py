@@ -1,0 +1,281 @@
+"""A private corpus → one domain's statistics: in parallel, resumable, reading nothing twice.
+
+Work is kept in parts: the sums over some stretch of the corpus, with the files and documents they cover. A later run
+takes up every part whose files are unchanged and sums only the rest. Parts stay in the holder's own cache folder.
+Knows corpus, encoder and accumulators. Knows nothing of the coordinator.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from queue import SimpleQueue
+
+from threadpoolctl import threadpool_limits
+
+from client.accumulate import Accumulator, accumulators, add_states
+from client.corpus import Counters, Position, Source, documents, find_sources, is_held_out
+from client.parts import Part, PartStore, Stamp, Stretch
+from common.encoder import Encoder
+from common.errors import CorpusError, InputError
+from common.settings import Sampling
+from common.statistics_file import Prepared, check_domain_name
+
+BATCH_CHARACTERS = 1 << 18
+BATCH_DOCUMENTS = 1024
+PART_SECONDS = 20.0
+ACCUMULATOR_BYTES = 512 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The holder asked to stop; what was summed so far is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that decides what a corpus adds up to, and how many threads work on it."""
+
+    roots: tuple[Path, ...]
+    domain: str
+    sampling: Sampling
+    holdout: float
+    text_fields: tuple[str, ...]
+    threads: int
+
+    def __post_init__(self) -> None:
+        check_domain_name(self.domain)
+        if not 0 <= self.holdout < 1:
+            raise InputError(f"the held-out share must be at least 0 and below 1, not {self.holdout:g}")
+        if self.threads < 1:
+            raise InputError(f"at least one thread is needed, not {self.threads}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What `prepare` made, and what it met on the way. Only `prepared` may leave the machine."""
+
+    prepared: Prepared
+    counters: Counters
+    files: int
+    files_read: int
+    files_skipped: int
+    bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a caller follows and stops a run."""
+
+    progress: Progress = lambda done, total: None
+    stopped: Callable[[], bool] = lambda: False
+
+
+def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None, *, fresh: bool = False) -> Outcome:
+    """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept."""
+    started = time.monotonic()
+    store = PartStore(cache, _terms(job, encoder))
+    if fresh:
+        store.clear()
+    sources, skipped = find_sources(job.roots)
+    stamps = {Stamp.of(source.path): source for source in sources}
+    kept = store.usable(stamps.keys())
+    todo = _unread(stamps, kept)
+    run = _Run(job, encoder, store, watch or Watch(), sum(stamp.size for stamp in stamps))
+    parts = [*kept, *run.sum_all(todo, sum(stamp.size for stamp, _, _ in todo))]
+    counters = Counters()
+    for part in parts:
+        counters.add(part.counters)
+    _must_hold_text(job, counters, len(sources), skipped)
+    with threadpool_limits(job.threads):
+        statistics = run.new().statistics(reduce(add_states, (part.state for part in parts)))
+    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics)
+    seconds = time.monotonic() - started
+    return Outcome(prepared, counters, len(sources), len(todo), skipped, run.bytes_read, seconds)
+
+
+def held_out_documents(job: Job, counters: Counters, watch: Watch | None = None) -> Iterator[str]:
+    """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own machine."""
+    watch = watch or Watch()
+    sources, _ = find_sources(job.roots)
+    total, done = sum(source.path.stat().st_size for source in sources), 0
+    for source in sources:
+        position = Position()
+        for text in documents(source, job.text_fields, counters, position):
+            counters.documents += 1
+            if is_held_out(text, job.holdout):
+                counters.held_out += 1
+                yield text
+            if counters.documents % 256 == 0:
+                watch.progress(done + position.bytes, total)
+        done += position.bytes
+
+
+def _terms(job: Job, encoder: Encoder) -> dict[str, object]:
+    return {
+        "encoder": encoder.fingerprint,
+        "sampling": job.sampling.to_json(),
+        "holdout": job.holdout,
+        "text_fields": list(job.text_fields),
+    }
+
+
+def _unread(stamps: dict[Stamp, Source], kept: Sequence[Part]) -> list[tuple[Stamp, Source, int]]:
+    """The files that are not wholly covered, each with the number of documents that are."""
+    reached = {stretch.stamp: stretch for part in kept for stretch in part.stretches}  # the last one of each file
+    return [
+        (stamp, source, reached[stamp].stop if stamp in reached else 0)
+        for stamp, source in stamps.items()
+        if stamp not in reached or not reached[stamp].ends_file
+    ]
+
+
+def _must_hold_text(job: Job, counters: Counters, files: int, skipped: int) -> None:
+    names = ", ".join(str(root) for root in job.roots)
+    if not files:
+        raise CorpusError(f"{names} has no file that can be read; {skipped} were passed over")
+    if not counters.documents:
+        raise CorpusError(f"{names} holds no text: {files} files, {counters.empty} empty documents")
+    if counters.documents == counters.held_out:
+        raise CorpusError(
+            f"all {counters.documents} documents of {names} fall into the held-out share; give more text, or --holdout 0"
+        )
+    if not counters.tokens:
+        raise CorpusError(f"{names} holds no tokens: its documents are made of special tokens alone")
+
+
+class _Run:
+    """One pass over the files that are left: a reader, worker threads, and parts that are kept as they fill."""
+
+    def __init__(self, job: Job, encoder: Encoder, store: PartStore, watch: Watch, total: int) -> None:
+        self._job, self._tokenizer, self._store, self._watch, self._total = job, encoder.tokenizer, store, watch, total
+        self.new = accumulators(encoder.table, job.sampling)
+        self._size = (encoder.width + 1) ** 2 * 16
+        self._idle: SimpleQueue[Accumulator] = SimpleQueue()
+        self._all: list[Accumulator] = []
+        self._pending: deque[Future[int]] = deque()
+        self._counters = Counters()
+        self._stretches: list[Stretch] = []
+        self._parts: list[Part] = []
+        self._started = self._kept_at = time.monotonic()
+        self._done = 0
+        self.bytes_read = 0
+
+    def sum_all(self, todo: Sequence[tuple[Stamp, Source, int]], left: int) -> list[Part]:
+        """Sum files, keeping parts as time goes by. An error loses only what came after the last part."""
+        self._done = self._total - left
+        if not todo:
+            return []
+        self._refill()
+        with _one_thread_each(), ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool:
+            try:
+                for stamp, source, first in todo:
+                    self._sum_file(pool, stamp, source, first)
+                    if self._due():
+                        self._keep()
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+            self._keep()
+        return self._parts
+
+    def _sum_file(self, pool: ThreadPoolExecutor, stamp: Stamp, source: Source, first: int) -> None:
+        met, counted, position = Counters(), Counters(), Position()
+        batch, size, place, start = list[str](), 0, 0, first
+        for text in documents(source, self._job.text_fields, met, position):
+            place += 1
+            if place <= first:  # an earlier part covers it
+                counted = copy.copy(met)
+                continue
+            met.documents += 1
+            if is_held_out(text, self._job.holdout):
+                met.held_out += 1
+                continue
+            batch.append(text)
+            size += len(text)
+            if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+                self._submit(pool, batch)
+                self._watch.progress(self._done + position.bytes, self._total)
+                batch, size = [], 0
+                if self._due():
+                    self._cover(Stretch(stamp, start, place, ends_file=False), met, counted)
+                    self._keep()
+                    start, counted = place, copy.copy(met)
+        self._submit(pool, batch)
+        self._cover(Stretch(stamp, start, place, ends_file=True), met, counted)
+        self._done += stamp.size
+        self.bytes_read += stamp.size
+        self._watch.progress(self._done, self._total)
+
+    def _cover(self, stretch: Stretch, met: Counters, counted: Counters) -> None:
+        self._stretches.append(stretch)
+        self._counters.add(met)
+        self._counters.subtract(counted)
+
+    def _submit(self, pool: ThreadPoolExecutor, batch: list[str]) -> None:
+        if batch:
+            self._pending.append(pool.submit(self._sum, batch))
+        while len(self._pending) > 2 * self._job.threads:
+            self._counters.tokens += self._pending.popleft().result()
+
+    def _sum(self, texts: list[str]) -> int:
+        ids, lengths = self._tokenizer.encode_many(texts)
+        accumulator = self._idle.get()
+        try:
+            accumulator.add(ids, lengths)
+        finally:
+            self._idle.put(accumulator)
+        return len(ids)
+
+    def _due(self) -> bool:
+        """Whether to keep a part now: every so often, and more rarely the longer a run lasts."""
+        now = time.monotonic()
+        return self._watch.stopped() or now - self._kept_at > PART_SECONDS + (now - self._started) / 20
+
+    def _keep(self) -> None:
+        while self._pending:
+            self._counters.tokens += self._pending.popleft().result()
+        if self._stretches:
+            state = reduce(add_states, (accumulator.state() for accumulator in self._all))
+            part = Part(tuple(self._stretches), self._counters, state)
+            self._store.save(part)
+            self._parts.append(part)
+        self._counters, self._stretches = Counters(), []
+        self._refill()
+        if self._watch.stopped():
+            raise Interrupted
+
+    def _refill(self) -> None:
+        count = min(self._job.threads, max(1, ACCUMULATOR_BYTES // self._size))
+        self._all = [self.new() for _ in range(count)]
+        self._idle = SimpleQueue()
+        for accumulator in self._all:
+            self._idle.put(accumulator)
+        self._kept_at = time.monotonic()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Parallelism comes from our own threads: BLAS and the tokenizer are held to one thread a call."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,1 @@
+"""What every party agrees on: encoder, statistics, router, release. Knows no Flower, no torch, no private files."""

@@ -1,0 +1,245 @@
+"""The commands of anyone with a release: route, evaluate, encoder.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import InputError
+from common.terminal import command_group, emit_json, step, table
+
+if TYPE_CHECKING:
+    from common.router import Decision, Explanation, Router
+
+encoder = command_group("The tokenizer and integer table that all parties share.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", help="The coordinator's public key (64 digits, or a file): refuse any other signer."),
+]
+Fields = Annotated[
+    str, typer.Option("--text-field", help="The field that holds the text; of several names, the first a record has.")
+]
+EncoderSource = Annotated[str, typer.Argument(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]
+
+
+def route(
+    release: ReleaseFolder,
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads prompts from standard input, one a line.")],
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the tokens that decided, and how much each weighed.")
+    ] = False,
+    json: Json = False,
+    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
+    key: Key = None,
+) -> None:
+    """Route a prompt to the expert it belongs to."""
+    from common.router import Router
+
+    router = Router.load(release, key=key)
+    changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    if changes:
+        router = router.with_confidence(**changes)
+    if prompt != "-":
+        _show_one(router, prompt, explain, json)
+    else:
+        _show_many(router, (line.rstrip("\r\n") for line in sys.stdin), explain, json)
+
+
+def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
+    explanation = router.explain(prompt) if explain else None
+    decision = explanation.decision if explanation else router.route(prompt)
+    if json:
+        emit_json(_decision_json(decision, router) | (_explanation_json(explanation) if explanation else {}))
+        return
+    print(_words(decision, router))
+    if explanation:
+        _show_explanation(explanation)
+
+
+def _show_many(router: Router, prompts: Iterable[str], explain: bool, json: bool) -> None:
+    """One line of output a prompt, as prompts come in."""
+    import json as codec
+
+    for batch in _batches(prompts, 4096):
+        if explain:
+            explanations = [router.explain(prompt) for prompt in batch]
+            results = [_decision_json(one.decision, router) | _explanation_json(one) for one in explanations]
+        else:
+            results = [_decision_json(decision, router) for decision in router.route_many(batch)]
+        for result in results:
+            plain = f"{result['domain']}\t{result['confidence']:.3f}"
+            print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
+
+
+def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size or not sys.stdin.readable():
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _decision_json(decision: Decision, router: Router) -> dict[str, Any]:
+    return {**decision._asdict(), "calibrated": router.confidence.calibrated, "release": router.release}
+
+
+def _explanation_json(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "runner_up": explanation.runner_up,
+        "margin": explanation.margin,
+        "explanation": [token._asdict() for token in explanation.tokens],
+    }
+
+
+def _words(decision: Decision, router: Router) -> str:
+    sure = "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
+    ranked = sorted(decision.scores.items(), key=lambda item: -item[1])
+    rest = ", ".join(f"{name} {100 * score:.1f} %" for name, score in ranked if name != decision.best)
+    why = f"  (abstained; ahead: {decision.best})" if decision.abstained else ""
+    return f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then {rest}"
+
+
+def _show_explanation(explanation: Explanation, most: int = 12) -> None:
+    best, runner_up = explanation.decision.best, explanation.runner_up
+    merged: dict[tuple[str, str], tuple[int, float]] = {}
+    for token in explanation.tokens:
+        count, weight = merged.get((token.text, token.domain), (0, 0.0))
+        merged[token.text, token.domain] = (count + 1, weight + token.weight)
+    ranked = sorted(merged.items(), key=lambda item: -abs(item[1][1]))
+    rows = [
+        [
+            repr(text),
+            domain,
+            str(count),
+            f"{weight:+.4f}",
+            f"{weight / explanation.margin:+.0%}" if explanation.margin else "–",
+        ]
+        for (text, domain), (count, weight) in ranked[:most]
+        if weight
+    ]
+    rest = sum(weight for _, (_, weight) in ranked[most:])
+    if len(ranked) > most:
+        rows.append(
+            [
+                f"{len(ranked) - most} other tokens",
+                "",
+                "",
+                f"{rest:+.4f}",
+                f"{rest / explanation.margin:+.0%}" if explanation.margin else "–",
+            ]
+        )
+    table(
+        ["token", "speaks for", "times", "weight", "of margin"],
+        rows,
+        numbers_from=2,
+        title=f"{best} over {runner_up}, margin {explanation.margin:.4f}: what each token added",
+    )
+
+
+def evaluate(
+    release: ReleaseFolder,
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="A folder that holds DOMAIN.test.jsonl for every domain.")
+    ],
+    text_field: Fields = "text",
+    selector: Annotated[str | None, typer.Option(help="Try another selector: average, entropy or all.")] = None,
+    k: Annotated[int | None, typer.Option(help="How many tokens vote under the entropy selector.")] = None,
+    json: Json = False,
+    key: Key = None,
+) -> None:
+    """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix."""
+    from dataclasses import replace
+
+    from common.evaluation import evaluate as measure
+    from common.records import field_names, labelled_texts
+    from common.router import Router
+
+    router = Router.load(release, key=key)
+    if selector is not None or k is not None:
+        changes: dict[str, Any] = {"name": selector, "k": k}
+        changed = replace(router.selector, **{name: value for name, value in changes.items() if value is not None})
+        router = router.with_selector(changed)
+    texts = labelled_texts(data, router.domains, field_names(text_field))
+    result = measure(router, texts)
+    if json:
+        emit_json(result.to_json())
+        return
+    show_evaluation(result)
+
+
+def show_evaluation(result: Any) -> None:
+    """Accuracy by domain beside the confusion matrix."""
+    rows = [
+        [name, f"{sum(row):,}", f"{result.by_domain[name]:.1f} %", *(str(count) for count in row)]
+        for name, row in zip(result.domains, result.confusion, strict=True)
+    ]
+    rows.append(["mean over domains", f"{sum(map(sum, result.confusion)):,}", f"{result.accuracy:.1f} %"])
+    table(["domain", "texts", "accuracy", *(f"→ {name}" for name in result.domains)], rows)
+
+
+@encoder.command("list")
+def list_encoders(json: Json = False) -> None:
+    """The kinds of encoder there are, and those already converted on this machine."""
+    from common.encoder_sources import SOURCES, cached_encoders
+
+    cards = cached_encoders()
+    if json:
+        emit_json({"sources": SOURCES, "converted": cards})
+        return
+    table(["source", "what it is"], [[name, words] for name, words in SOURCES.items()], numbers_from=2)
+    if cards:
+        rows = [[card["name"], f"{card['rows']:,}", str(card["width"]), card["fingerprint"]] for card in cards]
+        table(["converted", "tokens", "width", "fingerprint"], rows)
+
+
+@encoder.command()
+def show(source: EncoderSource, json: Json = False) -> None:
+    """An encoder's size, scale and fingerprint."""
+    from common.encoder_sources import find_encoder
+
+    found = find_encoder(source)
+    facts: dict[str, Any] = {
+        "name": found.name,
+        "tokens": found.rows,
+        "width": found.width,
+        "scale": found.scale,
+        "bytes": found.table.nbytes + len(found.definition),
+        "fingerprint": found.fingerprint,
+    }
+    if json:
+        emit_json(facts)
+        return
+    for name, value in facts.items():
+        print(f"{name:<13}{value:,}" if isinstance(value, int) else f"{name:<13}{value}")
+
+
+@encoder.command()
+def save(
+    source: EncoderSource, folder: Annotated[Path, typer.Argument(help="A new folder.")], json: Json = False
+) -> None:
+    """Write an encoder to a folder that can be carried to other machines and used as dir:PATH."""
+    from common.encoder import save_encoder
+    from common.encoder_sources import find_encoder
+
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; an encoder is saved as a folder")
+    found = find_encoder(source)
+    save_encoder(found, folder)
+    if json:
+        emit_json({"folder": str(folder), "fingerprint": found.fingerprint})
+    else:
+        step("saved", str(folder), f"{found.rows:,} tokens", f"fingerprint {found.fingerprint[:12]}")

@@ -1,0 +1,89 @@
+"""The router as a table: what every token says about every domain, in integers.
+
+Logits are kept as integers times a power of two, so that sums over a prompt are exact in any order.
+Knows numpy. Knows nothing of tokenizers, prompts or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import FormatError, ShapeMismatch
+
+LARGEST = 1 << 30
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledTable:
+    """logits: V×C int32, in units of `step`; entropies: V float32, of the softmax over a token's logits."""
+
+    logits: NDArray[np.int32]
+    step: float
+    entropies: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.logits.dtype != np.int32 or self.logits.ndim != 2 or 0 in self.logits.shape:
+            raise FormatError("a router's table is V×C int32")
+        if self.entropies.dtype != np.float32 or self.entropies.shape != self.logits.shape[:1]:
+            raise FormatError("a router's table needs one float32 entropy a token")
+
+    @cached_property
+    def sums(self) -> NDArray[np.int64]:
+        """The logits in the width that sums are taken in."""
+        return self.logits.astype(np.int64)
+
+    @cached_property
+    def votes(self) -> NDArray[np.int64]:
+        """The domain each token votes for: of equals, the first."""
+        votes: NDArray[np.int64] = self.logits.argmax(axis=1)
+        return votes
+
+    @cached_property
+    def ballots(self) -> NDArray[np.int64]:
+        """V×C: a one where the token votes."""
+        return np.eye(self.logits.shape[1], dtype=np.int64)[self.votes]
+
+    @cached_property
+    def ranks(self) -> NDArray[np.int64]:
+        """Each token's place when all are sorted by entropy, then id: 0 is the most certain."""
+        ranks = np.empty(len(self.entropies), dtype=np.int64)
+        ranks[np.argsort(self.entropies, kind="stable")] = np.arange(len(ranks))
+        return ranks
+
+    def without(self, position: int) -> CompiledTable:
+        """The table with one domain's column dropped."""
+        logits = np.ascontiguousarray(np.delete(self.logits, position, axis=1))
+        return CompiledTable(logits, self.step, _entropies(logits, self.step))
+
+
+def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> CompiledTable:
+    """The logits φW of every token, φ = (scale · table row, 1)."""
+    if weights.shape[0] != table.shape[1] + 1:
+        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit a table of width {table.shape[1]}")
+    exact = np.empty((len(table), weights.shape[1]))
+    for start in range(0, len(table), 8192):
+        block = slice(start, start + 8192)
+        exact[block] = table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
+    step = _step(exact)
+    logits = np.rint(exact / step).astype(np.int32)
+    return CompiledTable(logits, step, _entropies(logits, step))
+
+
+def _step(exact: NDArray[np.float64]) -> float:
+    """The smallest power of two that keeps every logit within ±2³⁰ steps."""
+    largest = max(float(np.abs(exact).max()), 2.0**-100)
+    return float(2.0 ** np.ceil(np.log2(largest / LARGEST)))
+
+
+def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
+    values: NDArray[Any] = logits.astype(np.float64) * step
+    values -= values.max(axis=1, keepdims=True)
+    odds = np.exp(values)
+    total = odds.sum(axis=1)
+    entropies: NDArray[np.float32] = (np.log(total) - (odds * values).sum(axis=1) / total).astype(np.float32)
+    return entropies

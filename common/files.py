@@ -1,0 +1,104 @@
+"""Files that are either whole or not there, canonical JSON, and the user's own folders.
+
+Knows the operating system. Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one way a value is written when it is hashed or signed."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1, separators=(",", ": "), allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def sha256(*parts: bytes | memoryview) -> str:
+    """SHA-256 over the parts, each with its length in front, so that no two divisions collide."""
+    digest = hashlib.sha256()
+    for part in parts:
+        view = memoryview(part).cast("B")
+        digest.update(view.nbytes.to_bytes(8, "little"))
+        digest.update(view)
+    return digest.hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file so that readers see the old one or the new one, never a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o600 if private else 0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Fill the yielded folder; it takes the place of `path` in one step if the block ends well, else it vanishes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        _exchange(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _exchange(new: Path, path: Path) -> None:
+    if not path.exists():
+        new.replace(path)
+        return
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    path.replace(old)
+    try:
+        new.replace(path)
+    except BaseException:
+        old.replace(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def cache_folder() -> Path:
+    """Where converted encoders and unfinished work are kept: RIDGEWAY_CACHE, else the user's cache folder."""
+    named = os.environ.get("RIDGEWAY_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeway"
+
+
+def config_folder() -> Path:
+    """Where keys are kept: RIDGEWAY_CONFIG, else the user's configuration folder."""
+    named = os.environ.get("RIDGEWAY_CONFIG")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ridgeway"

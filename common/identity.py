@@ -1,0 +1,70 @@
+"""Ed25519 identities: a key file, signatures, verification.
+
+Knows the cryptography package. A private key is never printed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from common.errors import IdentityError
+from common.files import write_whole
+
+
+class Identity:
+    """Someone who signs. `public` is the key others pin, as 64 hexadecimal digits."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw().hex()
+
+    def sign(self, content: bytes) -> str:
+        return self._key.sign(content).hex()
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.public[:12]}>"
+
+
+def create_identity(path: Path) -> Identity:
+    """Make a new key file that only its owner can read; an existing one is never overwritten."""
+    if path.exists():
+        raise IdentityError(f"{path} exists already; a key is never overwritten")
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_whole(path, pem, private=True)
+    return Identity(key)
+
+
+def load_identity(path: Path) -> Identity:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise IdentityError(f"there is no key file {path}") from None
+    except (ValueError, TypeError) as error:
+        raise IdentityError(f"{path} is not a private key in PEM form") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise IdentityError(f"{path} holds a key of another kind; Ridgeway signs with Ed25519")
+    return Identity(key)
+
+
+def public_key(words: str) -> str:
+    """The public key that a person gave: 64 hexadecimal digits, or the path of a file that holds them."""
+    text = words.strip()
+    path = Path(text)
+    if len(text) != 64 and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+    if len(text) != 64 or any(letter not in "0123456789abcdef" for letter in text.lower()):
+        raise IdentityError(f"{words!r} is not a public key; give its 64 hexadecimal digits or a file that holds them")
+    return text.lower()
+
+
+def is_signed_by(public: str, signature: str, content: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""The signed artefact: a folder with manifest.json, router.safetensors and tokenizer.json.
+
+Knows numpy, safetensors and the coordinator's key. Verifies every byte before anything is used; unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from common.compiled import CompiledTable
+from common.errors import EncoderError, FormatError, InputError, ReleaseError
+from common.files import canonical_json, whole_folder, write_whole
+from common.identity import Identity, is_signed_by, public_key
+from common.router import Confidence, Router
+from common.settings import Selector
+from common.tokenizer import Tokenizer
+
+FORMAT = "ridgeway.release"
+VERSION = 1
+MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Release:
+    """A published router: its manifest, the weights it was compiled from, and the router itself."""
+
+    manifest: dict[str, Any]
+    weights: NDArray[np.float64]
+    router: Router
+
+    @property
+    def id(self) -> str:
+        return release_id(self.manifest)
+
+    @property
+    def signer(self) -> str:
+        return str(self.manifest["signature"]["key"])
+
+    def __repr__(self) -> str:
+        return f"<Release {self.id[:12]} {len(self.router.domains)} domains>"
+
+
+def release_id(manifest: Mapping[str, Any]) -> str:
+    """A release is known by the hash of its manifest, signature apart."""
+    return hashlib.sha256(canonical_json(_unsigned(manifest))).hexdigest()
+
+
+def save_release(
+    folder: Path,
+    facts: Mapping[str, Any],
+    weights: NDArray[np.float64],
+    compiled: CompiledTable,
+    definition: bytes,
+    identity: Identity,
+) -> str:
+    """Write and sign a release in one step; returns its id. What stands in the folder stays if anything fails.
+
+    facts: what the manifest says beyond format, files and signature.
+    """
+    _refuse_foreign(folder)
+    arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    files = {ROUTER: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}), TOKENIZER: definition}
+    manifest = {
+        **facts,
+        "format": FORMAT,
+        "version": VERSION,
+        "step": compiled.step,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    with whole_folder(folder) as draft:
+        for name, content in files.items():
+            write_whole(draft / name, content)
+        write_whole(draft / MANIFEST, _signed(manifest, identity))
+    return release_id(manifest)
+
+
+def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
+    """Sign a release's manifest again with some facts changed: a new release over the same router."""
+    manifest = _verified_manifest(folder, None)
+    amended = {**_unsigned(manifest), **changes, "parent": release_id(manifest)}
+    write_whole(folder / MANIFEST, _signed(amended, identity))
+    return release_id(amended)
+
+
+def load_release(folder: Path, *, key: str | None = None) -> Release:
+    """Read a release, verify hashes and signature, and make its router ready."""
+    manifest = _verified_manifest(folder, key)
+    content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
+    try:
+        arrays = load(content[ROUTER])
+        compiled = CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
+        router = Router(
+            domains=manifest["domains"],
+            compiled=compiled,
+            tokenizer=Tokenizer(content[TOKENIZER]),
+            selector=Selector(**manifest["selector"]),
+            confidence=Confidence(**manifest["confidence"]),
+            release=release_id(manifest),
+        )
+        return Release(manifest, arrays["weights"], router)
+    except (SafetensorError, KeyError, TypeError, ValueError, FormatError, InputError, EncoderError) as error:
+        raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
+
+
+def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
+    manifest = _parsed(path, raw)
+    if manifest["version"] != VERSION:
+        raise ReleaseError(
+            f"the release in {folder} is of version {manifest['version']}, and this Ridgeway reads version {VERSION}"
+        )
+    signature = manifest["signature"]
+    if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
+        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+    if key is not None and public_key(key) != signature["key"]:
+        raise ReleaseError(
+            f"the release in {folder} is signed by {signature['key'][:12]}…, not by the key you trust "
+            f"({public_key(key)[:12]}…); do not use it"
+        )
+    return manifest
+
+
+def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(raw)
+        whole = canonical_json(manifest) == raw
+        known = manifest["format"] == FORMAT
+        shaped = all(isinstance(manifest["signature"][part], str) for part in ("key", "value"))
+        shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ReleaseError(f"{path} is damaged or is not a release's manifest; fetch the release again") from None
+    if not known:
+        raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
+    if not whole or not shaped:
+        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+    return dict(manifest)
+
+
+def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+    path = folder / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ReleaseError(f"the release in {folder} lacks {name}; fetch it again") from None
+    if hashlib.sha256(content).hexdigest() != manifest["files"].get(name):
+        raise ReleaseError(f"{path} was changed after the release was signed; fetch the release again")
+    return content
+
+
+def _signed(manifest: Mapping[str, Any], identity: Identity) -> bytes:
+    body = _unsigned(manifest)
+    signature = {"key": identity.public, "value": identity.sign(canonical_json(body))}
+    return canonical_json({**body, "signature": signature})
+
+
+def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in manifest.items() if name != "signature"}
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise ReleaseError(f"{folder} is in use by something that is not a release; name an empty or new folder")

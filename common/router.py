@@ -1,0 +1,234 @@
+"""Router: a prompt in, a decision out, with a confidence and an explanation.
+
+Knows the compiled table, the selectors and a tokenizer. Knows nothing of training, torch or Flower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.compiled import CompiledTable
+from common.errors import InputError
+from common.selectors import Tally, most_certain, tally
+from common.settings import Selector
+from common.tokenizer import Ids, Tokenizer
+
+CHUNK = 512
+
+
+class Decision(NamedTuple):
+    """Where a prompt should go.
+
+    domain:     the chosen expert; the fallback's name where the router abstained.
+    confidence: the probability that `best` is right; it means that only if the router is calibrated.
+    scores:     every domain's probability.
+    abstained:  whether the confidence lay below the threshold.
+    best:       the domain ahead of the others, abstention or not.
+    tokens:     how many tokens the prompt has.
+    """
+
+    domain: str
+    confidence: float
+    scores: dict[str, float]
+    abstained: bool
+    best: str
+    tokens: int
+
+
+class TokenWeight(NamedTuple):
+    """A token's part in a decision: the domain it speaks for, and what it adds to the winner's margin."""
+
+    text: str
+    domain: str
+    weight: float
+
+
+class Explanation(NamedTuple):
+    """Why a decision fell. Law: the tokens' weights add up to the margin between best and runner-up."""
+
+    decision: Decision
+    runner_up: str
+    margin: float
+    tokens: tuple[TokenWeight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How scores become probabilities, and when they are too low to act on.
+
+    temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
+    threshold:   below this confidence the router abstains and names `fallback`.
+    """
+
+    temperature: float = 1.0
+    calibrated: bool = False
+    threshold: float = 0.0
+    fallback: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"a temperature must be a positive number, not {self.temperature!r}")
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"a threshold is a probability between 0 and 1, not {self.threshold:g}")
+        if self.threshold > 0 and not self.fallback:
+            raise InputError("to abstain below a threshold, name a fallback")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "temperature": self.temperature,
+            "calibrated": self.calibrated,
+            "threshold": self.threshold,
+            "fallback": self.fallback,
+        }
+
+
+class Router:
+    """Routes prompts by a compiled table.
+
+    Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[str],
+        compiled: CompiledTable,
+        tokenizer: Tokenizer,
+        selector: Selector,
+        confidence: Confidence | None = None,
+        release: str | None = None,
+    ) -> None:
+        if len(domains) != compiled.logits.shape[1]:
+            raise InputError(f"{len(domains)} domains do not fit a table of {compiled.logits.shape[1]} columns")
+        self.domains = tuple(domains)
+        self.compiled = compiled
+        self.tokenizer = tokenizer
+        self.selector = selector
+        self.confidence = confidence or Confidence()
+        self.release = release
+
+    @classmethod
+    def load(cls, folder: str | Path, *, key: str | None = None) -> Router:
+        """The router of a release, after its hashes and its signature were verified.
+
+        key: the coordinator's public key; a release that anyone else signed is refused.
+        """
+        from common.release import load_release
+
+        return load_release(Path(folder), key=key).router
+
+    def with_confidence(self, **changes: Any) -> Router:
+        """The same router with another temperature, threshold or fallback."""
+        confidence = replace(self.confidence, **changes)
+        return Router(self.domains, self.compiled, self.tokenizer, self.selector, confidence, self.release)
+
+    def with_selector(self, selector: Selector) -> Router:
+        """The same table under another selector; its confidence is then no longer calibrated."""
+        confidence = replace(self.confidence, calibrated=False)
+        return Router(self.domains, self.compiled, self.tokenizer, selector, confidence, self.release)
+
+    def without(self, domain: str) -> Router:
+        """The router with a domain retired: its column dropped at once, nothing solved again."""
+        if domain not in self.domains:
+            raise InputError(f"there is no domain {domain!r}; there are {', '.join(self.domains)}")
+        if len(self.domains) <= 2:
+            raise InputError(f"{domain!r} cannot be retired: a router needs two domains")
+        kept = tuple(name for name in self.domains if name != domain)
+        compiled = self.compiled.without(self.domains.index(domain))
+        confidence = replace(self.confidence, calibrated=False)
+        return Router(kept, compiled, self.tokenizer, self.selector, confidence)
+
+    def route(self, prompt: str) -> Decision:
+        """Where one prompt should go."""
+        ids = self.tokenizer.encode(prompt)
+        return next(self._decisions(ids, np.array([len(ids)])))
+
+    def route_many(self, prompts: Sequence[str]) -> list[Decision]:
+        """Where each of many prompts should go. While one part is decided, the next is tokenised."""
+        parts = [prompts[start : start + CHUNK] for start in range(0, len(prompts), CHUNK)]
+        if len(parts) < 2:
+            return [decision for part in parts for decision in self._decisions(*self.tokenizer.encode_many(part))]
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as ahead:
+            encoded = ahead.map(self.tokenizer.encode_many, parts)
+            return [decision for ids, lengths in encoded for decision in self._decisions(ids, lengths)]
+
+    def scores(self, prompts: Sequence[str]) -> NDArray[np.float64]:
+        """N×C scores before temperature and softmax: what calibration needs. Prompts without tokens score zero."""
+        ids, lengths = self.tokenizer.encode_many(prompts)
+        counted = tally(self.compiled, self.selector, ids, lengths)
+        return counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
+
+    def explain(self, prompt: str) -> Explanation:
+        """The decision on one prompt, and what each of its tokens added to it."""
+        pieces = self.tokenizer.pieces(prompt)
+        ids = np.array([number for number, _ in pieces], dtype=np.int32)
+        lengths = np.array([len(ids)])
+        decision = next(self._decisions(ids, lengths))
+        best = self.domains.index(decision.best)
+        others = [place for place in self._ranking(tally(self.compiled, self.selector, ids, lengths)) if place != best]
+        runner_up = others[0]
+        weights = self._margins(ids, best, runner_up)
+        tokens = (
+            TokenWeight(text, self.domains[self.compiled.votes[number]], weight)
+            for (number, text), weight in zip(pieces, weights.tolist(), strict=True)
+        )
+        return Explanation(decision, self.domains[runner_up], float(weights.sum()), tuple(tokens))
+
+    def _margins(self, ids: Ids, best: int, runner_up: int) -> NDArray[np.float64]:
+        """What each token adds to the score of `best` over that of `runner_up`."""
+        if self.selector.name == "average":
+            table, unit, taking_part = self.compiled.sums, self.compiled.step, np.ones(len(ids), dtype=bool)
+        else:
+            table, unit, taking_part = self.compiled.ballots, 1.0, self._voters(ids)
+        rows = table.take(ids, axis=0)
+        difference = (rows[:, best] - rows[:, runner_up]) * taking_part
+        return difference * unit / max(int(taking_part.sum()), 1)
+
+    def _voters(self, ids: Ids) -> NDArray[np.bool_]:
+        if self.selector.name == "all" or len(ids) <= self.selector.k:
+            return np.ones(len(ids), dtype=bool)
+        chosen, _ = most_certain(self.compiled, self.selector.k, ids, np.array([len(ids)]))
+        left = dict(zip(*(part.tolist() for part in np.unique(chosen, return_counts=True)), strict=True))
+        taking_part = np.zeros(len(ids), dtype=bool)
+        for place, number in enumerate(ids.tolist()):
+            if left.get(number, 0):
+                left[number] -= 1
+                taking_part[place] = True
+        return taking_part
+
+    def _ranking(self, counted: Tally) -> list[int]:
+        """One prompt's domains, the best first: by points, then by summed logits, then by order."""
+        points, sums = counted.points[0].tolist(), counted.sums[0].tolist()
+        return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))
+
+    def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
+        counted = tally(self.compiled, self.selector, ids, lengths)
+        rows = zip(
+            counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist(), strict=True
+        )
+        sharpness = counted.unit / self.confidence.temperature
+        for points, sums, voters, tokens in rows:
+            yield self._decide(points, sums, sharpness / (voters or 1), tokens)
+
+    def _decide(self, points: list[int], sums: list[int], sharpness: float, tokens: int) -> Decision:
+        most = max(points)
+        winners = [place for place, point in enumerate(points) if point == most]
+        place = winners[0] if len(winners) == 1 else max(winners, key=lambda winner: (sums[winner], -winner))
+        odds = [math.exp((point - most) * sharpness) for point in points]
+        total = sum(odds)
+        confidence = 1.0 / total
+        best = self.domains[place]
+        abstained = confidence < self.confidence.threshold
+        domain = (self.confidence.fallback or best) if abstained else best
+        scores = {name: odd / total for name, odd in zip(self.domains, odds, strict=True)}
+        return Decision(domain, confidence, scores, abstained, best, tokens)
+
+    def __repr__(self) -> str:
+        return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"

@@ -1,0 +1,117 @@
+"""Every setting that changes a router, once, with the two presets.
+
+Knows nothing of files, text or arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from common.errors import InputError
+
+Weighting = Literal["equal", "tokens"]
+SelectorName = Literal["average", "entropy", "all"]
+
+FEATURE_LIMIT = 1 << 12
+"""No integer feature is larger than this: the public bound of the quantised table."""
+
+EQUAL_MASS = 1 << 24
+"""The public sample mass that every domain is normalised to under `equal` weighting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a document becomes samples: part of every statistics file, equal in all files of a release.
+
+    window:     tokens per sample; 1 is the published method.
+    max_tokens: a document is cut after so many tokens; 0 keeps all of it.
+    """
+
+    window: int = 64
+    max_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= 1 << 16:
+            raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to 65536")
+        if not 0 <= self.max_tokens <= 1 << 40:
+            raise InputError(f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0 for no limit")
+
+    def to_json(self) -> dict[str, int]:
+        return {"window": self.window, "max_tokens": self.max_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """λ: relative to the mean diagonal of A, or absolute."""
+
+    value: float = 1e-3
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < float("inf"):
+            raise InputError(f"the ridge λ must be a positive number, not {self.value:g}; the default is 0.001")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "relative": self.relative}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """How the tokens of a prompt decide: `average`, `entropy` (the k most certain tokens vote) or `all` (all vote)."""
+
+    name: SelectorName = "average"
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        if self.name not in ("average", "entropy", "all"):
+            raise InputError(f"there is no selector {self.name!r}; there are average, entropy and all")
+        if self.k < 1:
+            raise InputError(f"k must be at least 1, not {self.k}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "k": self.k}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named set of all settings.
+
+    holdout: the share of documents kept for evaluation and never part of the sums.
+    """
+
+    sampling: Sampling
+    holdout: float
+    weighting: Weighting
+    ridge: Ridge
+    normalise_columns: bool
+    selector: Selector
+
+
+DEFAULT = Preset(
+    sampling=Sampling(),
+    holdout=0.05,
+    weighting="equal",
+    ridge=Ridge(),
+    normalise_columns=False,
+    selector=Selector(),
+)
+
+PAPER = replace(
+    DEFAULT,
+    sampling=Sampling(window=1, max_tokens=1024),
+    holdout=0.0,
+    weighting="tokens",
+    ridge=Ridge(0.01, relative=False),
+    normalise_columns=True,
+    selector=Selector("entropy", 10),
+)
+
+PRESETS = {"default": DEFAULT, "paper": PAPER}
+
+
+def preset(name: str) -> Preset:
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise InputError(f"there is no preset {name!r}; there are {' and '.join(PRESETS)}") from None

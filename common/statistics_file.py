@@ -1,0 +1,119 @@
+"""Statistics of one domain as a file that can be carried by hand: safetensors with a version and a digest.
+
+Knows the file format. Holds sums and the terms they were made under; no text, no counts of tokens, no path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from common.errors import FormatError, InputError, StatisticsError
+from common.files import canonical_json, sha256, write_whole
+from common.settings import Sampling
+from common.statistics import Statistics, unpacked
+
+FORMAT = "ridgeway.statistics"
+VERSION = 1
+DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prepared:
+    """One domain's raw sums, with everything that must agree before they may be added to others."""
+
+    domain: str
+    encoder_name: str
+    fingerprint: str
+    sampling: Sampling
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        check_domain_name(self.domain)
+        if self.statistics.shape[1] != 1:
+            raise StatisticsError(f"a statistics file holds one domain, not {self.statistics.shape[1]}")
+
+    @property
+    def digest(self) -> str:
+        triangle, cross = self.statistics.packed()
+        return sha256(canonical_json(_terms(self)), _little(triangle), _little(cross))
+
+    def __repr__(self) -> str:
+        return f"<Prepared {self.domain} {self.statistics!r}>"
+
+
+def check_domain_name(name: str) -> None:
+    if not DOMAIN_NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot name a domain; use letters, digits, dots, dashes and underscores, at most 64 of them"
+        )
+
+
+def save_prepared(prepared: Prepared, path: Path) -> None:
+    write_whole(path, to_bytes(prepared))
+
+
+def to_bytes(prepared: Prepared) -> bytes:
+    triangle, cross = prepared.statistics.packed()
+    header = canonical_json({**_terms(prepared), "digest": prepared.digest}).decode()
+    return save({"gram": triangle, "cross": cross}, metadata={"ridgeway": header})
+
+
+def load_prepared(path: Path) -> Prepared:
+    """Read a statistics file; damage of any kind, and sums that no text can have, are errors that name the file."""
+    if not path.is_file():
+        raise InputError(f"there is no statistics file {path}")
+    try:
+        header, triangle, cross = _read(path)
+        _check_version(header)
+        prepared = Prepared(
+            domain=header["domain"],
+            encoder_name=header["encoder"]["name"],
+            fingerprint=header["encoder"]["fingerprint"],
+            sampling=Sampling(**header["sampling"]),
+            statistics=unpacked(triangle, cross),
+        )
+        if prepared.digest != header["digest"]:
+            raise FormatError("its sums or its terms were changed after it was written")
+        prepared.statistics.check()
+    except FormatError as error:
+        raise FormatError(f"{path} cannot be used: {error}; ask its holder to prepare it again") from error
+    except (StatisticsError, InputError) as error:
+        raise FormatError(f"{path} cannot be used: {error}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{path} is not a statistics file, or is damaged ({error}); prepare it again") from error
+    return prepared
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Any, Any]:
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads((file.metadata() or {})["ridgeway"])
+        return header, file.get_tensor("gram"), file.get_tensor("cross")
+
+
+def _check_version(header: dict[str, Any]) -> None:
+    if header["format"] != FORMAT:
+        raise FormatError(f"it holds {header['format']}, not statistics")
+    if header["version"] != VERSION:
+        raise FormatError(f"it is of version {header['version']}, and this Ridgeway reads version {VERSION}")
+
+
+def _terms(prepared: Prepared) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "domain": prepared.domain,
+        "encoder": {"name": prepared.encoder_name, "fingerprint": prepared.fingerprint},
+        "sampling": prepared.sampling.to_json(),
+    }
+
+
+def _little(values: Any) -> memoryview:
+    return np.ascontiguousarray(values, dtype="<i8").data

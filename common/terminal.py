@@ -1,0 +1,135 @@
+"""What the commands share: steps and progress on stderr, results alone on stdout, errors as one sentence.
+
+Knows rich and the terminal. Knows nothing of routers.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from common.errors import RidgewayError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def command_group(words: str) -> typer.Typer:
+    """A group of commands whose help is plain text."""
+    return typer.Typer(
+        no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=words
+    )
+
+
+def step(verb: str, subject: str, *figures: str) -> None:
+    """One aligned line about something that was done."""
+    columns = "".join(f"{figure:<22}  " for figure in figures)
+    print(f"{verb:<10}{subject:<26}  {columns}".rstrip(), file=sys.stderr)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 file`, `1,204 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def emit_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1, title: str = "") -> None:
+    """Print a table: words to the left, numbers (from a column on) to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for place, heading in enumerate(headings):
+        grid.add_column(heading, justify="right" if place >= numbers_from else "left", no_wrap=True)
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    width = None if sys.stdout.isatty() else 200
+    Console(file=sys.stdout, width=width, highlight=False).print(grid)
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes on stderr; silent where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a flag that long work looks at; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(application: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
+    """Run a command; whatever goes wrong becomes one sentence on stderr and an exit code."""
+    import click
+
+    try:
+        result = application(args=arguments, prog_name="ridgeway", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except RidgewayError as error:
+        return _fail(str(error), BAD_INPUT)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return BAD_INPUT
+    except click.ClickException as error:
+        return _fail(_usage(error), BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _fail(str(error) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing is lost
+        return 0
+    except OSError as error:
+        return _fail(_system(error), BAD_INPUT)
+    except MemoryError:
+        return _fail("memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT)
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"ridgeway: {sentence}", file=sys.stderr)
+    return code
+
+
+def _usage(error: Any) -> str:
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "ridgeway"
+    return f"{error.format_message().rstrip('.')}; see {command} --help"
+
+
+def _system(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the disk is full{where}; nothing was changed, so make room and run the same command again"
+    return f"{(error.strerror or str(error)).lower()}{where}"

@@ -1,0 +1,110 @@
+"""Text → token ids, without special tokens, truncation or padding.
+
+Knows the tokenizers library. Knows nothing of tables, corpora or routing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as Backend
+
+from common.errors import EncoderError
+
+Ids = NDArray[np.int32]
+
+
+def plain_definition(raw: bytes) -> bytes:
+    """A tokenizer.json without its limits: many ship with truncation and padding set.
+
+    The bytes depend on the definition alone, not on the version of any library, because they are fingerprinted.
+    """
+    try:
+        definition = json.loads(raw)
+    except ValueError as error:
+        raise EncoderError(
+            f"the tokenizer's definition is not JSON ({error}); fetch its tokenizer.json again"
+        ) from error
+    if not isinstance(definition, dict) or "model" not in definition:
+        raise EncoderError("the tokenizer's definition has no model in it; is it a tokenizer.json?")
+    definition["truncation"] = definition["padding"] = None
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def storable(text: str) -> str:
+    """The text with characters that UTF-8 cannot hold (lone surrogates) replaced."""
+    return text.encode("utf-8", "replace").decode() if not _encodes(text) else text
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Tokenizer:
+    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted."""
+
+    def __init__(self, definition: bytes) -> None:
+        try:
+            self._backend = Backend.from_str(definition.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise EncoderError(f"the tokenizer's definition cannot be used: {error}") from error
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        self._special = np.zeros(max([self._backend.get_vocab_size(), *(n + 1 for n in special)]), dtype=bool)
+        self._special[special] = True
+
+    @property
+    def rows(self) -> int:
+        """One more than the largest id, so the number of rows a table must have."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, text: str) -> Ids:
+        """The ids of one text."""
+        return self._without_special(np.array(self._encoding(text).ids, dtype=np.int32))
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """The ids of many texts in one row, and the number of ids of each text."""
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            encodings = self._backend.encode_batch_fast([storable(text) for text in texts], add_special_tokens=False)
+        lists = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        ids = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(lengths.sum()))
+        dropped = self._is_special(ids)
+        if dropped.any():
+            owners = np.repeat(np.arange(len(lists)), lengths)
+            lengths = lengths - np.bincount(owners[dropped], minlength=len(lists))
+            ids = ids[~dropped]
+        return ids, lengths
+
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Each id with the piece of text that it stands for."""
+        text = storable(text)
+        encoding = self._encoding(text)
+        ids = np.array(encoding.ids, dtype=np.int32)
+        dropped = self._is_special(ids)
+        spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
+        return [(number, text[start:stop]) for number, (start, stop), gone in spans if not gone]
+
+    def _encoding(self, text: str):  # type: ignore[no-untyped-def]  # noqa: ANN202  # the library's own Encoding
+        try:
+            return self._backend.encode(text, add_special_tokens=False)
+        except TypeError:
+            return self._backend.encode(storable(text), add_special_tokens=False)
+
+    def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
+        return self._special.take(ids, mode="clip")
+
+    def _without_special(self, ids: Ids) -> Ids:
+        dropped = self._is_special(ids)
+        return ids[~dropped] if dropped.any() else ids

@@ -1,0 +1,1 @@
+"""The operator's side: statistics in, signed releases out."""

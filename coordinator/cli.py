@@ -1,0 +1,197 @@
+"""ridgeway coordinator …: what the operator runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from common.cli import Fields, Json, ReleaseFolder, show_evaluation
+from common.errors import InputError
+from common.settings import Preset, SelectorName, Weighting, preset
+from common.terminal import command_group, emit_json, step
+
+if TYPE_CHECKING:
+    from common.identity import Identity
+    from coordinator.publish import Choices, Published
+
+app = command_group("The operator's side: statistics to signed releases.")
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file", help="The coordinator's private key.  [default: in your configuration folder, made on first use]"
+    ),
+]
+Threshold = Annotated[float, typer.Option(help="Abstain below this confidence; 0: never.")]
+Fallback = Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")]
+
+
+@app.command()
+def solve(
+    statistics: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Statistics files; those of one domain add up.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the release.")],
+    preset_name: Annotated[
+        str, typer.Option("--preset", help="default, or paper for the published method.")
+    ] = "default",
+    weighting: Annotated[str | None, typer.Option(help="equal or tokens.  [default: the preset's]")] = None,
+    ridge: Annotated[
+        float | None,
+        typer.Option(help="λ, relative to the mean diagonal unless --ridge-absolute.  [default: the preset's]"),
+    ] = None,
+    ridge_absolute: Annotated[
+        bool | None, typer.Option("--ridge-absolute/--ridge-relative", help="What λ is measured in.")
+    ] = None,
+    normalise_columns: Annotated[
+        bool | None, typer.Option("--normalise-columns/--columns-as-solved", help="Divide each column by its norm.")
+    ] = None,
+    selector: Annotated[str | None, typer.Option(help="average, entropy or all.  [default: the preset's]")] = None,
+    k: Annotated[int | None, typer.Option(help="How many tokens vote under the entropy selector.")] = None,
+    threshold: Threshold = 0.0,
+    fallback: Fallback = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="The encoder, if it is not on this machine under its own name.")
+    ] = None,
+    key_file: KeyFile = None,
+    json: Json = False,
+) -> None:
+    """Add statistics up, solve, compile, and sign a release."""
+    from common.encoder_sources import find_by_fingerprint
+    from common.statistics_file import load_prepared
+    from coordinator.publish import publish
+    from coordinator.total import must_agree
+
+    given = {"weighting": weighting, "normalise_columns": normalise_columns}
+    ridge_given = {"value": ridge, "relative": None if ridge_absolute is None else not ridge_absolute}
+    choices = _choices(preset(preset_name), given, ridge_given, {"name": selector, "k": k}, threshold, fallback)
+    parts = [load_prepared(path) for path in statistics]
+    first = must_agree(parts)
+    found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
+    published = publish(parts, found, choices, _identity(key_file), out)
+    _report(published, out, json)
+
+
+def _choices(
+    chosen: Preset,
+    given: dict[str, Any],
+    ridge: dict[str, Any],
+    selector: dict[str, Any],
+    threshold: float,
+    fallback: str | None,
+) -> Choices:
+    from common.router import Confidence
+    from coordinator.publish import Choices
+
+    if given["weighting"] not in (None, *get_args(Weighting)):
+        raise InputError(f"there is no weighting {given['weighting']!r}; there are equal and tokens")
+    if selector["name"] not in (None, *get_args(SelectorName)):
+        raise InputError(f"there is no selector {selector['name']!r}; there are average, entropy and all")
+    chosen = replace(chosen, **_named(given))
+    return Choices(
+        weighting=chosen.weighting,
+        ridge=replace(chosen.ridge, **_named(ridge)),
+        normalise_columns=chosen.normalise_columns,
+        selector=replace(chosen.selector, **_named(selector)),
+        confidence=Confidence(threshold=threshold, fallback=fallback),
+    )
+
+
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _identity(path: Path | None) -> Identity:
+    """The key that releases are signed with; the one in the configuration folder is made when it is first needed."""
+    from common.files import config_folder
+    from common.identity import create_identity, load_identity
+
+    if path is not None:
+        return load_identity(path)
+    path = config_folder() / "coordinator.key"
+    if path.exists():
+        return load_identity(path)
+    identity = create_identity(path)
+    step("made", "a new signing key", str(path), f"public key {identity.public}")
+    return identity
+
+
+def _report(published: Published, out: Path, json: bool) -> None:
+    total, solution = published.total, published.solution
+    size = sum(path.stat().st_size for path in out.iterdir())
+    if json:
+        emit_json(
+            {
+                "release": published.release,
+                "domains": list(total.domains),
+                "masses": total.masses,
+                "holders": total.holders,
+                "ridge": solution.ridge,
+                "condition": solution.condition,
+                "residual": solution.residual,
+                "bytes": size,
+                "out": str(out),
+            }
+        )
+        return
+    step("added", f"{total.holders} statistics files", f"{len(total.domains)} domains", ", ".join(total.domains))
+    step(
+        "solved",
+        f"{total.statistics.shape[0]} features",
+        f"condition {solution.condition:.1e}",
+        f"residual {solution.residual:.1e}",
+    )
+    step("release", str(out), published.release[:12], f"{size / 1e6:.1f} MB")
+
+
+@app.command()
+def calibrate(
+    release: ReleaseFolder,
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="Held-out text: DOMAIN.test.jsonl for every domain.")
+    ],
+    text_field: Fields = "text",
+    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
+    fallback: Fallback = None,
+    key_file: KeyFile = None,
+    json: Json = False,
+) -> None:
+    """Fit the temperature on held-out text, so that confidence means something, and sign the release again."""
+    from common.evaluation import calibrate as fit
+    from common.evaluation import evaluate
+    from common.records import field_names, labelled_texts
+    from common.release import amend_release, load_release
+
+    loaded = load_release(release)
+    router = loaded.router
+    identity = _identity(key_file)
+    if loaded.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
+            "name the coordinator's key with --key-file"
+        )
+    texts = labelled_texts(data, router.domains, field_names(text_field))
+    fitted = fit(router, texts)
+    changes = _named({"threshold": threshold, "fallback": fallback})
+    confidence = replace(router.confidence, temperature=fitted.temperature, calibrated=True, **changes)
+    result = evaluate(router, texts)
+    figures = {
+        "texts": fitted.texts,
+        "gap_before": fitted.gap_before,
+        "gap_after": fitted.gap_after,
+        **result.to_json(),
+    }
+    amended = amend_release(release, {"confidence": confidence.to_json(), "evaluation": figures}, identity)
+    if json:
+        emit_json({"release": amended, "temperature": fitted.temperature, **figures})
+        return
+    step("fitted", f"{fitted.texts:,} held-out texts", f"temperature {fitted.temperature:.4g}")
+    step("confidence", "gap to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
+    step("release", str(release), amended[:12], "calibrated")
+    show_evaluation(result)

@@ -1,0 +1,83 @@
+"""Statistics → total → weights → compiled table → signed release: the whole path on one machine.
+
+Knows the steps and their order; each step is somebody else's job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.compiled import compile_table
+from common.encoder import Encoder
+from common.errors import EncoderMismatch
+from common.identity import Identity
+from common.release import save_release
+from common.router import Confidence
+from common.settings import Ridge, Selector, Weighting
+from common.statistics_file import Prepared
+from coordinator.solve import Solution, solve
+from coordinator.total import Total, add_up
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the operator decides about a release."""
+
+    weighting: Weighting
+    ridge: Ridge
+    normalise_columns: bool
+    selector: Selector
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A release that was written, and the figures of its making."""
+
+    release: str
+    total: Total
+    solution: Solution
+
+
+def publish(
+    parts: Sequence[Prepared], encoder: Encoder, choices: Choices, identity: Identity, folder: Path
+) -> Published:
+    """Make and sign a release; the order of the parts does not change a byte of it."""
+    total = add_up(parts, choices.weighting)
+    if encoder.fingerprint != total.fingerprint:
+        raise EncoderMismatch(
+            f"the statistics were made with encoder {total.encoder_name} ({total.fingerprint}) but the one here is "
+            f"{encoder.name} ({encoder.fingerprint}); name the right one with --encoder"
+        )
+    solution = solve(total.statistics, encoder.scale, choices.ridge, normalise_columns=choices.normalise_columns)
+    compiled = compile_table(encoder.table, encoder.scale, solution.weights)
+    facts = _facts(total, encoder, choices, solution)
+    release = save_release(folder, facts, solution.weights, compiled, encoder.definition, identity)
+    return Published(release, total, solution)
+
+
+def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution) -> dict[str, Any]:
+    return {
+        "domains": list(total.domains),
+        "masses": total.masses,
+        "cohort": {"holders": total.holders},
+        "encoder": {
+            "name": total.encoder_name,
+            "fingerprint": encoder.fingerprint,
+            "rows": encoder.rows,
+            "width": encoder.width,
+            "scale": encoder.scale,
+        },
+        "sampling": total.sampling.to_json(),
+        "weighting": choices.weighting,
+        "ridge": choices.ridge.to_json(),
+        "normalise_columns": choices.normalise_columns,
+        "selector": choices.selector.to_json(),
+        "confidence": choices.confidence.to_json(),
+        "solved": {"ridge": solution.ridge, "condition": solution.condition, "residual": solution.residual},
+        "evaluation": None,
+        "parent": None,
+    }

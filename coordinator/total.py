@@ -1,0 +1,94 @@
+"""Statistics of several holders → one total over the domains, in an order that does not depend on who came first.
+
+Knows statistics and their terms. Knows nothing of solving or of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import EncoderMismatch, InputError, StatisticsError
+from common.settings import EQUAL_MASS, Sampling, Weighting
+from common.statistics import Statistics
+from common.statistics_file import Prepared
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Total:
+    """The sum over a cohort, ready to solve.
+
+    masses: each domain's sample mass in the total, which under `equal` weighting says nothing of its corpus.
+    """
+
+    domains: tuple[str, ...]
+    statistics: Statistics
+    masses: dict[str, int]
+    encoder_name: str
+    fingerprint: str
+    sampling: Sampling
+    holders: int
+
+    def __repr__(self) -> str:
+        return f"<Total {len(self.domains)} domains of {self.holders} holders>"
+
+
+def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
+    """Add the files of each domain, weight the domains, and add those. Raises unless all were made alike."""
+    first = must_agree(parts)
+    domains = tuple(sorted({part.domain for part in parts}))
+    if len(domains) < 2:
+        raise InputError(f"all statistics are of {domains[0]!r}; a router needs at least two domains to choose from")
+    by_domain = {name: _domain(name, parts, weighting) for name in domains}
+    placed = [by_domain[name].placed(place, len(domains)) for place, name in enumerate(domains)]
+    statistics = placed[0]
+    for part in placed[1:]:
+        statistics = statistics + part
+    statistics.check(rounded=len(domains) if weighting == "equal" else 0)
+    return Total(
+        domains=domains,
+        statistics=statistics,
+        masses={name: part.mass for name, part in by_domain.items()},
+        encoder_name=first.encoder_name,
+        fingerprint=first.fingerprint,
+        sampling=first.sampling,
+        holders=len(parts),
+    )
+
+
+def _domain(name: str, parts: Sequence[Prepared], weighting: Weighting) -> Statistics:
+    own = [part.statistics for part in parts if part.domain == name]
+    total = own[0]
+    for statistics in own[1:]:
+        total = total + statistics
+    return total.weighted(EQUAL_MASS) if weighting == "equal" else total
+
+
+def must_agree(parts: Sequence[Prepared]) -> Prepared:
+    if not parts:
+        raise InputError("there are no statistics to add up")
+    first = parts[0]
+    seen: dict[str, str] = {}
+    for part in parts:
+        if part.fingerprint != first.fingerprint:
+            raise EncoderMismatch(
+                f"{first.domain!r} was made with encoder {first.encoder_name} ({first.fingerprint}) and "
+                f"{part.domain!r} with {part.encoder_name} ({part.fingerprint}); prepare one of them again with the "
+                "other's encoder"
+            )
+        if part.sampling != first.sampling:
+            raise StatisticsError(
+                f"{first.domain!r} was made with {_words(first.sampling)} and {part.domain!r} with "
+                f"{_words(part.sampling)}; prepare one of them again"
+            )
+        if part.digest in seen:
+            raise InputError(
+                f"the statistics of {part.domain!r} with digest {part.digest[:12]} were given twice; give each once"
+            )
+        seen[part.digest] = part.domain
+    return first
+
+
+def _words(sampling: Sampling) -> str:
+    limit = f"at most {sampling.max_tokens} tokens" if sampling.max_tokens else "no limit"
+    return f"windows of {sampling.window} and {limit} a document"

@@ -1,0 +1,44 @@
+"""Ridgeway: a router for domain-expert language models, built from corpora that never leave their owners.
+
+What users import, and the `ridgeway` command. Importing this, and routing a prompt, imports neither torch nor Flower.
+
+    from ridgeway import Router
+    router = Router.load("release/")
+    router.route("Is a verbal contract binding?").domain
+"""
+
+from __future__ import annotations
+
+import sys
+
+from common.errors import RidgewayError
+from common.router import Decision, Explanation, Router, TokenWeight
+
+__all__ = ["Decision", "Explanation", "RidgewayError", "Router", "TokenWeight", "__version__", "main"]
+
+__version__ = "0.1.0"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The `ridgeway` command."""
+    import typer
+
+    import client.cli
+    import common.cli
+    import coordinator.cli
+    from common.terminal import command_group, run
+
+    app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
+
+    @app.callback(invoke_without_command=True)
+    def front(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+        if version:
+            print(f"ridgeway {__version__}")
+            raise typer.Exit
+
+    app.add_typer(client.cli.app, name="client")
+    app.add_typer(coordinator.cli.app, name="coordinator")
+    app.add_typer(common.cli.encoder, name="encoder")
+    app.command()(common.cli.route)
+    app.command()(common.cli.evaluate)
+    sys.exit(run(typer.main.get_command(app), arguments))

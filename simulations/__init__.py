@@ -1,0 +1,1 @@
+"""The same client and coordinator on one machine: corpora, demo, benchmarks."""

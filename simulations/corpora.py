@@ -1,0 +1,332 @@
+"""Corpora for the demonstration: real text of six domains, found on any machine after set-up.
+
+    places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
+
+Reads files and parses them: imports nothing of what it reads, downloads nothing, writes no text of its own.
+Knows nothing of tokens, encoders, statistics or routing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from common.errors import CorpusError
+from common.files import write_whole
+
+LONGEST = 2_000
+SHORTEST = 200
+"""A piece has at most and at least so many characters."""
+
+RUN = 8
+FAMILIAR = 1 / 4
+"""A paragraph counts as read before when such a share of its runs of so many words was."""
+
+SHARE = 5
+"""Of so many files of like size, one is for the test."""
+
+CAP = 1_500_000
+ENOUGH_TRAIN = 100_000
+ENOUGH_TEST = 10
+"""A domain has at most so many characters, and at least so many to train on and so many pieces to test with."""
+
+FEWEST = 4
+"""A demonstration with fewer domains would show little."""
+
+LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
+"""Folders that hold no text of their domain: tests, tables, other packages."""
+
+COMMON_LICENCES = Path("/usr/share/common-licenses")
+LICENCE = re.compile("licen[cs]e|copying|copyright|notice", re.IGNORECASE)
+HEADERS = ("numpy/_core/include/**/*.h", "torch/include/c10/**/*.h")
+SUBJECTS = {
+    "numpy": "fft linalg polynomial",
+    "scipy": "fft integrate interpolate linalg optimize signal spatial special stats",
+    "sympy": "calculus combinatorics concrete diffgeom functions geometry holonomic integrals logic matrices ntheory "
+    "polys series sets simplify solvers stats tensor vector",
+}
+MATHEMATICS = tuple(f"{package}/{name}/**/*.py" for package, names in SUBJECTS.items() for name in names.split())
+MACHINE_LEARNING = (
+    "transformers/models/*/configuration_*.py",
+    "transformers/generation/*.py",
+    "torch/nn/**/*.py",
+    "torch/optim/**/*.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A domain's pieces of text. Law: no file gives text to both sides, and no piece stands on both."""
+
+    name: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where this machine keeps what is harvested; a folder that is missing is an empty one.
+
+    library:  Python's standard library.
+    headers:  the C headers of Python.
+    packages: the folders that packages are installed in.
+    licences: the folder of common licences, where the system has one.
+    """
+
+    library: Path
+    headers: Path
+    packages: tuple[Path, ...]
+    licences: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file's text under its path below its place, or a topic's under its name."""
+
+    key: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.key)
+
+
+def builtin() -> tuple[Corpus, ...]:
+    """The corpora of this machine: the same on every call until something is installed."""
+    return harvest(this_machine())
+
+
+def harvest(places: Places) -> tuple[Corpus, ...]:
+    """Every domain that has enough text in these places, in the order of DOMAINS."""
+    corpora = tuple(corpus(name, documents(places)) for name, documents in DOMAINS.items())
+    enough = tuple(filter(_enough, corpora))
+    if len(enough) < FEWEST:
+        found = ", ".join(each.name for each in enough) or "none"
+        raise CorpusError(
+            f"the demonstration needs {FEWEST} domains with enough text and found {len(enough)} ({found}): the "
+            "packages it reads are probably not installed; run make setup, or give your own corpora"
+        )
+    return enough
+
+
+def this_machine() -> Places:
+    """The places that the running Python knows of."""
+    installed = (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
+    return Places(
+        library=Path(sysconfig.get_path("stdlib")),
+        headers=Path(sysconfig.get_path("include")),
+        packages=tuple(dict.fromkeys(installed)),
+        licences=COMMON_LICENCES,
+    )
+
+
+def write(corpora: Iterable[Corpus], folder: Path) -> None:
+    """DOMAIN.train.jsonl and DOMAIN.test.jsonl for each, a record {"text": ...} per line."""
+    for each in corpora:
+        write_whole(folder / f"{each.name}.train.jsonl", _lines(each.train))
+        write_whole(folder / f"{each.name}.test.jsonl", _lines(each.test))
+
+
+def _lines(texts: Iterable[str]) -> bytes:
+    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
+
+
+def _enough(each: Corpus) -> bool:
+    return sum(map(len, each.train)) >= ENOUGH_TRAIN and len(each.test) >= ENOUGH_TEST
+
+
+# From documents to a corpus
+
+
+def corpus(name: str, documents: Iterable[Document]) -> Corpus:
+    """Cut documents to pieces and divide them by file; a piece that stands in the test is not trained on."""
+    train, test = split(capped(unread(documents)))
+    kept = dict.fromkeys(piece for each in test for piece in pieces(each.text))
+    rest = dict.fromkeys(piece for each in train for piece in pieces(each.text))
+    return Corpus(name, tuple(piece for piece in rest if piece not in kept), tuple(kept))
+
+
+def unread(documents: Iterable[Document]) -> Iterator[Document]:
+    """The documents without the paragraphs that were read before, in the same words or nearly so.
+
+    Licences, above all, are copied from file to file under other names, years and line ends.
+    """
+    read: set[tuple[str, ...]] = set()
+    for document in documents:
+        fresh = []
+        for paragraph in paragraphs(document.text):
+            runs = _runs(paragraph)
+            if not runs or len(runs & read) < FAMILIAR * len(runs):
+                fresh.append(paragraph)
+            read |= runs
+        yield Document(document.key, "".join(fresh))
+
+
+def _runs(paragraph: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"[^\W\d_]+", paragraph.lower())
+    return set(zip(*(words[start:] for start in range(RUN)), strict=False))
+
+
+def capped(documents: Iterable[Document], limit: int = CAP) -> Iterator[Document]:
+    """The first documents long enough for a piece, until they have `limit` characters."""
+    total = 0
+    for document in documents:
+        if len(document.text) < SHORTEST:
+            continue
+        total += len(document.text)
+        if total > limit:
+            return
+        yield document
+
+
+def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]]:
+    """Train and test: of every SHARE documents of like size, the one with the least digest is for the test.
+
+    Few, unequal files would make a plain draw by digest lopsided.
+    """
+    given = list(documents)
+    ranked = sorted(given, key=lambda each: (-len(each.text), each.digest))
+    groups = (ranked[start : start + SHARE] for start in range(0, len(ranked) - SHARE + 1, SHARE))
+    test = {min(group, key=lambda each: each.digest).key for group in groups}
+    return [each for each in given if each.key not in test], [each for each in given if each.key in test]
+
+
+def paragraphs(text: str) -> list[str]:
+    """The text cut after its blank lines. Law: joined, they are the text."""
+    return re.split(r"(?<=\n\n)(?!\n)", text)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text cut at paragraphs, or where one is too long at lines, to SHORTEST … LONGEST characters each."""
+    piece = ""
+    for part in _parts(text):
+        if len(piece) + len(part) > LONGEST:
+            yield from _whole(piece)
+            piece = ""
+        piece += part
+    yield from _whole(piece)
+
+
+def _parts(text: str) -> Iterator[str]:
+    for paragraph in paragraphs(text):
+        lines = [paragraph] if len(paragraph) <= LONGEST else paragraph.splitlines(keepends=True)
+        yield from (line for line in lines if len(line) <= LONGEST)
+
+
+def _whole(piece: str) -> Iterator[str]:
+    text = piece.strip("\n")
+    if len(text) >= SHORTEST:
+        yield text
+
+
+# The domains
+
+
+def _c(places: Places) -> Iterator[Document]:
+    """The headers of Python, NumPy and PyTorch."""
+    return _read({**_files([places.headers], ["**/*.h"]), **_files(places.packages, HEADERS)})
+
+
+def _law(places: Places) -> Iterator[Document]:
+    """The licences of Python, of installed packages and of the system."""
+    packaged = _files(places.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"])
+    licences = {key: path for key, path in packaged.items() if LICENCE.match(path.name)}
+    return _read({**_files([places.library], ["LICENSE.txt"]), **licences, **_files([places.licences], ["*"])})
+
+
+def _machine_learning(places: Places) -> Iterator[Document]:
+    """The docstrings of models, layers and optimisers in Transformers and PyTorch."""
+    return _read(_files(places.packages, MACHINE_LEARNING), docstrings)
+
+
+def _mathematics(places: Places) -> Iterator[Document]:
+    """The docstrings of SymPy, SciPy and NumPy, where they treat of mathematics."""
+    return _read(_files(places.packages, MATHEMATICS), docstrings)
+
+
+def _python(places: Places) -> Iterator[Document]:
+    """The source of the standard library's public modules."""
+    return _read(_files([places.library], ["**/[!_]*.py"]))
+
+
+def _reference(places: Places) -> Iterator[Document]:
+    """The topics of Python's language reference, as its own help shows them."""
+    for source in _read({"topics": places.library / "pydoc_data" / "topics.py"}):
+        found = topics(source.text)
+        yield from (Document(name, _tidy(found[name])) for name in sorted(found, key=_digest))
+
+
+DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
+    "c": _c,
+    "law": _law,
+    "machine_learning": _machine_learning,
+    "mathematics": _mathematics,
+    "python": _python,
+    "reference": _reference,
+}
+
+
+# From files to documents
+
+
+def _files(folders: Iterable[Path], patterns: Iterable[str]) -> dict[str, Path]:
+    """The files of these patterns by their paths below a folder, without LEFT_OUT; the first folder wins."""
+    files: dict[str, Path] = {}
+    for folder, pattern in product(folders, patterns):
+        paths = {path.relative_to(folder): path for path in folder.glob(pattern)}
+        kept = {key.as_posix(): path for key, path in paths.items() if LEFT_OUT.isdisjoint(key.parts)}
+        files = {**kept, **files}
+    return files
+
+
+def _read(files: dict[str, Path], meaning: Callable[[str], str] = str) -> Iterator[Document]:
+    """What the files mean, in the order of their digests, so that any first part is a fair sample."""
+    for key in sorted(files, key=_digest):
+        try:
+            text = meaning(files[key].read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError):
+            continue
+        yield Document(key, _tidy(text))
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _tidy(text: str) -> str:
+    """The text without blanks at line ends, so that an empty line is empty, and without what UTF-8 cannot carry."""
+    return re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE).encode(errors="ignore").decode()
+
+
+def docstrings(source: str) -> str:
+    """The docstrings of a module, its classes and its functions, in their order, without importing it."""
+    return "\n\n".join(_docstrings(_parsed(source)))
+
+
+def _docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from filter(None, [ast.get_docstring(node)])
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in node.body:
+            yield from _docstrings(child)
+
+
+def topics(source: str) -> dict[str, str]:
+    """The texts of pydoc's topics: the one dictionary that its module assigns."""
+    values = (node.value for node in _parsed(source).body if isinstance(node, ast.Assign))
+    found: dict[str, str] = next((ast.literal_eval(value) for value in values if isinstance(value, ast.Dict)), {})
+    return found
+
+
+def _parsed(source: str) -> ast.Module:
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(source)

@@ -1,0 +1,243 @@
+"""The built-in corpora: what they hold, how they are divided, and what happens where a source is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import CorpusError
+from simulations import corpora
+from simulations.corpora import Corpus, Document, Places
+
+NOWHERE = Places(library=Path("nowhere"), headers=Path("nowhere"), packages=(), licences=Path("nowhere"))
+
+MODULE = '''
+"""A module."""
+
+import a_package_that_nobody_has
+
+TABLE = "not a docstring"
+
+def outer():
+    "A function."
+    def inner():
+        "Hidden in a function."
+
+class Thing:
+    r"""A class with \\alpha."""
+
+    async def method(self):
+        """A method
+
+        with a line
+            that is indented.
+        """
+
+    def silent(self): ...
+'''
+
+PARAGRAPH = "Permission is hereby granted to any person who holds a copy of this text to lend it to a neighbour. "
+
+
+@pytest.fixture(scope="module")
+def harvested() -> tuple[Corpus, ...]:
+    return corpora.builtin()
+
+
+def documents(count: int, size: int = 1_000) -> list[Document]:
+    return [Document(f"file{index}", f"file {index} ".ljust(size + index, "x")) for index in range(count)]
+
+
+def test_a_machine_after_set_up_has_at_least_four_domains(harvested: tuple[Corpus, ...]) -> None:
+    """The demonstration always finds enough to route between, under names that can stand on a command line."""
+    names = [each.name for each in harvested]
+    assert len(names) >= 4
+    assert all(name.isidentifier() and name == name.lower() for name in names)
+    assert names == [name for name in corpora.DOMAINS if name in names]
+
+
+def test_every_domain_has_enough_text_and_not_too_much(harvested: tuple[Corpus, ...]) -> None:
+    """A domain trains on 100 kB to 1.5 MB and keeps about a fifth of its text for the test."""
+    for each in harvested:
+        train, test = sum(map(len, each.train)), sum(map(len, each.test))
+        assert train >= 100_000, each.name
+        assert train + test <= 1_500_000, each.name
+        assert len(each.test) >= 10, each.name
+        assert 0.05 < test / (train + test) < 0.4, each.name
+
+
+def test_every_piece_is_neither_a_scrap_nor_a_book(harvested: tuple[Corpus, ...]) -> None:
+    """A piece is long enough to have a domain and short enough to be a prompt."""
+    assert all(200 <= len(piece) <= 2_000 for each in harvested for piece in (*each.train, *each.test))
+
+
+def test_no_piece_stands_on_both_sides(harvested: tuple[Corpus, ...]) -> None:
+    """What a router is measured on, it was not trained on; and nothing is counted twice."""
+    for each in harvested:
+        assert len({*each.train, *each.test}) == len(each.train) + len(each.test), each.name
+
+
+def test_the_words_of_the_test_are_new(harvested: tuple[Corpus, ...]) -> None:
+    """Few runs of eight words of the test were trained on, not even in licences, which copy each other."""
+    for each in harvested:
+        trained = set().union(*map(corpora._runs, each.train))
+        tested = set().union(*map(corpora._runs, each.test))
+        assert len(tested & trained) < 0.2 * len(tested), each.name
+
+
+@pytest.mark.parametrize("name", ["c", "law", "reference"])
+def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
+    """Nothing depends on the order of folders or on Python's hash seed."""
+    code = (
+        "import sys; from simulations import corpora as c; sys.stdout.reconfigure(encoding='utf-8', newline='\\n');"
+        f"print(ascii(c.corpus({name!r}, c.DOMAINS[{name!r}](c.this_machine()))))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    here = corpora.corpus(name, corpora.DOMAINS[name](corpora.this_machine()))
+    assert other.stdout.strip() == ascii(here)
+
+
+def test_a_file_stands_on_one_side_only() -> None:
+    """All pieces of a file go the same way."""
+    texts = [Document(f"{n}.txt", "\n\n".join(f"{n} {i} ".ljust(1_500, "x") for i in range(6))) for n in range(20)]
+    whole = corpora.corpus("domain", texts)
+    sides = [{piece.split()[0] for piece in side} for side in (whole.train, whole.test)]
+    assert sides[0].isdisjoint(sides[1])
+    assert [len(side) for side in sides] == [16, 4]
+
+
+@given(count=st.integers(0, 40))
+def test_the_division_is_complete_and_ignores_the_order_of_files(count: int) -> None:
+    """Every file goes to exactly one side, a fifth of them to the test, whichever comes first."""
+    files = documents(count)
+    train, test = corpora.split(files)
+    assert sorted(each.key for each in train + test) == sorted(each.key for each in files)
+    assert len(test) == count // 5
+    assert {each.key for each in corpora.split(files[::-1])[1]} == {each.key for each in test}
+
+
+def test_a_licence_under_another_name_is_read_once() -> None:
+    """The same words with other years, names and line ends do not come again."""
+    first = Document("a", f"Copyright 1999 Ann\n\n{PARAGRAPH * 3}")
+    second = Document("b", f"Copyright 2024 Bob\n\n{(PARAGRAPH * 3).upper().replace(' ', chr(10))}")
+    kept = list(corpora.unread([first, second]))
+    assert kept == [first, Document("b", "Copyright 2024 Bob\n\n")]
+
+
+def test_the_test_keeps_what_both_sides_hold() -> None:
+    """A piece too short of words to be recognised is dropped from the train side."""
+    same = "=" * 500
+    whole = corpora.corpus("domain", [Document(f"file{index}", same) for index in range(5)])
+    assert whole == Corpus("domain", train=(), test=(same,))
+
+
+def test_a_cap_ends_a_domain_at_a_file() -> None:
+    """No file is cut by the cap, and files without a whole piece do not count."""
+    files = [Document("scrap", "x" * 199), *documents(5)]
+    assert [each.key for each in corpora.capped(files, limit=3_100)] == ["file0", "file1", "file2"]
+
+
+@given(text=st.text(alphabet="ab \n"))
+def test_paragraphs_joined_are_the_text(text: str) -> None:
+    """Cutting at blank lines loses nothing."""
+    assert "".join(corpora.paragraphs(text)) == text
+
+
+@given(sizes=st.lists(st.integers(0, 5_000), max_size=12), blank=st.booleans())
+def test_pieces_are_whole_lines_in_order(sizes: list[int], blank: bool) -> None:
+    """A piece never begins or ends within a line, and never goes beyond its limits."""
+    lines = [f"{index}".ljust(size, "x") for index, size in enumerate(sizes)]
+    found = list(corpora.pieces(("\n\n" if blank else "\n").join(lines)))
+    seen = [line for piece in found for line in piece.split("\n") if line]
+    assert all(200 <= len(piece) <= 2_000 for piece in found)
+    assert seen == [line for line in lines if line in seen]
+
+
+def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
+    """Modules, classes, methods and functions give their docstrings, cleaned and in order; code gives nothing."""
+    module = tmp_path / "module.py"
+    module.write_text(MODULE, encoding="utf-8")
+    expected = ["A module.", "A function.", "A class with \\alpha.", "A method\n\nwith a line\n    that is indented."]
+    assert corpora.docstrings(module.read_text(encoding="utf-8")) == "\n\n".join(expected)
+
+
+def test_an_old_escape_in_a_source_is_no_warning() -> None:
+    """A package may still write an invalid escape; that is not the reader's trouble."""
+    assert corpora.docstrings('"""An \\omega."""') == "An \\omega."
+
+
+def test_topics_are_the_dictionary_of_their_module() -> None:
+    """The language reference is read as data, never run."""
+    assert corpora.topics("# comment\ntopics = {'while': 'The \"while\" statement' ' repeats.'}") == {
+        "while": 'The "while" statement repeats.'
+    }
+    assert corpora.topics("nothing = 1") == {}
+
+
+def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    """A file in another encoding, a broken module and a missing file leave the others as they are."""
+    (tmp_path / "latin.py").write_bytes(b'"""\xe9"""')
+    (tmp_path / "broken.py").write_text("def :", encoding="utf-8")
+    (tmp_path / "good.py").write_text('"""Good.  \n\n\\ud800Text."""', encoding="utf-8")
+    files = {name: tmp_path / f"{name}.py" for name in ("latin", "broken", "good", "missing")}
+    assert list(corpora._read(files, corpora.docstrings)) == [Document("good", "Good.\n\nText.")]
+
+
+def test_tests_and_other_packages_are_no_part_of_a_folder(tmp_path: Path) -> None:
+    """The standard library's folder may hold tests and installed packages; neither is its own source."""
+    for name in ("json/decoder.py", "test/test_json.py", "json/tests/more.py", "site-packages/other/code.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert corpora._files([tmp_path], ["**/*.py"]) == {"json/decoder.py": tmp_path / "json/decoder.py"}
+
+
+def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
+    """A line of DOMAIN.train.jsonl or DOMAIN.test.jsonl is one record, and its text is the piece, to the letter."""
+    whole = Corpus("law", train=("§ 1\nfirst line\r\n\tsecond", "naïve \u2028 \U0001f600"), test=('"quoted" \\',))
+    corpora.write([whole], tmp_path / "new")
+    for side in ("train", "test"):
+        content = (tmp_path / "new" / f"law.{side}.jsonl").read_bytes()
+        records = [json.loads(line) for line in content.decode().removesuffix("\n").split("\n")]
+        assert records == [{"text": piece} for piece in getattr(whole, side)]
+        assert b"\r" not in content
+    assert "§" in (tmp_path / "new" / "law.train.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_domain_without_its_source_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a package is not installed, the demonstration runs with the other domains."""
+    full = dict.fromkeys(("one", "two", "three", "four"), lambda _: iter(documents(100, size=1_900)))
+    monkeypatch.setattr(corpora, "DOMAINS", {"none": lambda _: iter(()), **full})
+    assert [each.name for each in corpora.harvest(NOWHERE)] == ["one", "two", "three", "four"]
+
+
+def test_a_domain_with_little_text_is_left_out() -> None:
+    """A few files do not make a domain."""
+    assert not corpora._enough(Corpus("law", train=("x" * 2_000,) * 10, test=("y" * 2_000,) * 30))
+    assert not corpora._enough(Corpus("law", train=("x" * 2_000,) * 100, test=("y" * 2_000,) * 3))
+    assert corpora._enough(Corpus("law", train=("x" * 2_000,) * 100, test=("y" * 2_000,) * 30))
+
+
+def test_fewer_than_four_domains_are_refused() -> None:
+    """A machine without sources gets one sentence: what was found, why, and what to do."""
+    with pytest.raises(CorpusError, match=r"needs 4 domains .* found 0 \(none\).* make setup"):
+        corpora.harvest(NOWHERE)
+
+
+def test_the_refusal_names_the_domains_that_were_found(tmp_path: Path) -> None:
+    """The reader sees which sources are there."""
+    topics = corpora.this_machine().library / "pydoc_data" / "topics.py"
+    (tmp_path / "pydoc_data").mkdir()
+    shutil.copy(topics, tmp_path / "pydoc_data" / "topics.py")
+    with pytest.raises(CorpusError, match=r"found 1 \(reference\)"):
+        corpora.harvest(replace(NOWHERE, library=tmp_path))
