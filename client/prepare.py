@@ -149,7 +149,7 @@ def _must_hold_text(job: Job, counters: Counters, files: int, skipped: int) -> N
         raise CorpusError(f"{names} holds no text: {files} files, {counters.empty} empty documents")
     if counters.documents == counters.held_out:
         raise CorpusError(
-            f"all {counters.documents} documents of {names} fall into the held-out share; give more text, or --holdout 0"
+            f"all {counters.documents} documents of {names} fall into the held-out share; add text, or --holdout 0"
         )
     if not counters.tokens:
         raise CorpusError(f"{names} holds no tokens: its documents are made of special tokens alone")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -53,7 +54,7 @@ def route(
     if prompt != "-":
         _show_one(router, prompt, explain, json)
     else:
-        _show_many(router, (line.rstrip("\r\n") for line in sys.stdin), explain, json)
+        _show_many(router, _arriving_lines(cast(BufferedReader, sys.stdin.buffer)), explain, json)
 
 
 def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
@@ -67,11 +68,11 @@ def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
         _show_explanation(explanation)
 
 
-def _show_many(router: Router, prompts: Iterable[str], explain: bool, json: bool) -> None:
+def _show_many(router: Router, prompts: Iterable[list[str]], explain: bool, json: bool) -> None:
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
-    for batch in _batches(prompts, 4096):
+    for batch in prompts:
         if explain:
             explanations = [router.explain(prompt) for prompt in batch]
             results = [_decision_json(one.decision, router) | _explanation_json(one) for one in explanations]
@@ -80,17 +81,22 @@ def _show_many(router: Router, prompts: Iterable[str], explain: bool, json: bool
         for result in results:
             plain = f"{result['domain']}\t{result['confidence']:.3f}"
             print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
+        sys.stdout.flush()
 
 
-def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size or not sys.stdin.readable():
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+def _arriving_lines(stream: BufferedReader) -> Iterator[list[str]]:
+    """The lines of a stream, as many at a time as have arrived, so that both a file and a conversation are answered."""
+    rest = b""
+    while block := stream.read1(1 << 20):
+        *lines, rest = (rest + block).split(b"\n")
+        if lines:
+            yield [_text(line) for line in lines]
+    if rest:
+        yield [_text(rest)]
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r")
 
 
 def _decision_json(decision: Decision, router: Router) -> dict[str, Any]:

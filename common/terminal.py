@@ -51,11 +51,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_fro
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
-        grid.add_column(heading, justify="right" if place >= numbers_from else "left", no_wrap=True)
+        number = place >= numbers_from
+        grid.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
+    if title:
+        print(title)
     width = None if sys.stdout.isatty() else 200
     Console(file=sys.stdout, width=width, highlight=False).print(grid)
 
