@@ -23,7 +23,7 @@ def tiny_definition() -> bytes:
         "padding": None,
         "added_tokens": [{"id": 0, "content": SPECIAL, "special": True, **flags}],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?s)."}, "behavior": "Isolated", "invert": False},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
         "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
