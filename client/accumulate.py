@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_array
 
-from common.errors import BoundExceeded
 from common.settings import Sampling
 from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked
-from common.tokenizer import Ids
+from common.tokenizer import Ids, first_tokens
 
 State = Mapping[str, Integers]
 
@@ -27,7 +26,7 @@ EXACT = 1 << 53
 
 DIGIT = 1 << 16
 BLOCK_BYTES = 64 << 20
-COLUMN_BLOCKS = 4
+COLUMN_BLOCKS = 8
 
 
 class Accumulator(Protocol):
@@ -53,14 +52,6 @@ def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], A
 
 def add_states(one: State, other: State) -> State:
     return {name: one[name] + other[name] for name in one}
-
-
-def cut_documents(ids: Ids, lengths: Integers, limit: int) -> tuple[Ids, Integers]:
-    """Each document's first `limit` tokens; 0 keeps all."""
-    if not limit or lengths.max(initial=0) <= limit:
-        return ids, lengths
-    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return ids[places < limit], np.minimum(lengths, limit)
 
 
 def window_starts(lengths: Integers, window: int) -> Integers:
@@ -104,7 +95,7 @@ class WindowSums:
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
 
     def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, lengths = cut_documents(ids, lengths, self._sampling.max_tokens)
+        ids, lengths = first_tokens(ids, lengths, self._sampling.max_tokens)
         starts = window_starts(lengths, self._sampling.window)
         if not len(starts):
             return
@@ -139,7 +130,7 @@ class TokenCounts:
         self._counts = np.zeros(len(table), dtype=np.int64)
 
     def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, _ = cut_documents(ids, lengths, self._limit)
+        ids, _ = first_tokens(ids, lengths, self._limit)
         self._counts += np.bincount(ids, minlength=len(self._counts))
 
     def state(self) -> State:
@@ -154,28 +145,33 @@ def gram_of_counts(table: NDArray[np.int16], counts: Integers) -> Integers:
     check_bound(int(counts.sum()), 1)
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
-    rows = min(EXACT // SQUARE // DIGIT, max(1, BLOCK_BYTES // (8 * features)))
+    rows = max(1, BLOCK_BYTES // (8 * features))
     weight = 1
     while counts.any():
         counts, digits = np.divmod(counts, DIGIT)
         used = np.flatnonzero(digits)
-        for start in range(0, len(used), rows):
-            block = used[start : start + rows]
-            gram += weight * _weighted_gram(table[block], digits[block])
+        for block in _exact_blocks(used, digits):
+            gram += weight * _weighted_gram(table, block, digits, rows)
         weight *= DIGIT
-    upper = np.triu(gram)
-    return upper + np.triu(gram, 1).T
+    return np.triu(gram) + np.triu(gram, 1).T
 
 
-def _weighted_gram(rows: NDArray[np.int16], weights: Integers) -> Integers:
-    """The upper triangle of Σ n φφᵀ over a block of rows, in column blocks so that the lower half is left out."""
-    if int(weights.sum()) * SQUARE > EXACT:
-        raise BoundExceeded(f"a block of {int(weights.sum()):_} tokens is too large to be summed exactly")
-    samples = np.ones((len(rows), rows.shape[1] + 1))
-    samples[:, :-1] = rows
-    scaled = samples * weights[:, None]
-    gram = np.zeros((samples.shape[1], samples.shape[1]))
-    edges = np.linspace(0, samples.shape[1], COLUMN_BLOCKS + 1).astype(int)
-    for left, right in pairwise(edges.tolist()):
-        gram[:right, left:right] = scaled[:, :right].T @ samples[:, left:right]
+def _exact_blocks(used: NDArray[np.intp], digits: Integers) -> list[NDArray[np.intp]]:
+    """The used rows in stretches whose sums of squares stay below 2⁵³."""
+    before = np.cumsum(digits[used]) // (EXACT // SQUARE - DIGIT)
+    return np.split(used, np.flatnonzero(np.diff(before)) + 1) if len(used) else []
+
+
+def _weighted_gram(table: NDArray[np.int16], chosen: NDArray[np.intp], digits: Integers, rows: int) -> Integers:
+    """The upper triangle of Σ n φφᵀ over the chosen rows, in column blocks that skip most of the lower half."""
+    features = table.shape[1] + 1
+    gram = np.zeros((features, features))
+    edges = np.linspace(0, features, COLUMN_BLOCKS + 1).astype(int).tolist()
+    for start in range(0, len(chosen), rows):
+        block = chosen[start : start + rows]
+        samples = np.ones((len(block), features))
+        samples[:, :-1] = table[block]
+        scaled = samples * digits[block][:, None]
+        for left, right in pairwise(edges):
+            gram[:right, left:right] += scaled[:, :right].T @ samples[:, left:right]
     return gram.astype(np.int64)

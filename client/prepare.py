@@ -178,7 +178,7 @@ class _Run:
         if not todo:
             return []
         self._refill()
-        with _one_thread_each(), ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool:
+        with one_thread_each(), ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool:
             try:
                 for stamp, source, first in todo:
                     self._sum_file(pool, stamp, source, first)
@@ -266,7 +266,7 @@ class _Run:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Parallelism comes from our own threads: BLAS and the tokenizer are held to one thread a call."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)

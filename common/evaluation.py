@@ -13,8 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.router import Router
+from common.selectors import tally
+from common.tokenizer import first_tokens
 
 BINS = 10
+BEGINNINGS = (4, 8, 16, 32, 64, 128, 256)
+"""Texts are also scored on their first so many tokens, as if they were prompts of that length."""
+GROWTHS = tuple(step / 10 for step in range(11))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +64,69 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted temperature, and the gap between confidence and accuracy before and after, in percent."""
+    """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent."""
 
     temperature: float
+    growth: float
     gap_before: float
     gap_after: float
     texts: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Samples:
+    """Scores of held-out texts and of their beginnings, so that short prompts are calibrated as well as long ones."""
+
+    scores: NDArray[np.float64]
+    voters: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def logits(self, temperature: float, growth: float) -> NDArray[np.float64]:
+        scaled: NDArray[np.float64] = self.scores * (self.voters**growth)[:, None] / temperature
+        return scaled
+
+    def gap(self, temperature: float, growth: float) -> float:
+        return calibration_gap(self.logits(temperature, growth), self.labels, self.weights)
+
+
 def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
-    """The temperature under which held-out text is most likely, every domain weighing the same."""
-    parts = [router.scores(texts[name]) for name in router.domains]
-    scores = np.concatenate(parts)
-    labels = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    weights = np.concatenate([np.full(len(part), 1 / len(part) / len(parts)) for part in parts])
-    temperature = fit_temperature(scores, labels, weights)
-    before = calibration_gap(scores / router.confidence.temperature, labels, weights)
-    return Calibration(temperature, before, calibration_gap(scores / temperature, labels, weights), len(labels))
+    """The temperature and growth under which held-out text is most likely, every domain weighing the same."""
+    samples = _samples(router, texts)
+    fitted = [(growth, _fit(samples, growth)) for growth in GROWTHS]
+    growth, temperature = min(fitted, key=lambda pair: _surprise(samples, pair[1], pair[0]))
+    before = samples.gap(router.confidence.temperature, router.confidence.growth)
+    return Calibration(temperature, growth, before, samples.gap(temperature, growth), sum(map(len, texts.values())))
+
+
+def _fit(samples: _Samples, growth: float) -> float:
+    return fit_temperature(samples.logits(1.0, growth), samples.labels, samples.weights)
+
+
+def _surprise(samples: _Samples, temperature: float, growth: float) -> float:
+    """The negative log-likelihood of the labels."""
+    logits = samples.logits(temperature, growth)
+    logits -= logits.max(axis=1, keepdims=True)
+    chosen = logits[np.arange(len(logits)), samples.labels]
+    return float((samples.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum())
+
+
+def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
+    scores, voters, labels, weights = [], [], [], []
+    for place, name in enumerate(router.domains):
+        ids, lengths = router.tokenizer.encode_many(texts[name])
+        parts = []
+        for limit in (*BEGINNINGS, 0):
+            longer = lengths > limit
+            counted = tally(router.compiled, router.selector, *first_tokens(ids, lengths, limit))
+            means = counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
+            parts.append((means[longer], counted.voters[longer]))
+        scores += [part for part, _ in parts]
+        voters += [part for _, part in parts]
+        size = sum(len(part) for part, _ in parts)
+        labels.append(np.full(size, place))
+        weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
+    return _Samples(*(np.concatenate(rows) for rows in (scores, voters, labels, weights)))
 
 
 def fit_temperature(scores: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 
 from common.compiled import CompiledTable
 from common.errors import InputError
-from common.selectors import Tally, most_certain, tally
+from common.selectors import most_certain, tally
 from common.settings import Selector
 from common.tokenizer import Ids, Tokenizer
 
-CHUNK = 512
+CHUNK = 256
 
 
 class Decision(NamedTuple):
@@ -65,10 +66,12 @@ class Confidence:
     """How scores become probabilities, and when they are too low to act on.
 
     temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
+    growth:      how certainty grows with length: n tokens divide the temperature by n to this power.
     threshold:   below this confidence the router abstains and names `fallback`.
     """
 
     temperature: float = 1.0
+    growth: float = 0.0
     calibrated: bool = False
     threshold: float = 0.0
     fallback: str | None = None
@@ -76,6 +79,8 @@ class Confidence:
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise InputError(f"a temperature must be a positive number, not {self.temperature!r}")
+        if not 0 <= self.growth <= 1:
+            raise InputError(f"a growth lies between 0 and 1, not {self.growth!r}")
         if not 0 <= self.threshold <= 1:
             raise InputError(f"a threshold is a probability between 0 and 1, not {self.threshold:g}")
         if self.threshold > 0 and not self.fallback:
@@ -84,6 +89,7 @@ class Confidence:
     def to_json(self) -> dict[str, Any]:
         return {
             "temperature": self.temperature,
+            "growth": self.growth,
             "calibrated": self.calibrated,
             "threshold": self.threshold,
             "fallback": self.fallback,
@@ -113,6 +119,11 @@ class Router:
         self.selector = selector
         self.confidence = confidence or Confidence()
         self.release = release
+        unit = compiled.step if selector.name == "average" else 1.0
+        self._sharpness = unit / self.confidence.temperature
+        self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
+        self._threshold = self.confidence.threshold
+        self._fallback = self.confidence.fallback
 
     @classmethod
     def load(cls, folder: str | Path, *, key: str | None = None) -> Router:
@@ -148,6 +159,9 @@ class Router:
     def route(self, prompt: str) -> Decision:
         """Where one prompt should go."""
         ids = self.tokenizer.encode(prompt)
+        if self.selector.name == "average":  # the usual case, without the bookkeeping of a batch
+            points = np.add.reduce(self.compiled.sums.take(ids, 0), 0).tolist()
+            return self._decide(points, points, len(ids), len(ids))
         return next(self._decisions(ids, np.array([len(ids)])))
 
     def route_many(self, prompts: Sequence[str]) -> list[Decision]:
@@ -159,12 +173,6 @@ class Router:
             encoded = ahead.map(self.tokenizer.encode_many, parts)
             return [decision for ids, lengths in encoded for decision in self._decisions(ids, lengths)]
 
-    def scores(self, prompts: Sequence[str]) -> NDArray[np.float64]:
-        """N×C scores before temperature and softmax: what calibration needs. Prompts without tokens score zero."""
-        ids, lengths = self.tokenizer.encode_many(prompts)
-        counted = tally(self.compiled, self.selector, ids, lengths)
-        return counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
-
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
         pieces = self.tokenizer.pieces(prompt)
@@ -172,8 +180,8 @@ class Router:
         lengths = np.array([len(ids)])
         decision = next(self._decisions(ids, lengths))
         best = self.domains.index(decision.best)
-        others = [place for place in self._ranking(tally(self.compiled, self.selector, ids, lengths)) if place != best]
-        runner_up = others[0]
+        counted = tally(self.compiled, self.selector, ids, lengths)
+        runner_up = _ranking(counted.points[0].tolist(), counted.sums[0].tolist())[1]
         weights = self._margins(ids, best, runner_up)
         tokens = (
             TokenWeight(text, self.domains[self.compiled.votes[number]], weight)
@@ -203,32 +211,28 @@ class Router:
                 taking_part[place] = True
         return taking_part
 
-    def _ranking(self, counted: Tally) -> list[int]:
-        """One prompt's domains, the best first: by points, then by summed logits, then by order."""
-        points, sums = counted.points[0].tolist(), counted.sums[0].tolist()
-        return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))
-
     def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
         counted = tally(self.compiled, self.selector, ids, lengths)
-        rows = zip(
-            counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist(), strict=True
-        )
-        sharpness = counted.unit / self.confidence.temperature
-        for points, sums, voters, tokens in rows:
-            yield self._decide(points, sums, sharpness / (voters or 1), tokens)
+        lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
+        return map(self._decide, *lists)
 
-    def _decide(self, points: list[int], sums: list[int], sharpness: float, tokens: int) -> Decision:
+    def _decide(self, points: list[int], sums: list[int], voters: int, tokens: int) -> Decision:
+        """Plain Python, since for a handful of domains it is quicker than arrays, and the same for one as for many."""
         most = max(points)
-        winners = [place for place, point in enumerate(points) if point == most]
-        place = winners[0] if len(winners) == 1 else max(winners, key=lambda winner: (sums[winner], -winner))
-        odds = [math.exp((point - most) * sharpness) for point in points]
-        total = sum(odds)
-        confidence = 1.0 / total
-        best = self.domains[place]
-        abstained = confidence < self.confidence.threshold
-        domain = (self.confidence.fallback or best) if abstained else best
-        scores = {name: odd / total for name, odd in zip(self.domains, odds, strict=True)}
-        return Decision(domain, confidence, scores, abstained, best, tokens)
+        winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
+        sharpness = self._sharpness * voters**self._power if voters else 0.0
+        odds = [exp((point - most) * sharpness) for point in points]
+        confidence = 1.0 / sum(odds)
+        best = self.domains[winner]
+        scores = dict(zip(self.domains, [odd * confidence for odd in odds], strict=True))
+        if confidence < self._threshold:
+            return Decision(self._fallback or best, confidence, scores, True, best, tokens)
+        return Decision(best, confidence, scores, False, best, tokens)
 
     def __repr__(self) -> str:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
+
+
+def _ranking(points: list[int], sums: list[int]) -> list[int]:
+    """Domains, the best first: by points, then by the voters' summed logits, then by order."""
+    return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))

@@ -57,8 +57,8 @@ def most_certain(
 
 def _segment_sums(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(lengths) == 1:
-        only: NDArray[np.int64] = rows.sum(axis=0, keepdims=True)
-        return only
+        only: NDArray[np.int64] = np.add.reduce(rows, axis=0)
+        return only[None, :]
     sums = np.zeros((len(lengths), rows.shape[1]), dtype=np.int64)
     filled = np.flatnonzero(lengths)
     ends = np.cumsum(lengths)[filled]

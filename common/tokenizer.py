@@ -61,6 +61,7 @@ class Tokenizer:
         special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
         self._special = np.zeros(max([self._backend.get_vocab_size(), *(n + 1 for n in special)]), dtype=bool)
         self._special[special] = True
+        self._special_ids = frozenset(special)
 
     @property
     def rows(self) -> int:
@@ -69,7 +70,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of one text."""
-        return self._without_special(np.array(self._encoding(text).ids, dtype=np.int32))
+        ids = self._encoding(text).ids
+        if not self._special_ids.isdisjoint(ids):
+            ids = [number for number in ids if number not in self._special_ids]
+        return np.array(ids, dtype=np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
@@ -105,6 +109,10 @@ class Tokenizer:
     def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
         return self._special.take(ids, mode="clip")
 
-    def _without_special(self, ids: Ids) -> Ids:
-        dropped = self._is_special(ids)
-        return ids[~dropped] if dropped.any() else ids
+
+def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids, NDArray[np.int64]]:
+    """Of texts whose ids stand in one row, each one's first `limit` ids; 0 keeps all."""
+    if not limit or lengths.max(initial=0) <= limit:
+        return ids, lengths
+    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[places < limit], np.minimum(lengths, limit)

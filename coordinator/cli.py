@@ -179,7 +179,8 @@ def calibrate(
     texts = labelled_texts(data, router.domains, field_names(text_field))
     fitted = fit(router, texts)
     changes = _named({"threshold": threshold, "fallback": fallback})
-    confidence = replace(router.confidence, temperature=fitted.temperature, calibrated=True, **changes)
+    fit_facts = {"temperature": fitted.temperature, "growth": fitted.growth}
+    confidence = replace(router.confidence, **fit_facts, calibrated=True, **changes)
     result = evaluate(router, texts)
     figures = {
         "texts": fitted.texts,
@@ -189,9 +190,14 @@ def calibrate(
     }
     amended = amend_release(release, {"confidence": confidence.to_json(), "evaluation": figures}, identity)
     if json:
-        emit_json({"release": amended, "temperature": fitted.temperature, **figures})
+        emit_json({"release": amended, **fit_facts, **figures})
         return
-    step("fitted", f"{fitted.texts:,} held-out texts", f"temperature {fitted.temperature:.4g}")
-    step("confidence", "gap to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
+    step(
+        "fitted",
+        f"{fitted.texts:,} held-out texts",
+        f"temperature {fitted.temperature:.3g}",
+        f"growth {fitted.growth:.1f}",
+    )
+    step("gap", "confidence to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
     step("release", str(release), amended[:12], "calibrated")
     show_evaluation(result)
