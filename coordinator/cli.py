@@ -163,41 +163,17 @@ def calibrate(
     json: Json = False,
 ) -> None:
     """Fit the temperature on held-out text, so that confidence means something, and sign the release again."""
-    from common.evaluation import calibrate as fit
-    from common.evaluation import evaluate
-    from common.records import field_names, labelled_texts
-    from common.release import amend_release, load_release
+    from common.records import field_names
+    from coordinator.publish import calibrate_release
 
-    loaded = load_release(release)
-    router = loaded.router
-    identity = _identity(key_file)
-    if loaded.signer != identity.public:
-        raise InputError(
-            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
-            "name the coordinator's key with --key-file"
-        )
-    texts = labelled_texts(data, router.domains, field_names(text_field))
-    fitted = fit(router, texts)
     changes = _named({"threshold": threshold, "fallback": fallback})
-    fit_facts = {"temperature": fitted.temperature, "growth": fitted.growth}
-    confidence = replace(router.confidence, **fit_facts, calibrated=True, **changes)
-    result = evaluate(router, texts)
-    figures = {
-        "texts": fitted.texts,
-        "gap_before": fitted.gap_before,
-        "gap_after": fitted.gap_after,
-        **result.to_json(),
-    }
-    amended = amend_release(release, {"confidence": confidence.to_json(), "evaluation": figures}, identity)
+    done = calibrate_release(release, data, field_names(text_field), changes, _identity(key_file))
     if json:
-        emit_json({"release": amended, **fit_facts, **figures})
+        emit_json({"release": done.release, **done.figures})
         return
-    step(
-        "fitted",
-        f"{fitted.texts:,} held-out texts",
-        f"temperature {fitted.temperature:.3g}",
-        f"growth {fitted.growth:.1f}",
-    )
+    fitted = done.calibration
+    heat, growth = f"temperature {fitted.temperature:.3g}", f"growth {fitted.growth:.1f}"
+    step("fitted", f"{fitted.texts:,} held-out texts", heat, growth)
     step("gap", "confidence to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
-    step("release", str(release), amended[:12], "calibrated")
-    show_evaluation(result)
+    step("release", str(release), done.release[:12], "calibrated")
+    show_evaluation(done.evaluation)

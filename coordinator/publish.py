@@ -6,15 +6,17 @@ Knows the steps and their order; each step is somebody else's job.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.compiled import compile_table
 from common.encoder import Encoder
-from common.errors import EncoderMismatch
+from common.errors import EncoderMismatch, InputError
+from common.evaluation import Calibration, Evaluation, calibrate, evaluate
 from common.identity import Identity
-from common.release import save_release
+from common.records import labelled_texts
+from common.release import amend_release, load_release, save_release
 from common.router import Confidence
 from common.settings import Ridge, Selector, Weighting
 from common.statistics_file import Prepared
@@ -57,6 +59,47 @@ def publish(
     facts = _facts(total, encoder, choices, solution)
     release = save_release(folder, facts, solution.weights, compiled, encoder.definition, identity)
     return Published(release, total, solution)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A release that was calibrated and signed again."""
+
+    release: str
+    calibration: Calibration
+    evaluation: Evaluation
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What the manifest records: counts and rates over the held-out text, none of the text itself."""
+        return {**asdict(self.calibration), **self.evaluation.to_json()}
+
+
+def calibrate_release(
+    folder: Path, data: Path, fields: Sequence[str], changes: dict[str, Any], identity: Identity
+) -> Calibrated:
+    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it."""
+    loaded = load_release(folder)
+    if loaded.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
+            "name the coordinator's key with --key-file"
+        )
+    router = loaded.router
+    texts = labelled_texts(data, router.domains, fields)
+    fitted = calibrate(router, texts)
+    confidence = Confidence(
+        **{
+            **router.confidence.to_json(),
+            "temperature": fitted.temperature,
+            "growth": fitted.growth,
+            "calibrated": True,
+        }
+        | changes
+    )
+    result = Calibrated("", fitted, evaluate(router, texts))
+    amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
+    return replace(result, release=amended)
 
 
 def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution) -> dict[str, Any]:

@@ -62,10 +62,8 @@ def _lay_out_corpora() -> list[str]:
         holder = FOLDER / "holders" / corpus.name
         holder.mkdir(parents=True)
         train.rename(holder / "documents.jsonl")
-        size = sum(len(text.encode()) for text in corpus.train) / 1e6
-        step(
-            "holder", corpus.name, f"{len(corpus.train):,} documents", f"{size:.1f} MB", f"{len(corpus.test):,} to test"
-        )
+        size = f"{sum(len(text.encode()) for text in corpus.train) / 1e6:.1f} MB"
+        step("holder", corpus.name, f"{len(corpus.train):,} documents", size, f"{len(corpus.test):,} to test")
     return [corpus.name for corpus in found]
 
 
