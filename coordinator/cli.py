@@ -74,7 +74,7 @@ def solve(
     parts = [load_prepared(path) for path in statistics]
     first = must_agree(parts)
     found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
-    published = publish(parts, found, choices, _identity(key_file), out)
+    published = publish(parts, found, choices, _identity(key_file, make=True), out)
     _report(published, out, json)
 
 
@@ -107,15 +107,15 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _identity(path: Path | None) -> Identity:
-    """The key that releases are signed with; the one in the configuration folder is made when it is first needed."""
+def _identity(path: Path | None, *, make: bool) -> Identity:
+    """The key that releases are signed with; the one in the configuration folder is made for the first release."""
     from common.files import config_folder
     from common.identity import create_identity, load_identity
 
     if path is not None:
         return load_identity(path)
     path = config_folder() / "coordinator.key"
-    if path.exists():
+    if path.exists() or not make:
         return load_identity(path)
     identity = create_identity(path)
     step("made", "a new signing key", str(path), f"public key {identity.public}")
@@ -167,7 +167,7 @@ def calibrate(
     from coordinator.publish import calibrate_release
 
     changes = _named({"threshold": threshold, "fallback": fallback})
-    done = calibrate_release(release, data, field_names(text_field), changes, _identity(key_file))
+    done = calibrate_release(release, data, field_names(text_field), changes, _identity(key_file, make=False))
     if json:
         emit_json({"release": done.release, **done.figures})
         return

@@ -88,15 +88,8 @@ def calibrate_release(
     router = loaded.router
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
-    confidence = Confidence(
-        **{
-            **router.confidence.to_json(),
-            "temperature": fitted.temperature,
-            "growth": fitted.growth,
-            "calibrated": True,
-        }
-        | changes
-    )
+    facts = {"temperature": fitted.temperature, "growth": fitted.growth, "calibrated": True, **changes}
+    confidence = Confidence(**router.confidence.to_json() | facts)
     result = Calibrated("", fitted, evaluate(router, texts))
     amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
     return replace(result, release=amended)
