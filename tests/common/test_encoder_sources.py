@@ -26,14 +26,14 @@ MIXED = [
     "Быстрая лиса; γρήγορη αλεπού; الثعلب السريع; 敏捷的棕色狐狸; 빠른 여우; สุนัขจิ้งจอก; शीघ्र लोमड़ी",
     "emoji 👩‍👩‍👧‍👦 🇩🇪 é ﬁ ẛ̣ \u200b zero-width \u00a0 no-break",
     "def f(x):\n\treturn x ** 2  # tabs\r\n\n\n    indented    spaces   ",
-    "'s 're don't I'LL we’ve   12345678901234567890",
+    "'s 're don't I'LL we’ve 12345678901234567890",
     "\u2028line\u2029separators\u0085 and \x0b\x0c controls\x1f",
     "",
     " ",
     "\n",
     "a" * 300,
 ]
-NUMERALS = ["x²³ ½ ⅷ", "٣٤٥ and ७८९", "第１２３章", " ½ cup"]
+NUMERALS = ["three spaces   123", "x²³ ½ ⅷ", "٣٤٥ and ७८९", "第１２３章", " ½ cup"]
 
 
 def gguf_file() -> Path:
