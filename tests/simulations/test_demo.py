@@ -1,0 +1,30 @@
+"""The demo that the README begins with, run as a newcomer would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_demo_runs_the_whole_path(tmp_path: Path) -> None:
+    """It ends well, routes its prompts where they belong, and leaves a release that is nearly always right."""
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "simulations.demo"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answers = [line.split()[0] for line in done.stdout.splitlines() if "confidence" in line]
+    assert answers == ["law", "mathematics", "python", "law"]
+    evaluation = subprocess.run(
+        [str(Path(sys.executable).with_name("ridgeway")), "evaluate", "demo-run/release", "demo-run/test", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(evaluation.stdout)["accuracy"] > 95
