@@ -131,20 +131,17 @@ def held_out(
 
     from client.corpus import Counters
     from client.prepare import Watch, held_out_documents
-    from common.files import write_whole
+    from common.files import whole_file
 
     job = _job(corpus, "held-out", preset("default"), holdout, text_field, 1)
     counters = Counters()
-    with progress_bar("held-out") as progress:
-        lines = [
-            codec.dumps({"text": text}, ensure_ascii=False) + "\n"
-            for text in held_out_documents(job, counters, Watch(progress))
-        ]
-    if not lines:
-        raise InputError(
-            f"none of the {counters.documents:,} documents falls into the held-out share of {job.holdout:g}"
-        )
-    write_whole(out, "".join(lines).encode(), private=True)
+    with progress_bar("held-out") as progress, whole_file(out, private=True) as file:
+        for text in held_out_documents(job, counters, Watch(progress)):
+            file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+        if not counters.held_out:
+            raise InputError(
+                f"none of the {counters.documents:,} documents falls into the held-out share {job.holdout:g}"
+            )
     if json:
         emit_json({"documents": counters.documents, "held_out": counters.held_out, "out": str(out)})
     else:

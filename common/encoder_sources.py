@@ -5,6 +5,7 @@ Knows GGUF and safetensors files, and the hub. Reads a model's tokenizer and its
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -60,7 +61,8 @@ def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) 
     """The encoder that statistics were made with: from the named source, else the cache, else its public name."""
     folder = cache_folder() / "encoders" / fingerprint
     if source is None and folder.is_dir():
-        return load_encoder(folder)
+        with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
+            return load_encoder(folder)
     if source is None and name == "local":
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def canonical_json(value: Any) -> bytes:
@@ -39,12 +39,19 @@ def sha256_of_file(path: Path) -> str:
 
 def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file so that readers see the old one or the new one, never a part of it."""
+    with whole_file(path, private=private) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Fill the yielded file; it takes the place of `path` in one step if the block ends well, else it vanishes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o600 if private else 0o666 & ~_umask())

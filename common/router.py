@@ -165,11 +165,11 @@ class Router:
         return next(self._decisions(ids, np.array([len(ids)])))
 
     def route_many(self, prompts: Sequence[str]) -> list[Decision]:
-        """Where each of many prompts should go. While one part is decided, the next is tokenised."""
+        """Where each of many prompts should go. While one part is decided, the next ones are tokenised."""
         parts = [prompts[start : start + CHUNK] for start in range(0, len(prompts), CHUNK)]
         if len(parts) < 2:
             return [decision for part in parts for decision in self._decisions(*self.tokenizer.encode_many(part))]
-        with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as ahead:
+        with ThreadPoolExecutor(2, thread_name_prefix="tokenise") as ahead:
             encoded = ahead.map(self.tokenizer.encode_many, parts)
             return [decision for ids, lengths in encoded for decision in self._decisions(ids, lengths)]
 
