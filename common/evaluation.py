@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import InputError
 from common.router import Router
 from common.selectors import tally
 from common.tokenizer import first_tokens
@@ -93,6 +94,8 @@ class _Samples:
 def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
     """The temperature and growth under which held-out text is most likely, every domain weighing the same."""
     samples = _samples(router, texts)
+    if not len(samples.labels):
+        raise InputError("the held-out text holds no tokens, so nothing can be fitted on it")
     fitted = [(growth, _fit(samples, growth)) for growth in GROWTHS]
     growth, temperature = min(fitted, key=lambda pair: _surprise(samples, pair[1], pair[0]))
     before = samples.gap(router.confidence.temperature, router.confidence.growth)

@@ -64,6 +64,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Fill the yielded folder; it takes the place of `path` in one step if the block ends well, else it vanishes."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -80,7 +81,11 @@ def _exchange(new: Path, path: Path) -> None:
         new.replace(path)
         return
     old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-    path.replace(old)
+    try:
+        path.replace(old)
+    except BaseException:
+        old.rmdir()
+        raise
     try:
         new.replace(path)
     except BaseException:

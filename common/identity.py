@@ -5,6 +5,8 @@ Knows the cryptography package. A private key is never printed.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -13,6 +15,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from common.errors import IdentityError
 from common.files import write_whole
+
+DIGITS = re.compile("[0-9a-fA-F]{64}")
+SMALL_DIGITS = re.compile("[0-9a-f]*")
+WEAK_KEYS = frozenset(
+    (
+        "01" + 31 * "00",
+        "ec" + 30 * "ff" + "7f",
+        32 * "00",
+        31 * "00" + "80",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+    )
+)
+"""The curve's points of small order: under such a key one signature can fit many texts."""
 
 
 class Identity:
@@ -54,15 +72,18 @@ def load_identity(path: Path) -> Identity:
 def public_key(words: str) -> str:
     """The public key that a person gave: 64 hexadecimal digits, or the path of a file that holds them."""
     text = words.strip()
-    path = Path(text)
-    if len(text) != 64 and path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-    if len(text) != 64 or any(letter not in "0123456789abcdef" for letter in text.lower()):
+    if not DIGITS.fullmatch(text):
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(text).read_text(encoding="utf-8", errors="replace").strip()
+    if not DIGITS.fullmatch(text):
         raise IdentityError(f"{words!r} is not a public key; give its 64 hexadecimal digits or a file that holds them")
     return text.lower()
 
 
 def is_signed_by(public: str, signature: str, content: bytes) -> bool:
+    """Whether the signature holds. Key and signature have one spelling each, and weak keys sign nothing."""
+    if not SMALL_DIGITS.fullmatch(public + signature) or public in WEAK_KEYS:
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), content)
     except (InvalidSignature, ValueError):

@@ -99,10 +99,13 @@ def load_release(folder: Path, *, key: str | None = None) -> Release:
     try:
         arrays = load(content[ROUTER])
         compiled = CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
+        tokenizer = Tokenizer(content[TOKENIZER])
+        if tokenizer.rows > len(compiled.logits):
+            raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
         router = Router(
             domains=manifest["domains"],
             compiled=compiled,
-            tokenizer=Tokenizer(content[TOKENIZER]),
+            tokenizer=tokenizer,
             selector=Selector(**manifest["selector"]),
             confidence=Confidence(**manifest["confidence"]),
             release=release_id(manifest),

@@ -69,9 +69,11 @@ class Statistics:
 
     def weighted(self, mass: int) -> Statistics:
         """The same statistics, normalised to a public sample mass and rounded to integers."""
-        check_bound(max(mass, self.mass), self.shape[1])
         if self.mass <= 0:
             raise BrokenIdentity("statistics without samples cannot be weighted; the corpus was empty")
+        check_bound(max(mass, self.mass), self.shape[1])
+        if mass * self.mass >= BOUND:
+            raise BoundExceeded(f"{self.mass:_} samples cannot be weighted to {mass:_} in 64 bits; use a smaller mass")
         return Statistics(_scaled(self.gram, mass, self.mass), _scaled(self.cross, mass, self.mass))
 
     def placed(self, position: int, domains: int) -> Statistics:
@@ -127,7 +129,7 @@ def check_bound(mass: int, domains: int) -> None:
     if mass * domains * SQUARE >= BOUND:
         raise BoundExceeded(
             f"{mass:_} samples over {domains} domains could overflow 64 bits; "
-            f"at most {BOUND // SQUARE // domains - 1:_} can be summed"
+            f"at most {(BOUND // SQUARE - 1) // domains:_} can be summed"
         )
 
 
@@ -151,10 +153,11 @@ def _check_entries(statistics: Statistics) -> None:
         raise BrokenIdentity("the domains' columns do not add up to the sum of all samples; the file is damaged")
     limits = np.full(gram.shape[0], FEATURE_LIMIT)
     limits[-1] = 1
-    if cross[-1].min() < 0 or np.any(np.abs(cross) > limits[:, None] * cross[-1]):
-        raise BrokenIdentity(
-            "a column is larger than its samples allow; the file is damaged or was not made by Ridgeway"
-        )
+    shares = np.clip(cross[-1], 0, mass)  # compared before they are multiplied, so that nothing can wrap around
+    largest = limits[:, None] * shares
+    fits = np.array_equal(shares, cross[-1]) and bool(np.all((cross <= largest) & (cross >= -largest)))
+    if not fits or gram.diagonal().max() > SQUARE * mass:
+        raise BrokenIdentity("a sum is larger than its samples allow; the file is damaged or was not made by Ridgeway")
 
 
 def _check_pairs(gram: Integers, rounded: int) -> None:

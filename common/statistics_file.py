@@ -42,8 +42,16 @@ class Prepared:
 
     @property
     def digest(self) -> str:
-        triangle, cross = self.statistics.packed()
-        return sha256(canonical_json(_terms(self)), _little(triangle), _little(cross))
+        """Over the sums and the terms they were made under: what a file is checked against."""
+        return sha256(canonical_json(_terms(self)), *self._sums())
+
+    @property
+    def content(self) -> str:
+        """Over the domain and the sums alone: equal for the same sums under another name of the encoder."""
+        return sha256(self.domain.encode(), *self._sums())
+
+    def _sums(self) -> list[memoryview]:
+        return [np.ascontiguousarray(sums, dtype="<i8").data for sums in self.statistics.packed()]
 
     def __repr__(self) -> str:
         return f"<Prepared {self.domain} {self.statistics!r}>"
@@ -87,7 +95,7 @@ def load_prepared(path: Path) -> Prepared:
         raise FormatError(f"{path} cannot be used: {error}; ask its holder to prepare it again") from error
     except (StatisticsError, InputError) as error:
         raise FormatError(f"{path} cannot be used: {error}") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not a statistics file, or is damaged ({error}); prepare it again") from error
     return prepared
 
@@ -113,7 +121,3 @@ def _terms(prepared: Prepared) -> dict[str, Any]:
         "encoder": {"name": prepared.encoder_name, "fingerprint": prepared.fingerprint},
         "sampling": prepared.sampling.to_json(),
     }
-
-
-def _little(values: Any) -> memoryview:
-    return np.ascontiguousarray(values, dtype="<i8").data

@@ -59,7 +59,7 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
-        self._special = np.zeros(max([self._backend.get_vocab_size(), *(n + 1 for n in special)]), dtype=bool)
+        self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
         self._special_ids = frozenset(special)
 

@@ -49,7 +49,7 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
         domains=domains,
         statistics=statistics,
         masses={name: part.mass for name, part in by_domain.items()},
-        encoder_name=first.encoder_name,
+        encoder_name=min((part.encoder_name for part in parts), key=lambda name: (name == "local", name)),
         fingerprint=first.fingerprint,
         sampling=first.sampling,
         holders=len(parts),
@@ -68,7 +68,7 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
     if not parts:
         raise InputError("there are no statistics to add up")
     first = parts[0]
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for part in parts:
         if part.fingerprint != first.fingerprint:
             raise EncoderMismatch(
@@ -81,11 +81,11 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
                 f"{first.domain!r} was made with {_words(first.sampling)} and {part.domain!r} with "
                 f"{_words(part.sampling)}; prepare one of them again"
             )
-        if part.digest in seen:
+        if part.content in seen:
             raise InputError(
                 f"the statistics of {part.domain!r} with digest {part.digest[:12]} were given twice; give each once"
             )
-        seen[part.digest] = part.domain
+        seen.add(part.content)
     return first
 
 

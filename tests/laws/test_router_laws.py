@@ -1,0 +1,427 @@
+"""Routing held against a slow router written from the definitions, with loops and Python's own numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.compiled import LARGEST, CompiledTable, compile_table
+from common.encoder import Encoder
+from common.errors import InputError, ShapeMismatch
+from common.router import CHUNK, Confidence, Decision, Router
+from common.settings import Selector, SelectorName
+from common.tokenizer import Tokenizer
+from tests.making import letter_router, plain_entropies
+from tests.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
+
+ROWS = len(LETTERS) + 2
+TOKENIZER = Tokenizer(tiny_definition())
+SELECTORS = [Selector(name, k) for name in get_args(SelectorName) for k in (1, 3)]
+
+texts = st.lists(
+    st.sampled_from([*LETTERS[:8], *LETTERS[-3:], "é", "<", "🙂", "\ud800", SPECIAL]), min_size=0, max_size=12
+).map("".join)
+selectors = st.builds(Selector, st.sampled_from(get_args(SelectorName)), st.integers(1, 5))
+
+
+@st.composite
+def tables(draw: st.DrawFn, few: int = 2, many: int = 5) -> CompiledTable:
+    """Tables in which points, sums and entropies often tie."""
+    domains = draw(st.integers(few, many))
+    spread = draw(st.sampled_from([1, 3, 1 << 30]))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    logits = rng.integers(-spread, spread + 1, (ROWS, domains)).astype(np.int32)
+    step = draw(st.sampled_from([2.0**-30, 2.0**-3, 1.0]))
+    return CompiledTable(logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS))
+
+
+@st.composite
+def routers(draw: st.DrawFn, few: int = 2, many: int = 5) -> Router:
+    return router_of(
+        draw(tables(few, many)),
+        draw(selectors),
+        Confidence(draw(st.sampled_from([0.01, 1.0, 7.5])), draw(st.sampled_from([0.0, 0.3, 1.0]))),
+    )
+
+
+def router_of(table: CompiledTable, selector: Selector, confidence: Confidence | None = None) -> Router:
+    return Router(names(table), table, TOKENIZER, selector, confidence)
+
+
+def names(table: CompiledTable) -> list[str]:
+    return [f"domain{place}" for place in range(table.logits.shape[1])]
+
+
+# The slow router
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What the definitions say of one prompt: domains from best to worst, scores before temperature, chances."""
+
+    ranking: list[int]
+    scores: list[float]
+    chances: list[float]
+    tokens: int
+
+
+def slow_ids(text: str) -> list[int]:
+    """One id a character, special tokens left out."""
+    return [LETTERS.index(letter) + 2 if letter in LETTERS else 1 for letter in text.replace(SPECIAL, "")]
+
+
+def slow_route(router: Router, text: str) -> Slow:
+    logits, entropies = router.compiled.logits.tolist(), router.compiled.entropies.tolist()
+    domains = range(len(router.domains))
+    ids = slow_ids(text)
+    voters = ids
+    if router.selector.name == "entropy":
+        voters = sorted(ids, key=lambda number: (entropies[number], number))[: router.selector.k]
+    sums = [0 for _ in domains]
+    votes = [0 for _ in domains]
+    for number in voters:
+        row = logits[number]
+        votes[row.index(max(row))] += 1
+        for place in domains:
+            sums[place] += row[place]
+    points = [total * router.compiled.step for total in sums] if router.selector.name == "average" else votes
+    ranking = sorted(domains, key=lambda place: (-points[place], -sums[place], place))
+    scores = [point / max(len(voters), 1) for point in points]
+    heat = router.confidence.temperature / len(voters) ** router.confidence.growth if voters else 1.0
+    odds = [math.exp((score - max(scores)) / heat) for score in scores]
+    return Slow(ranking, scores, [odd / sum(odds) for odd in odds], len(ids))
+
+
+def agrees(router: Router, decision: Decision, text: str) -> None:
+    slow = slow_route(router, text)
+    assert decision.best == decision.domain == router.domains[slow.ranking[0]]
+    assert decision.tokens == slow.tokens
+    assert not decision.abstained
+    assert list(decision.scores) == list(router.domains)
+    assert list(decision.scores.values()) == pytest.approx(slow.chances, rel=1e-9, abs=1e-12)
+    assert decision.confidence == decision.scores[decision.best]
+
+
+@settings(max_examples=300)
+@given(router=routers(), text=texts)
+def test_routing_is_what_the_definitions_say(router: Router, text: str) -> None:
+    """Points, then summed logits, then order decide; of the tokens, those of least entropy, then of lower id, vote."""
+    agrees(router, router.route(text), text)
+
+
+@settings(max_examples=60)
+@given(router=routers(), prompts=st.lists(texts, max_size=8))
+def test_many_prompts_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
+    """A batch is no other router, whatever stands beside a prompt."""
+    for text, decision in zip(prompts, router.route_many(prompts), strict=True):
+        agrees(router, decision, text)
+
+
+@settings(max_examples=60)
+@given(router=routers(15, 20), prompts=st.lists(texts, max_size=5))
+def test_many_domains_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
+    """The number of domains changes the way sums are taken, not the sums."""
+    for text, decision in zip(prompts, router.route_many(prompts), strict=True):
+        agrees(router, decision, text)
+
+
+# One or many
+
+
+@settings(max_examples=60)
+@given(router=routers(), prompts=st.lists(texts, max_size=10))
+def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str]) -> None:
+    """route_many(prompts) == [route(p) for p in prompts], bit for bit, empty prompts and special tokens included."""
+    assert router.route_many(prompts) == [router.route(text) for text in prompts]
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=lambda selector: f"{selector.name}-{selector.k}")
+@pytest.mark.parametrize("count", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 1025])
+def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(selector: Selector, count: int) -> None:
+    """The size of a batch does not matter, nor does what stands at its edge."""
+    rng = np.random.default_rng(count)
+    encoder = tiny_encoder()
+    table = compile_table(encoder.table, encoder.scale, rng.standard_normal((encoder.width + 1, 3)))
+    router = router_of(table, selector)
+    letters = np.array([*LETTERS, "é", SPECIAL])
+    prompts = ["".join(rng.choice(letters, size)) for size in rng.integers(0, 30, count)]
+    edge = slice(CHUNK - 2, CHUNK + 2)
+    prompts[edge] = ["", SPECIAL, "", "a"][: len(prompts[edge])]
+    assert router.route_many(prompts) == [router.route(text) for text in prompts]
+
+
+@settings(max_examples=100)
+@given(router=routers(), letters=st.lists(st.sampled_from(LETTERS), max_size=12), data=st.data())
+def test_the_order_of_tokens_does_not_matter(router: Router, letters: list[str], data: st.DataObject) -> None:
+    """Integers are summed, so every selector gives the same bits for the same tokens in any order."""
+    shuffled = data.draw(st.permutations(letters))
+    assert router.route("".join(shuffled)) == router.route("".join(letters))
+
+
+@settings(max_examples=100)
+@given(router=routers(), text=texts, place=st.integers(0, 12))
+def test_special_tokens_change_nothing(router: Router, text: str, place: int) -> None:
+    """A special token that stands in a prompt is dropped, not counted."""
+    plain = text.replace(SPECIAL, "")
+    assert router.route(plain[:place] + SPECIAL + plain[place:]) == router.route(plain)
+
+
+def test_a_gap_in_the_vocabulary_drops_no_token() -> None:
+    """Ids above the vocabulary's size are not special: a tokenizer may leave ids unused."""
+    definition = json.loads(tiny_definition())
+    definition["model"]["vocab"] = {"<unk>": 0, "b": 10}
+    definition["added_tokens"][0]["id"] = 2
+    tokenizer = Tokenizer(json.dumps(definition).encode())
+    ids, lengths = tokenizer.encode_many([f"b{SPECIAL}b", "b"])
+    assert tokenizer.rows == 11
+    assert tokenizer.encode(f"b{SPECIAL}b").tolist() == [10, 10]
+    assert (ids.tolist(), lengths.tolist()) == ([10, 10, 10], [2, 1])
+
+
+def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() -> None:
+    """Nothing is said, so nothing is known: every score is 1/C."""
+    for selector in SELECTORS:
+        router = letter_router(TOKENIZER, {"a": (1, 2, 3)}, ("x", "y", "z"), selector)
+        for prompt in ("", SPECIAL, SPECIAL * 3):
+            expected = Decision("x", 1 / 3, dict.fromkeys("xyz", 1 / 3), abstained=False, best="x", tokens=0)
+            assert router.route(prompt) == router.route_many([prompt])[0] == expected
+
+
+# The compiled table
+
+
+@settings(max_examples=60)
+@given(
+    weights=st.lists(
+        st.lists(st.integers(-(1 << 20), 1 << 20), min_size=4, max_size=4).map(tuple), min_size=2, max_size=4
+    ),
+    exponent=st.integers(-30, 10),
+    seed=st.integers(0, 1 << 32),
+)
+def test_a_compiled_logit_is_the_product_within_half_a_step(
+    weights: list[tuple[int, ...]], exponent: int, seed: int
+) -> None:
+    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step; the step is as small as it can be."""
+    rows = np.random.default_rng(seed).integers(-4096, 4097, (20, 3)).astype(np.int16)
+    scale = 2.0**exponent
+    compiled = compile_table(rows, scale, np.array(weights, dtype=np.float64).T / 1024)
+    step = Fraction(compiled.step)
+    for row, logits in zip(rows.tolist(), compiled.logits.tolist(), strict=True):
+        features = [Fraction(scale) * value for value in row] + [Fraction(1)]
+        for column, logit in zip(weights, logits, strict=True):
+            exact = sum(feature * Fraction(weight, 1024) for feature, weight in zip(features, column, strict=True))
+            assert abs(logit * step - exact) <= step / 2
+    largest = int(np.abs(compiled.logits).max())
+    assert largest <= LARGEST
+    assert largest >= LARGEST // 2 or not np.any(compiled.logits)
+    assert math.frexp(compiled.step)[0] == 0.5, "a step is a power of two"
+
+
+def test_a_table_of_many_tokens_is_compiled_to_its_last_row() -> None:
+    """Blocks cover every token: the product over more rows than one block is that over each row."""
+    rng = np.random.default_rng(4)
+    rows = rng.integers(-4096, 4097, (2 * 8192 + 3, 5)).astype(np.int16)
+    weights = rng.standard_normal((6, 3))
+    compiled = compile_table(rows, 0.001, weights)
+    exact = (rows.astype(np.float64) * 0.001) @ weights[:-1] + weights[-1]
+    assert np.abs(compiled.logits * compiled.step - exact).max() <= 0.51 * compiled.step
+    assert compiled.entropies == pytest.approx(plain_entropies(compiled.logits, compiled.step), abs=1e-6)
+
+
+def test_weights_of_another_width_are_refused() -> None:
+    """Weights of one encoder are not laid over the table of another."""
+    with pytest.raises(ShapeMismatch, match="width 5"):
+        compile_table(np.ones((3, 5), dtype=np.int16), 1.0, np.ones((5, 2)))
+
+
+def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
+    """Entropy is in nats: log C where nothing is known, none where one domain takes all."""
+    compiled = compile_table(np.array([[0], [4096]], dtype=np.int16), 1.0, np.array([[9.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert compiled.entropies.tolist() == pytest.approx([math.log(3), 0.0], abs=1e-6)
+
+
+# Explanations
+
+
+@settings(max_examples=300)
+@given(router=routers(), text=texts)
+def test_the_tokens_of_an_explanation_add_up_to_the_margin(router: Router, text: str) -> None:
+    """The weights sum to what separates best and runner-up, for every selector."""
+    explanation = router.explain(text)
+    slow = slow_route(router, text)
+    first, second = slow.ranking[:2]
+    margin = slow.scores[first] - slow.scores[second]
+    assert explanation.decision == router.route(text)
+    assert explanation.runner_up == router.domains[second]
+    assert explanation.margin == pytest.approx(margin, rel=1e-9, abs=1e-12)
+    assert math.fsum(token.weight for token in explanation.tokens) == pytest.approx(margin, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=100)
+@given(router=routers(), text=texts)
+def test_an_explanation_shows_each_token_with_its_vote(router: Router, text: str) -> None:
+    """Every counted token stands there in its place, with the domain it speaks for; special ones do not."""
+    explanation = router.explain(text)
+    logits = router.compiled.logits.tolist()
+    expected = [router.domains[logits[number].index(max(logits[number]))] for number in slow_ids(text)]
+    assert [token.domain for token in explanation.tokens] == expected
+    assert "".join(token.text for token in explanation.tokens) == text.replace(SPECIAL, "").replace("\ud800", "?")
+
+
+@settings(max_examples=100)
+@given(table=tables(), text=texts, k=st.integers(1, 5))
+def test_only_voters_weigh_under_entropy(table: CompiledTable, text: str, k: int) -> None:
+    """A token that is not among the k most certain adds nothing to the margin."""
+    explanation = router_of(table, Selector("entropy", k)).explain(text)
+    voters = sorted(slow_ids(text), key=lambda number: (float(table.entropies[number]), number))[:k]
+    weighing = [number for number, token in zip(slow_ids(text), explanation.tokens, strict=True) if token.weight]
+    left = list(voters)
+    for number in weighing:
+        left.remove(number)  # raises where a token weighs that has no vote
+
+
+# Chances, temperature, abstention
+
+
+@settings(max_examples=100)
+@given(router=routers(), text=texts)
+def test_scores_sum_to_one(router: Router, text: str) -> None:
+    """They are probabilities, and the best domain's is the largest."""
+    decision = router.route(text)
+    assert sum(decision.scores.values()) == pytest.approx(1, abs=1e-12)
+    assert decision.confidence == max(decision.scores.values())
+    assert min(decision.scores.values()) >= 0
+
+
+@settings(max_examples=200)
+@given(router=routers(), text=texts, temperature=st.floats(1e-300, 1e300), growth=st.floats(0, 1))
+def test_temperature_never_changes_the_best(router: Router, text: str, temperature: float, growth: float) -> None:
+    """Calibration moves confidence alone, and scores stay probabilities however hot or cold."""
+    decision = router.with_confidence(temperature=temperature, growth=growth).route(text)
+    assert decision.best == router.route(text).best
+    assert sum(decision.scores.values()) == pytest.approx(1, abs=1e-12)
+
+
+@settings(max_examples=200)
+@given(router=routers(), text=texts, threshold=st.floats(0.001, 1))
+def test_below_the_threshold_the_fallback_is_named(router: Router, text: str, threshold: float) -> None:
+    """The router abstains if and only if its confidence lies below the threshold, and says who was ahead."""
+    plain = router.route(text)
+    decision = router.with_confidence(threshold=threshold, fallback="general").route(text)
+    abstained = plain.confidence < threshold
+    assert decision == plain._replace(abstained=abstained, domain="general" if abstained else plain.best)
+
+
+def test_confidence_at_the_threshold_is_enough() -> None:
+    """Abstention is strict: a confidence equal to the threshold is acted on."""
+    router = letter_router(TOKENIZER, {}, ("x", "y"))
+    assert not router.with_confidence(threshold=0.5, fallback="z").route("a").abstained
+    assert router.with_confidence(threshold=math.nextafter(0.5, 1), fallback="z").route("a").abstained
+
+
+def test_lower_temperature_is_more_confidence() -> None:
+    """Scores are divided by the temperature: half of it squares the odds."""
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y"))
+    odds = [
+        decision.scores["x"] / decision.scores["y"]
+        for decision in (router.with_confidence(temperature=t).route("aa") for t in (1.0, 0.5))
+    ]
+    assert odds == pytest.approx([math.e, math.e**2])
+
+
+def test_growth_makes_long_prompts_more_certain() -> None:
+    """n tokens that agree divide the temperature by n to the growth; one token does not know of it."""
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(growth=0.5)
+    odds = [decision.scores["x"] / decision.scores["y"] for decision in router.route_many(["a", "aaaa", "a" * 9])]
+    assert odds == pytest.approx([math.e, math.e**2, math.e**3])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"growth": -0.1},
+        {"growth": 1.1},
+        {"growth": math.nan},
+        {"temperature": 0.0},
+        {"temperature": -1.0},
+        {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"threshold": -0.1, "fallback": "x"},
+        {"threshold": 1.1, "fallback": "x"},
+        {"threshold": math.nan, "fallback": "x"},
+        {"threshold": 0.5},
+        {"threshold": 0.5, "fallback": ""},
+    ],
+)
+def test_confidence_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    """A temperature is positive, a growth a share, a threshold a probability that needs a fallback."""
+    with pytest.raises(InputError):
+        letter_router(TOKENIZER, {}, ("x", "y")).with_confidence(**wrong)
+
+
+# Retiring
+
+
+@settings(max_examples=100)
+@given(table=tables(3, 18), selector=selectors, prompts=st.lists(texts, max_size=4), data=st.data())
+def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
+    table: CompiledTable, selector: Selector, prompts: list[str], data: st.DataObject
+) -> None:
+    """Retiring drops a column and solves nothing: decisions are those of the table that never had it."""
+    gone = data.draw(st.integers(0, table.logits.shape[1] - 1))
+    kept = np.delete(table.logits, gone, axis=1)
+    domains = [name for place, name in enumerate(names(table)) if place != gone]
+    retired = router_of(table, selector).without(f"domain{gone}")
+    assert retired.compiled.entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
+    other = Router(domains, CompiledTable(kept, table.step, retired.compiled.entropies), TOKENIZER, selector)
+    assert retired.domains == tuple(domains)
+    assert retired.route_many(prompts) == other.route_many(prompts)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2, 3])
+def test_retiring_after_compiling_is_compiling_what_is_kept(encoder: Encoder, gone: int) -> None:
+    """The kept columns' weights compile to the same logits, within the rounding of the two steps."""
+    weights = np.random.default_rng(9).standard_normal((encoder.width + 1, 4))
+    retired = compile_table(encoder.table, encoder.scale, weights).without(gone)
+    again = compile_table(encoder.table, encoder.scale, np.delete(weights, gone, axis=1))
+    difference = np.abs(retired.logits * retired.step - again.logits * again.step)
+    assert difference.max() <= 0.51 * (retired.step + again.step)
+    assert retired.votes.tolist() == again.votes.tolist()
+    assert retired.entropies == pytest.approx(again.entropies, abs=1e-6)
+
+
+def test_a_retired_router_is_no_release_and_not_calibrated() -> None:
+    """What was fitted and signed for all domains does not speak for fewer."""
+    whole = letter_router(TOKENIZER, {}, ("x", "y", "z"))
+    signed = Router(whole.domains, whole.compiled, TOKENIZER, Selector(), Confidence(2.0, calibrated=True), "abc")
+    retired = signed.without("y")
+    assert (retired.release, retired.confidence.calibrated, retired.confidence.temperature) == (None, False, 2.0)
+
+
+def test_another_selector_is_not_calibrated() -> None:
+    """A temperature is fitted for one selector."""
+    router = letter_router(TOKENIZER, {}, ("x", "y")).with_confidence(calibrated=True)
+    assert router.with_confidence(threshold=0.1, fallback="z").confidence.calibrated
+    assert not router.with_selector(Selector("all")).confidence.calibrated
+
+
+@pytest.mark.parametrize(("domains", "gone", "words"), [("xyz", "w", "x, y, z"), ("xy", "x", "two domains")])
+def test_a_domain_that_cannot_be_retired_is_refused(domains: Sequence[str], gone: str, words: str) -> None:
+    """An unknown domain is named beside those there are, and two domains always stay."""
+    with pytest.raises(InputError, match=words):
+        letter_router(TOKENIZER, {}, list(domains)).without(gone)
+
+
+def test_domains_that_do_not_fit_the_table_are_refused() -> None:
+    """There is one name for each column."""
+    with pytest.raises(InputError, match="3 domains"):
+        Router("xyz", CompiledTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector())

@@ -1,0 +1,470 @@
+"""The release, fixed: its id and its bytes under a known key, and what becomes of one that was touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from common.compiled import CompiledTable
+from common.errors import IdentityError, ReleaseError
+from common.files import canonical_json
+from common.identity import Identity
+from common.release import amend_release, load_release, save_release
+from common.router import Confidence, Router
+from common.settings import Selector
+from tests.making import contents, fixed_identity, sign_again, trapped_pickle
+from tests.tiny import LETTERS, tiny_definition
+
+MANIFEST, ROUTER, TOKENIZER = FILES = ("manifest.json", "router.safetensors", "tokenizer.json")
+
+PUBLIC = "ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c"
+ID = "7ef292d61c6353076a2daca49feeefed89b11d505edd52fab3af308c6dd70709"
+HASHES = {
+    "manifest.json": "6d7891505f791a8d63c717277dfdd92a32e90afa6432236ddcdd437e1ca52114",
+    "router.safetensors": "79ee790124db223e0f192e6edf6cf84cbe9f7b63ccc8eb962f0b8854399a9c46",
+    "tokenizer.json": "3e66f81993c3b08d08da4e7849523405d50ed4126658065726fd13ab8f0b6055",
+}
+
+FACTS: dict[str, Any] = {
+    "domains": ["code", "law"],
+    "encoder": {"name": "tiny", "fingerprint": "0" * 64},
+    "selector": {"name": "entropy", "k": 3},
+    "confidence": {"temperature": 0.5, "calibrated": True, "threshold": 0.25, "fallback": "général"},
+    "parent": None,
+}
+WEIGHTS = np.array([[0.5, -0.25], [1.0, 0.0], [-3.0, 7.125]])
+
+
+def fixed_table() -> CompiledTable:
+    """Logits and entropies by formula, so that no arithmetic of any library is part of the vector."""
+    rows = len(LETTERS) + 2
+    logits = (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50).reshape(rows, 2).astype(np.int32)
+    return CompiledTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
+
+
+def write(folder: Path, identity: Identity | None = None) -> str:
+    return save_release(folder, FACTS, WEIGHTS, fixed_table(), tiny_definition(), identity or fixed_identity())
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    write(tmp_path / "release")
+    return tmp_path / "release"
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    """The words with which the release is refused."""
+    with pytest.raises(ReleaseError) as refused:
+        load_release(folder, **options)
+    return str(refused.value)
+
+
+# Fixed
+
+
+def test_the_key_is_that_of_its_32_bytes() -> None:
+    """Identities are plain Ed25519 keys."""
+    assert fixed_identity().public == PUBLIC
+
+
+def test_the_id_of_a_release_is_fixed(release: Path) -> None:
+    """It is the hash of the manifest without its signature: the same facts and files are the same release."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    del manifest["signature"]
+    text = json.dumps(manifest, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    assert hashlib.sha256(text.encode()).hexdigest() == ID
+    assert load_release(release).id == ID
+    assert write(release) == ID
+
+
+def test_the_bytes_of_version_1_are_fixed(release: Path) -> None:
+    """The same release is the same three files, signature included."""
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in contents(release).items()} == HASHES
+
+
+def test_the_manifest_holds_the_hash_of_every_file(release: Path) -> None:
+    """Whoever trusts the manifest can trust the rest."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    assert manifest["files"] == {name: HASHES[name] for name in (ROUTER, TOKENIZER)}
+    assert (manifest["format"], manifest["version"]) == ("ridgeway.release", 1)
+
+
+def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
+    """Weights, table, selector and confidence come back as they were."""
+    loaded = load_release(release, key=PUBLIC)
+    table, expected = loaded.router.compiled, fixed_table()
+    assert np.array_equal(loaded.weights, WEIGHTS)
+    assert np.array_equal(table.logits, expected.logits)
+    assert np.array_equal(table.entropies, expected.entropies)
+    assert table.step == expected.step
+    assert loaded.router.selector == Selector("entropy", 3)
+    assert loaded.router.confidence == Confidence(0.5, calibrated=True, threshold=0.25, fallback="général")
+    assert loaded.router.domains == ("code", "law")
+    assert (loaded.signer, loaded.router.release) == (PUBLIC, ID)
+    assert loaded.manifest["encoder"] == FACTS["encoder"]
+
+
+def test_weights_in_any_order_of_memory_are_the_same_release(tmp_path: Path) -> None:
+    """LAPACK gives columns first, numpy rows first; the file does not know."""
+    turned = np.asfortranarray(WEIGHTS)
+    assert save_release(tmp_path / "r", FACTS, turned, fixed_table(), tiny_definition(), fixed_identity()) == ID
+
+
+def test_a_router_is_loaded_from_its_folder(release: Path) -> None:
+    """The front door takes a path as words, too."""
+    assert Router.load(str(release), key=PUBLIC).release == ID
+
+
+def test_a_printed_release_is_short(release: Path) -> None:
+    """Its name and size, no table."""
+    assert repr(load_release(release)) == f"<Release {ID[:12]} 2 domains>"
+
+
+# Touched
+
+
+def each_flip(folder: Path, name: str, mask: int, most: int = 200) -> list[tuple[int, str]]:
+    """Flip bytes one at a time: (place, what was said), or (place, "") where the release was still accepted."""
+    whole = (folder / name).read_bytes()
+    said = []
+    for place in range(0, len(whole), max(1, len(whole) // most)):
+        flipped = bytearray(whole)
+        flipped[place] ^= mask
+        (folder / name).write_bytes(flipped)
+        try:
+            load_release(folder)
+            said.append((place, ""))
+        except ReleaseError as error:
+            said.append((place, str(error)))
+    (folder / name).write_bytes(whole)
+    return said
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
+@pytest.mark.parametrize("name", [ROUTER, TOKENIZER])
+def test_a_flipped_byte_in_a_file_is_refused_and_the_file_named(release: Path, name: str, mask: int) -> None:
+    """Every byte is verified before anything is used."""
+    found = each_flip(release, name, mask)
+    assert len(found) >= 200
+    assert [(place, words) for place, words in found if str(release / name) not in words] == []
+
+
+@pytest.mark.parametrize(("mask", "most"), [(0x01, 1 << 20), (0x80, 200), (0xFF, 200)])
+def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(release: Path, mask: int, most: int) -> None:
+    """No byte of it can change unseen; only another version is told by the folder, since it may be no damage."""
+    for place, words in each_flip(release, MANIFEST, mask, most):
+        assert str(release / MANIFEST) in words or f"{release} is of version" in words, place
+
+
+def test_letters_of_the_signature_in_another_case_are_refused(release: Path) -> None:
+    """A release has one form: a key or a signature that is written differently was touched."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    for part in ("key", "value"):
+        signature = {**manifest["signature"], part: manifest["signature"][part].upper()}
+        (release / MANIFEST).write_bytes(canonical_json({**manifest, "signature": signature}))
+        assert str(release / MANIFEST) in refusal(release)
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_spaces_in_the_signature_are_refused(release: Path, part: str) -> None:
+    """Hexadecimal digits and nothing between them."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    manifest["signature"][part] = manifest["signature"][part][:2] + " " + manifest["signature"][part][2:]
+    (release / MANIFEST).write_bytes(canonical_json(manifest))
+    assert str(release / MANIFEST) in refusal(release)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_refused_and_named(release: Path, name: str) -> None:
+    """Wherever the copy stopped."""
+    whole = (release / name).read_bytes()
+    for length in range(0, len(whole), max(1, len(whole) // 50)):
+        (release / name).write_bytes(whole[:length])
+        assert str(release / name) in refusal(release), length
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_is_named(release: Path, name: str) -> None:
+    """The reader is told what to fetch."""
+    (release / name).unlink()
+    words = refusal(release)
+    assert name in words
+    assert str(release) in words
+
+
+def test_a_place_without_a_release_is_named(release: Path) -> None:
+    """A folder that is not there, and a file where a folder should be."""
+    for place in (release / "nothing", release / MANIFEST):
+        assert str(place) in refusal(place)
+
+
+SPACED: dict[str, Callable[[bytes], bytes]] = {
+    "a line at the end": lambda raw: raw + b"\n",
+    "a space at the end": lambda raw: raw + b" ",
+    "a space at the start": lambda raw: b" " + raw,
+    "no last line end": lambda raw: raw.rstrip(),
+    "lines ended as on Windows": lambda raw: raw.replace(b"\n", b"\r\n"),
+    "a byte order mark": lambda raw: b"\xef\xbb\xbf" + raw,
+    "a space within": lambda raw: raw.replace(b'"version": 1', b'"version":  1'),
+    "one line": lambda raw: json.dumps(json.loads(raw), sort_keys=True).encode(),
+    "another order": lambda raw: json.dumps(dict(reversed(json.loads(raw).items())), indent=1).encode() + b"\n",
+    "escaped letters": lambda raw: raw.replace("é".encode(), rb"\u00e9"),
+    "a name twice": lambda raw: raw.replace(b'"version": 1', b'"version": 1,\n "version": 1'),
+    "another number": lambda raw: raw.replace(b'"temperature": 0.5', b'"temperature": 0.50'),
+}
+
+
+@pytest.mark.parametrize("way", SPACED)
+def test_a_manifest_written_differently_is_refused(release: Path, way: str) -> None:
+    """What is signed is what is there, to the byte; a manifest that only means the same was touched."""
+    raw = (release / MANIFEST).read_bytes()
+    (release / MANIFEST).write_bytes(SPACED[way](raw))
+    assert (release / MANIFEST).read_bytes() != raw
+    assert str(release / MANIFEST) in refusal(release)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"null", b"7", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"format": NaN}', b"\0" * 64],
+)
+def test_a_manifest_that_is_none_is_refused(release: Path, content: bytes) -> None:
+    """JSON of another shape, deep nests and no JSON at all are damage, not a crash."""
+    (release / MANIFEST).write_bytes(content)
+    assert str(release / MANIFEST) in refusal(release)
+
+
+@pytest.mark.parametrize(
+    "signature", [None, "text", [], {}, {"key": PUBLIC}, {"key": 1, "value": 2}, {"key": "", "value": ""}]
+)
+def test_a_manifest_without_a_signature_is_refused(release: Path, signature: object) -> None:
+    """Nothing unsigned is used, whatever stands in the signature's place."""
+    manifest = {**json.loads((release / MANIFEST).read_bytes()), "signature": signature}
+    (release / MANIFEST).write_bytes(canonical_json(manifest))
+    assert str(release / MANIFEST) in refusal(release)
+
+
+def test_a_signature_of_another_release_is_refused(release: Path, tmp_path: Path) -> None:
+    """A signature holds for one manifest."""
+    sign_again(release, fixed_identity(), {"domains": ["code", "physics"]})
+    other = json.loads((release / MANIFEST).read_bytes())
+    write(tmp_path / "second")
+    mine = json.loads((tmp_path / "second" / MANIFEST).read_bytes())
+    (release / MANIFEST).write_bytes(canonical_json({**other, "signature": mine["signature"]}))
+    assert "changed after it was signed" in refusal(release)
+
+
+def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> None:
+    """A manifest does not vouch for a router that it was not made for, well formed as it may be."""
+    other = CompiledTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
+    save_release(tmp_path / "other", FACTS, WEIGHTS, other, tiny_definition(), fixed_identity())
+    shutil.copy(tmp_path / "other" / ROUTER, release / ROUTER)
+    assert str(release / ROUTER) in refusal(release)
+
+
+# Signed by whom
+
+
+def test_a_release_that_someone_else_signed_is_refused_under_a_pinned_key(release: Path) -> None:
+    """Its signature holds, but it is not the coordinator's: the refusal names both keys."""
+    other = fixed_identity(8)
+    sign_again(release, other, {})
+    assert load_release(release).signer == other.public
+    words = refusal(release, key=PUBLIC)
+    assert other.public[:12] in words
+    assert PUBLIC[:12] in words
+    assert load_release(release, key=other.public).id == ID, "who signs is no part of what is signed"
+
+
+def test_a_key_of_someone_else_beside_the_old_signature_is_refused(release: Path) -> None:
+    """Naming another signer does not make a signature."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    manifest["signature"]["key"] = fixed_identity(8).public
+    (release / MANIFEST).write_bytes(canonical_json(manifest))
+    assert "changed after it was signed" in refusal(release)
+
+
+def test_a_pinned_key_may_be_given_in_any_way(release: Path, tmp_path: Path) -> None:
+    """Digits in either case, with space around them, or a file that holds them."""
+    (tmp_path / "coordinator.pub").write_text(PUBLIC + "\n", encoding="utf-8")
+    for key in (PUBLIC, PUBLIC.upper(), f" {PUBLIC}\n", str(tmp_path / "coordinator.pub")):
+        assert load_release(release, key=key).id == ID
+
+
+def test_a_pinned_key_that_is_none_is_refused(release: Path) -> None:
+    """A mistyped key never means any key."""
+    for key in ("", "abc", PUBLIC[:-1], PUBLIC + "0", PUBLIC[:-1] + "g"):
+        with pytest.raises(IdentityError):
+            load_release(release, key=key)
+
+
+# Signed, and still of no use
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
+def test_another_version_is_refused_by_name(release: Path, version: object) -> None:
+    """A release of the future says so, though its signature holds."""
+    sign_again(release, fixed_identity(), {"version": version})
+    assert f"is of version {version}, and this Ridgeway reads version 1" in refusal(release)
+
+
+def test_another_format_is_refused_by_name(release: Path) -> None:
+    """A signed manifest of something else is no release."""
+    sign_again(release, fixed_identity(), {"format": "ridgeway.encoder"})
+    assert "describes ridgeway.encoder, not a release" in refusal(release)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"domains": ["code", "law", "medicine"]},
+        {"domains": 2},
+        {"domains": None},
+        {"step": "wide"},
+        {"step": None},
+        {"selector": {"name": "loudest", "k": 3}},
+        {"selector": {"name": "entropy", "k": 0}},
+        {"selector": {"name": "entropy", "k": 3, "more": 1}},
+        {"selector": None},
+        {"confidence": {"temperature": 0}},
+        {"confidence": {"threshold": 0.5}},
+        {"confidence": 1},
+    ],
+    ids=repr,
+)
+def test_facts_that_cannot_be_used_are_refused(release: Path, changes: dict[str, Any]) -> None:
+    """A signature says who, not what: the facts are looked at all the same."""
+    sign_again(release, fixed_identity(), changes)
+    assert f"{release} is signed but cannot be used" in refusal(release)
+
+
+def replace_signed(folder: Path, name: str, content: bytes) -> None:
+    """Put another file in and sign its hash, as a coordinator could."""
+    (folder / name).write_bytes(content)
+    files = json.loads((folder / MANIFEST).read_bytes())["files"]
+    sign_again(folder, fixed_identity(), {"files": {**files, name: hashlib.sha256(content).hexdigest()}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logits": np.zeros((42, 2), dtype=np.int64)},
+        {"logits": np.zeros((42, 2), dtype=np.float32)},
+        {"logits": np.zeros(42, dtype=np.int32)},
+        {"logits": np.zeros((0, 2), dtype=np.int32)},
+        {"entropies": np.zeros(41, dtype=np.float32)},
+        {"entropies": np.zeros(42, dtype=np.float64)},
+    ],
+    ids=lambda change: "-".join(f"{name}-{array.dtype}-{array.shape}" for name, array in change.items()),
+)
+def test_a_table_of_another_kind_is_refused(release: Path, change: dict[str, Any]) -> None:
+    """Shapes and widths are settled when a release is loaded, not when a prompt comes."""
+    arrays = load((release / ROUTER).read_bytes())
+    assert len(arrays["logits"]) == 42
+    replace_signed(release, ROUTER, save({**arrays, **change}))
+    assert "signed but cannot be used" in refusal(release)
+
+
+@pytest.mark.parametrize("gone", ["weights", "logits", "entropies"])
+def test_a_router_without_one_of_its_arrays_is_refused(release: Path, gone: str) -> None:
+    """A part that is missing is named."""
+    arrays = load((release / ROUTER).read_bytes())
+    del arrays[gone]
+    replace_signed(release, ROUTER, save(arrays))
+    assert f"signed but cannot be used: '{gone}'" in refusal(release)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"no tokenizer"])
+def test_a_tokenizer_that_is_none_is_refused(release: Path, content: bytes) -> None:
+    """So is a definition that cannot be used."""
+    replace_signed(release, TOKENIZER, content)
+    assert "signed but cannot be used" in refusal(release)
+
+
+def test_a_tokenizer_that_knows_more_ids_than_the_table_is_refused(release: Path) -> None:
+    """A table that is too short would fail on some prompt later; it is refused when it is loaded."""
+    definition = json.loads(tiny_definition())
+    definition["model"]["vocab"]["é"] = 42
+    replace_signed(release, TOKENIZER, json.dumps(definition).encode())
+    assert "signed but cannot be used" in refusal(release)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pickle_is_never_loaded(release: Path, tmp_path: Path, name: str) -> None:
+    """A file that would run code when unpickled is refused even under a signature, and its code does not run."""
+    trap = tmp_path / "trap"
+    if name == MANIFEST:
+        (release / name).write_bytes(trapped_pickle(trap))
+    else:
+        replace_signed(release, name, trapped_pickle(trap))
+    assert str(release) in refusal(release)
+    assert not trap.exists()
+
+
+# Writing and amending
+
+
+def test_an_amended_release_is_a_new_one_over_the_same_router(release: Path) -> None:
+    """Its parent is the one it was made from; nothing but the manifest is written."""
+    before = contents(release)
+    changed = amend_release(release, {"confidence": {"temperature": 2.0}}, fixed_identity())
+    loaded = load_release(release, key=PUBLIC)
+    assert loaded.id == changed != ID
+    assert loaded.manifest["parent"] == ID
+    assert loaded.router.confidence == Confidence(2.0)
+    assert {name for name, content in contents(release).items() if before[name] != content} == {MANIFEST}
+
+
+def test_a_touched_release_is_not_amended(release: Path) -> None:
+    """Nobody signs what was changed behind their back."""
+    raw = (release / MANIFEST).read_bytes()
+    (release / MANIFEST).write_bytes(raw.replace(b'"code"', b'"cods"'))
+    touched = (release / MANIFEST).read_bytes()
+    with pytest.raises(ReleaseError, match=re.escape(str(release / MANIFEST))):
+        amend_release(release, {"parent": None}, fixed_identity())
+    assert (release / MANIFEST).read_bytes() == touched != raw
+
+
+def test_a_release_is_not_amended_over_another_router(release: Path) -> None:
+    """A router that was swapped after signing is not blessed by the next signature."""
+    swapped = bytearray((release / ROUTER).read_bytes())
+    swapped[-1] ^= 1
+    (release / ROUTER).write_bytes(swapped)
+    amend_release(release, {"parent": None}, fixed_identity())
+    assert str(release / ROUTER) in refusal(release)
+
+
+def test_a_new_release_takes_the_place_of_an_old_one(release: Path) -> None:
+    """In one step, with nothing of the old one left."""
+    (release / "left-over").write_text("old", encoding="utf-8")
+    other = save_release(release, {**FACTS, "parent": ID}, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+    assert load_release(release).id == other != ID
+    assert sorted(contents(release)) == sorted(FILES)
+    assert list(release.parent.iterdir()) == [release]
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    """A slip of the hand does not replace a home folder with a release."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear", encoding="utf-8")
+    for place in (tmp_path / "letters", tmp_path / "letters" / "dear.txt"):
+        with pytest.raises(ReleaseError, match=re.escape(str(place))):
+            write(place)
+    assert contents(tmp_path / "letters") == {"dear.txt": b"dear"}
+
+
+def test_a_release_that_cannot_be_written_leaves_the_old_one(release: Path) -> None:
+    """Facts that JSON cannot hold are an error before anything is touched."""
+    before = contents(release)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_release(release, {"loss": float("nan")}, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+    assert contents(release) == before
+    assert list(release.parent.iterdir()) == [release]

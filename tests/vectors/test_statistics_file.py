@@ -1,0 +1,301 @@
+"""The statistics file, fixed: what version 1 looks like to the byte, and what becomes of a damaged one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from common.errors import FormatError, InputError, StatisticsError
+from common.files import canonical_json, sha256
+from common.settings import Sampling
+from common.statistics import Integers, Statistics, single_domain
+from common.statistics_file import Prepared, load_prepared, save_prepared, to_bytes
+from tests.making import trapped_pickle
+from tests.tiny import tiny_encoder
+
+FINGERPRINT = "652a3a37a9c55a9250f106977bdf8072e05c34debbf33a6a351cc1ed75d2fc05"
+DIGEST = "ba99a08d97fef04801c9a2cef0d6b40ff758afb1bf5856cd5624d40361b4fe72"
+FILE = b64decode(
+    "CAIAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJyaWRnZXdheSI6IntcbiBcImRpZ2VzdFwiOiBcImJhOTlhMDhkOTdmZWYwNDgwMWM5YTJjZWYw"
+    "ZDZiNDBmZjc1OGFmYjFiZjU4NTZjZDU2MjRkNDAzNjFiNGZlNzJcIixcbiBcImRvbWFpblwiOiBcImxhd1wiLFxuIFwiZW5jb2RlclwiOiB7"
+    "XG4gIFwiZmluZ2VycHJpbnRcIjogXCI2NTJhM2EzN2E5YzU1YTkyNTBmMTA2OTc3YmRmODA3MmUwNWMzNGRlYmJmMzNhNmEzNTFjYzFlZDc1"
+    "ZDJmYzA1XCIsXG4gIFwibmFtZVwiOiBcInRpbnlcIlxuIH0sXG4gXCJmb3JtYXRcIjogXCJyaWRnZXdheS5zdGF0aXN0aWNzXCIsXG4gXCJz"
+    "YW1wbGluZ1wiOiB7XG4gIFwibWF4X3Rva2Vuc1wiOiAwLFxuICBcIndpbmRvd1wiOiA2NFxuIH0sXG4gXCJ2ZXJzaW9uXCI6IDFcbn1cbiJ9"
+    "LCJjcm9zcyI6eyJkdHlwZSI6Ikk2NCIsInNoYXBlIjpbMywxXSwiZGF0YV9vZmZzZXRzIjpbMCwyNF19LCJncmFtIjp7ImR0eXBlIjoiSTY0"
+    "Iiwic2hhcGUiOls2XSwiZGF0YV9vZmZzZXRzIjpbMjQsNzJdfX0gICAg/v////////8G8P///////wMAAAAAAAAACgAAAAAAAAD2////////"
+    "//7/////////FAAAAQAAAAAG8P///////wMAAAAAAAAA"
+)
+
+
+def fixed() -> Prepared:
+    """Three samples of two features, (1, 2), (−3, 4) and (0, −4096), and the constant one."""
+    samples = np.array([[1, 2, 1], [-3, 4, 1], [0, -4096, 1]])
+    return Prepared("law", "tiny", FINGERPRINT, Sampling(64, 0), single_domain(samples.T @ samples))
+
+
+def terms(**changes: Any) -> dict[str, Any]:
+    """The header of the fixed file, with some of it changed."""
+    plain = {
+        "format": "ridgeway.statistics",
+        "version": 1,
+        "domain": "law",
+        "encoder": {"name": "tiny", "fingerprint": FINGERPRINT},
+        "sampling": {"window": 64, "max_tokens": 0},
+    }
+    return {**plain, **changes}
+
+
+def sealed(header: dict[str, Any], triangle: Integers, cross: Integers) -> bytes:
+    """A file whose digest is right, whatever it says."""
+    digest = sha256(canonical_json(header), triangle.tobytes(), cross.tobytes())
+    return written({**header, "digest": digest}, {"gram": triangle, "cross": cross})
+
+
+def written(header: Any, arrays: Mapping[str, Any]) -> bytes:
+    return save(dict(arrays), metadata={"ridgeway": json.dumps(header)})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "law.stats"
+
+
+def refuses(path: Path, content: bytes, reason: str = "") -> None:
+    """The content is refused by a FormatError that names the file and the reason."""
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=f"^{re.escape(str(path))} .*{reason}"):
+        load_prepared(path)
+
+
+# Fixed
+
+
+def test_the_tiny_encoder_has_its_fingerprint() -> None:
+    """sha256 over tokenizer, table, scale and options: no version of a library changes it."""
+    assert tiny_encoder().fingerprint == FINGERPRINT
+
+
+def test_the_digest_is_fixed() -> None:
+    """It covers the terms in canonical JSON, the triangle and cross, as little-endian 64-bit integers."""
+    assert fixed().digest == DIGEST
+    triangle = np.array([10, -10, -2, 20 + 4096**2, 6 - 4096, 3], dtype="<i8")
+    cross = np.array([[-2], [6 - 4096], [3]], dtype="<i8")
+    assert sha256(canonical_json(terms()), triangle.tobytes(), cross.tobytes()) == DIGEST
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"domain": "laws"},
+        {"encoder_name": "tinier"},
+        {"fingerprint": "0" * 64},
+        {"sampling": Sampling(63, 0)},
+        {"sampling": Sampling(64, 1)},
+        {"statistics": single_domain(np.array([[10, -10, -2], [-10, 50, 6], [-2, 6, 3]]))},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_whatever_changes_changes_the_digest(other: dict[str, Any]) -> None:
+    """Two statistics are the same only if their terms and their sums are."""
+    one = fixed()
+    plain = {name: getattr(one, name) for name in ("domain", "encoder_name", "fingerprint", "sampling", "statistics")}
+    assert Prepared(**{**plain, **other}).digest != DIGEST
+
+
+def test_the_bytes_of_version_1_are_fixed() -> None:
+    """Equal statistics are equal files, today and with the next release of Ridgeway."""
+    assert to_bytes(fixed()) == FILE, b64encode(to_bytes(fixed())).decode()
+
+
+def test_a_file_of_version_1_can_be_read(path: Path) -> None:
+    """Files that holders wrote stay readable."""
+    path.write_bytes(FILE)
+    loaded, expected = load_prepared(path), fixed()
+    assert loaded.statistics.equals(expected.statistics)
+    assert (loaded.domain, loaded.encoder_name, loaded.fingerprint) == ("law", "tiny", FINGERPRINT)
+    assert (loaded.sampling, loaded.digest) == (Sampling(64, 0), DIGEST)
+
+
+def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
+    """A file carried by hand loses nothing, whatever the order of the arrays in memory."""
+    one = fixed()
+    turned = Statistics(np.asfortranarray(one.statistics.gram), np.asfortranarray(one.statistics.cross))
+    save_prepared(Prepared(one.domain, one.encoder_name, one.fingerprint, one.sampling, turned), path)
+    assert path.read_bytes() == FILE
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_printed_file_shows_no_sum() -> None:
+    """Private numbers stay out of logs."""
+    assert repr(fixed()) == "<Prepared law <Statistics features=3 domains=1>>"
+
+
+# Damaged
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
+def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> None:
+    """No byte of the file can change and give other sums or other terms; the refusal names the file."""
+    refused = 0
+    for place in range(len(FILE)):
+        flipped = bytearray(FILE)
+        flipped[place] ^= mask
+        path.write_bytes(flipped)
+        try:
+            loaded = load_prepared(path)
+        except FormatError as error:
+            assert str(error).startswith(str(path)), (place, error)
+            refused += 1
+        else:
+            assert loaded.digest == DIGEST, place
+            assert loaded.statistics.equals(fixed().statistics), place
+    assert refused >= len(FILE) - 40, "only white space and spare bytes may change"
+
+
+def test_a_truncated_file_is_refused(path: Path) -> None:
+    """At whatever byte the copy stopped."""
+    for length in range(len(FILE)):
+        refuses(path, FILE[:length])
+
+
+@pytest.mark.parametrize("more", [b"\0", b"more", bytes(8)])
+def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None:
+    """Nothing rides along."""
+    refuses(path, FILE + more)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_refused_by_name(path: Path, version: object) -> None:
+    """A file of the future says so, instead of being misread."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, sealed(terms(version=version), triangle, cross), f"version {version}, .* reads version 1")
+
+
+def test_another_format_is_refused_by_name(path: Path) -> None:
+    """A safetensors file of Ridgeway that holds something else is not taken for statistics."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, sealed(terms(format="ridgeway.parts"), triangle, cross), "holds ridgeway.parts, not statistics")
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (terms(domain="../law"), "cannot name a domain"),
+        (terms(domain=""), "cannot name a domain"),
+        (terms(domain="x" * 65), "cannot name a domain"),
+        (terms(domain=7), "not a statistics file"),
+        (terms(sampling={"window": 0, "max_tokens": 0}), "a window of 0 tokens"),
+        (terms(sampling={"window": 64}), "changed after it was written"),
+        (terms(sampling={"window": 64, "max_tokens": 0, "stride": 1}), "not a statistics file"),
+        (terms(sampling=[64, 0]), "not a statistics file"),
+        (terms(encoder="tiny"), "not a statistics file"),
+        (terms(encoder={"name": "tiny"}), "not a statistics file"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], reason: str) -> None:
+    """A right digest does not make wrong terms right."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, sealed(header, triangle, cross), reason)
+
+
+@pytest.mark.parametrize("header", [[], "text", 7, None, {}, {"format": "ridgeway.statistics"}])
+def test_a_header_that_is_none_is_refused(path: Path, header: Any) -> None:
+    """JSON of another shape is damage, not a crash."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, written(header, {"gram": triangle, "cross": cross}), "not a statistics file")
+
+
+def test_a_header_nested_without_end_is_refused(path: Path) -> None:
+    """A file made to exhaust the reader is one more damaged file."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, save({"gram": triangle, "cross": cross}, metadata={"ridgeway": "[" * 100_000}))
+
+
+def test_a_digest_of_other_sums_is_refused(path: Path) -> None:
+    """Sums that were changed by one do not pass under the old digest."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, written(terms(digest=DIGEST), {"gram": triangle + 1, "cross": cross}), "changed after")
+
+
+SUMS: dict[str, tuple[Any, Any, str]] = {
+    "asymmetry is impossible, but squares can be negative": ([-1, 0, 0, 1, 0, 1], [[0], [0], [1]], "negative square"),
+    "no samples": ([0] * 6, [[0], [0], [0]], "sample mass is 0"),
+    "columns that do not add up": ([9, 0, 1, 9, 0, 3], [[2], [0], [3]], "do not add up"),
+    "features beyond the limit": ([1 << 24, 0, 4097, 9, 0, 1], [[4097], [0], [1]], "larger than its samples"),
+    "squares beyond the limit": ([1 << 62, 0, 0, 9, 0, 1], [[0], [0], [1]], ""),
+    "features that agree too much": ([4, 7, 0, 9, 0, 3], [[0], [0], [3]], "agree more"),
+    "too many samples": ([0, 0, 0, 0, 0, 1 << 38], [[0], [0], [1 << 38]], "could overflow"),
+    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "holds one domain, not 2"),
+    "another size": ([4, 0, 0, 9, 0], [[0], [0], [3]], "does not fit"),
+    "one feature": ([3], [[3]], "do not belong together"),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_that_no_text_can_have_are_refused_under_a_right_digest(path: Path, name: str) -> None:
+    """A digest is no proof: it says that the file is whole, not that it is true."""
+    triangle, cross, reason = SUMS[name]
+    refuses(path, sealed(terms(), np.array(triangle), np.array(cross)), reason)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint64, np.int32])
+def test_sums_of_another_kind_are_refused(path: Path, kind: type) -> None:
+    """64-bit integers, not what can be cast to them."""
+    triangle, cross = fixed().statistics.packed()
+    header = terms(digest=DIGEST)
+    refuses(path, written(header, {"gram": triangle.astype(kind), "cross": cross.astype(kind)}), "64-bit integers")
+
+
+def test_a_file_without_its_parts_is_refused(path: Path) -> None:
+    """Safetensors of another make, or with a tensor missing, are damage that names the file."""
+    triangle, cross = fixed().statistics.packed()
+    refuses(path, save({"gram": triangle, "cross": cross}), "not a statistics file")
+    refuses(path, written(terms(digest=DIGEST), {"gram": triangle}), "not a statistics file")
+    refuses(path, written(terms(digest=DIGEST), {"cross": cross}), "not a statistics file")
+
+
+def test_a_pickle_is_never_loaded(path: Path) -> None:
+    """A file that would run code when unpickled is refused, and its code does not run."""
+    trap = path.parent / "trap"
+    refuses(path, trapped_pickle(trap), "not a statistics file")
+    assert not trap.exists()
+    pickle.loads(path.read_bytes())
+    assert trap.exists(), "the trap works"
+
+
+def test_a_file_that_is_not_there_is_named(path: Path) -> None:
+    """A missing file is a wrong word, not damage; a folder is no file."""
+    for missing in (path, path.parent):
+        with pytest.raises(InputError, match=re.escape(str(missing))):
+            load_prepared(missing)
+
+
+# What may be written
+
+
+@pytest.mark.parametrize("name", ["law", "Law-2.1_b", "право", "x" * 64, "7"])
+def test_a_domain_may_have_a_plain_name(name: str) -> None:
+    """Letters of any language, digits, dots, dashes and underscores."""
+    assert Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics).domain == name
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "a/b", ".hidden", "-x", "law\n", "a\0b", "..", "ä̈:"])
+def test_a_domain_may_not_have_a_name_that_misleads(name: str) -> None:
+    """Names become file names and keys: no paths, no white space, nothing hidden."""
+    with pytest.raises(InputError, match="cannot name a domain"):
+        Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics)
+
+
+def test_a_file_holds_one_domain() -> None:
+    """Several domains are a total, not a holder's statistics."""
+    with pytest.raises(StatisticsError, match="one domain, not 2"):
+        Prepared("law", "tiny", FINGERPRINT, Sampling(), fixed().statistics.placed(0, 2))
