@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench bench-large clean
 
 setup: .venv/ready
 
@@ -28,6 +28,9 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m simulations.bench
+
+bench-large: setup
+	$(BIN)/python -m simulations.bench --large
 
 clean:
 	rm -rf .venv build *.egg-info demo-run bench-run

@@ -43,8 +43,13 @@ def _job(roots: list[Path], domain: str, chosen: Preset, holdout: float | None, 
         sampling=chosen.sampling,
         holdout=chosen.holdout if holdout is None else holdout,
         text_fields=field_names(text_field),
-        threads=threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=threads or _cores(),
     )
+
+
+def _cores() -> int:
+    """The cores this process may use, where the system tells, else all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @app.command()
@@ -128,6 +133,7 @@ def held_out(
 ) -> None:
     """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private text."""
     import json as codec
+    from itertools import chain
 
     from client.corpus import Counters
     from client.prepare import Watch, held_out_documents
@@ -135,13 +141,16 @@ def held_out(
 
     job = _job(corpus, "held-out", preset("default"), holdout, text_field, 1)
     counters = Counters()
-    with progress_bar("held-out") as progress, whole_file(out, private=True) as file:
-        for text in held_out_documents(job, counters, Watch(progress)):
-            file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
-        if not counters.held_out:
+    with progress_bar("held-out") as progress:
+        texts = held_out_documents(job, counters, Watch(progress))
+        first = next(texts, None)
+        if first is None:
             raise InputError(
                 f"none of the {counters.documents:,} documents falls into the held-out share {job.holdout:g}"
             )
+        with whole_file(out, private=True) as file:
+            for text in chain((first,), texts):
+                file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
     if json:
         emit_json({"documents": counters.documents, "held_out": counters.held_out, "out": str(out)})
     else:

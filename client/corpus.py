@@ -179,9 +179,8 @@ def _texts(source: Source, names: Sequence[str], counters: Counters, position: P
         if source.kind == "jsonl":
             yield from jsonl_texts(_lines(stream, counters), names, name)
         elif source.kind == "csv":
-            yield from _csv_texts(
-                _lines(stream, counters), names, name, "\t" if ".tsv" in source.path.suffixes else ","
-            )
+            delimiter = "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
+            yield from _csv_texts(_lines(stream, counters), names, name, delimiter)
         else:
             yield from _pieces(stream, counters, name)
 
@@ -194,8 +193,7 @@ def _opened(source: Source, position: Position) -> Iterator[IO[bytes]]:
             with gzip.open(tracked, "rb") as stream:
                 yield cast(IO[bytes], stream)
         elif source.compression == ".zst":
-            with _zstandard().ZstdDecompressor().stream_reader(tracked, read_across_frames=True) as stream:
-                yield cast(IO[bytes], io.BufferedReader(stream, 1 << 20))
+            yield cast(IO[bytes], io.BufferedReader(_Unpacked(tracked, _zstandard().ZstdDecompressor()), 1 << 20))
         else:
             yield tracked
 
@@ -215,6 +213,35 @@ class _Tracked(io.RawIOBase):
         buffer[: len(data)] = data
         self._position.bytes += len(data)
         return len(data)
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a file of zstd frames; unlike the library's own reader, it minds when the last one is cut off."""
+
+    def __init__(self, packed: IO[bytes], decompressor: Any) -> None:
+        self._packed = packed
+        self._new = decompressor.decompressobj
+        self._frame: Any = None
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            rest = self._frame.unused_data if self._frame and self._frame.eof else b""
+            raw = rest or self._packed.read(1 << 14)
+            if not raw:
+                if self._frame and not self._frame.eof:
+                    raise EOFError("the last frame has no end")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._new()
+            self._ready = memoryview(self._frame.decompress(raw))
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
 
 
 def _lines(stream: IO[bytes], counters: Counters) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Stamp:
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
-        resolved = path.resolve()
+        resolved = path.parent.resolve() / path.name  # the name says the kind, so a link is not what it points to
         status = resolved.stat()
         return cls(str(resolved), status.st_size, status.st_mtime_ns)
 
@@ -94,16 +94,16 @@ class PartStore:
 
 
 def _to_bytes(part: Part) -> bytes:
-    header = {
+    header: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
         "stretches": [
             [asdict(stretch.stamp), stretch.start, stretch.stop, stretch.ends_file] for stretch in part.stretches
         ],
         "counters": asdict(part.counters),
-        "digest": _digest(part.state),
     }
-    return save(dict(part.state), metadata={"ridgeway": canonical_json(header).decode()})
+    header["digest"] = _digest(header, part.state)
+    return save(dict(part.state), metadata={"ridgeway": json.dumps(header)})
 
 
 def _read(path: Path) -> Part | None:
@@ -112,7 +112,8 @@ def _read(path: Path) -> Part | None:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})["ridgeway"])
             state = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        if header["format"] != FORMAT or header["version"] != VERSION or header["digest"] != _digest(state):
+        digest = header.pop("digest")
+        if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
             return None
         stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
         return Part(stretches, Counters(**header["counters"]), state)
@@ -120,5 +121,7 @@ def _read(path: Path) -> Part | None:
         return None
 
 
-def _digest(state: Mapping[str, Integers]) -> str:
-    return sha256(*(np.ascontiguousarray(state[name], dtype="<i8").data for name in sorted(state)))
+def _digest(header: Mapping[str, object], state: Mapping[str, Integers]) -> str:
+    """Over all that a part says. Names of files need not be UTF-8, so the header is hashed and kept as ASCII."""
+    words = json.dumps([header, sorted(state)], sort_keys=True).encode()
+    return sha256(words, *(np.ascontiguousarray(state[name], dtype="<i8").data for name in sorted(state)))

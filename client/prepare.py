@@ -197,6 +197,8 @@ class _Run:
             place += 1
             if place <= first:  # an earlier part covers it
                 counted = copy.copy(met)
+                if place % BATCH_DOCUMENTS == 0 and self._watch.stopped():
+                    self._keep()
                 continue
             met.documents += 1
             if is_held_out(text, self._job.holdout):

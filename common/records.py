@@ -77,6 +77,6 @@ def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) 
 
 def _read(path: Path, fields: Sequence[str]) -> list[str]:
     try:
-        return list(jsonl_texts(path.read_bytes().decode().split("\n"), fields, str(path)))
+        return list(jsonl_texts(path.read_bytes().decode("utf-8-sig").split("\n"), fields, str(path)))
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None

@@ -67,7 +67,7 @@ def save_release(
 
     facts: what the manifest says beyond format, files and signature.
     """
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
     files = {ROUTER: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}), TOKENIZER: definition}
     manifest = {
@@ -174,7 +174,8 @@ def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in manifest.items() if name != "signature"}
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
+    """Raise unless a release may be written here: over nothing, or over an older release."""
     if folder.exists() and not folder.is_dir():
         raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():

@@ -6,6 +6,7 @@ Knows rich and the terminal. Knows nothing of routers.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -95,14 +96,21 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def run(application: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
+def run(application: Any, arguments: Sequence[str] | None = None) -> int:
     """Run a command; whatever goes wrong becomes one sentence on stderr and an exit code."""
     import click
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     try:
-        result = application(args=arguments, prog_name="ridgeway", standalone_mode=False)
+        # Not application.main(): it would turn an interrupt and a closed pipe into exit codes of its own.
+        with application.make_context("ridgeway", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            application.invoke(context)
         sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except RidgewayError as error:
         return _fail(str(error), BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -64,18 +64,20 @@ def solve(
 ) -> None:
     """Add statistics up, solve, compile, and sign a release."""
     from common.encoder_sources import find_by_fingerprint
+    from common.release import refuse_foreign
     from common.statistics_file import load_prepared
-    from coordinator.publish import publish
+    from coordinator.publish import draft, sign
     from coordinator.total import must_agree
 
     given = {"weighting": weighting, "normalise_columns": normalise_columns}
     ridge_given = {"value": ridge, "relative": None if ridge_absolute is None else not ridge_absolute}
     choices = _choices(preset(preset_name), given, ridge_given, {"name": selector, "k": k}, threshold, fallback)
+    refuse_foreign(out)
     parts = [load_prepared(path) for path in statistics]
     first = must_agree(parts)
     found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
-    published = publish(parts, found, choices, _identity(key_file, make=True), out)
-    _report(published, out, json)
+    made = draft(parts, found, choices)  # a key is made only once there is something to sign
+    _report(sign(made, _identity(key_file, make=True), out), out, json)
 
 
 def _choices(

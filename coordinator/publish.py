@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.compiled import compile_table
+from common.compiled import CompiledTable, compile_table
 from common.encoder import Encoder
 from common.errors import EncoderMismatch, InputError
 from common.evaluation import Calibration, Evaluation, calibrate, evaluate
@@ -44,10 +44,26 @@ class Published:
     solution: Solution
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Draft:
+    """A router that was solved and compiled, ready to be signed."""
+
+    total: Total
+    solution: Solution
+    compiled: CompiledTable
+    definition: bytes
+    facts: dict[str, Any]
+
+
 def publish(
     parts: Sequence[Prepared], encoder: Encoder, choices: Choices, identity: Identity, folder: Path
 ) -> Published:
     """Make and sign a release; the order of the parts does not change a byte of it."""
+    return sign(draft(parts, encoder, choices), identity, folder)
+
+
+def draft(parts: Sequence[Prepared], encoder: Encoder, choices: Choices) -> Draft:
+    """Add up, solve and compile; nothing is written."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(
@@ -56,9 +72,13 @@ def publish(
         )
     solution = solve(total.statistics, encoder.scale, choices.ridge, normalise_columns=choices.normalise_columns)
     compiled = compile_table(encoder.table, encoder.scale, solution.weights)
-    facts = _facts(total, encoder, choices, solution)
-    release = save_release(folder, facts, solution.weights, compiled, encoder.definition, identity)
-    return Published(release, total, solution)
+    return Draft(total, solution, compiled, encoder.definition, _facts(total, encoder, choices, solution))
+
+
+def sign(made: Draft, identity: Identity, folder: Path) -> Published:
+    """Write a draft as a signed release."""
+    release = save_release(folder, made.facts, made.solution.weights, made.compiled, made.definition, identity)
+    return Published(release, made.total, made.solution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Run every benchmark, print a table, and write the figures as JSON. Exits non-zero if an aim was missed."""
+"""Run every benchmark, print a table, and write the figures as JSON. Exits non-zero if an aim was missed.
+
+With --large, only the memory of `client prepare` on a gigabyte of text is measured, which takes several minutes.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,28 @@ from common.encoder_sources import find_encoder
 from common.files import write_whole
 from common.terminal import step, table
 from simulations.bench.measuring import Result
+from simulations.bench.memory import bench_memory
 from simulations.bench.preparing import bench_prepare
 from simulations.bench.reference import bench_reference
 from simulations.bench.routing import bench_command, bench_route, make_release
-from simulations.bench.text import bench_text
+from simulations.bench.text import BenchText, bench_text
 
 WORK = Path("bench-run")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     WORK.mkdir(exist_ok=True)
     text = bench_text(WORK)
+    large = "--large" in arguments
+    results = bench_memory(text, WORK) if large else _ratios(text)
+    _show(results)
+    path = WORK / ("large.json" if large else "bench.json")
+    write_whole(path, json.dumps(_facts(text.name, results), indent=2).encode())
+    step("wrote", str(path))
+    return 0 if all(result.reached for result in results) else 1
+
+
+def _ratios(text: BenchText) -> list[Result]:
     encoder = find_encoder("smollm2")
     release = make_release(encoder, text, WORK)
     step("measuring", "route", text.name)
@@ -31,11 +45,7 @@ def main() -> int:
     step("measuring", "sums", text.name)
     results += bench_reference(encoder, text)
     step("measuring", "prepare", text.name)
-    results += bench_prepare(encoder, text, WORK)
-    _show(results)
-    write_whole(WORK / "bench.json", json.dumps(_facts(text.name, results), indent=2).encode())
-    step("wrote", str(WORK / "bench.json"))
-    return 0 if all(result.reached for result in results) else 1
+    return results + bench_prepare(encoder, text, WORK)
 
 
 def _facts(text: str, results: list[Result]) -> dict[str, Any]:
@@ -51,4 +61,4 @@ def _show(results: list[Result]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,500 @@
+"""What cannot be used is refused: exit code 2, one sentence on stderr, nothing on stdout, and nothing changed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import common.statistics_file
+from common.encoder import save_encoder
+from common.errors import FormatError
+from common.release import load_release
+from common.statistics_file import load_prepared, to_bytes
+from tests.commands import Finished, Workshop, listing, workshop
+from tests.corpora_on_disk import sentences, write_jsonl
+from tests.tiny import tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture
+def place(shop: Workshop, tmp_path: Path) -> Path:
+    """A folder with the outputs of earlier runs: out.stats and release/."""
+    shutil.copy(shop / "medicine.stats", tmp_path / "out.stats")
+    shutil.copytree(shop / "release", tmp_path / "release")
+    return tmp_path
+
+
+def state(shop: Workshop, place: Path) -> dict[str, str]:
+    """Every file that a refused command must leave as it is; and the cache may not hold half a file."""
+    half_written = [path for path in shop.cache.rglob("*") if path.name.startswith(".")]
+    assert half_written == []
+    kept = listing(shop.folder, place)
+    return {name: digest for name, digest in kept.items() if not name.startswith(str(shop.cache))}
+
+
+def refused(shop: Workshop, place: Path, *words: str | Path, in_process: bool = True, **options: Any) -> str:
+    """A command that must be refused; returns the sentence."""
+    before = state(shop, place)
+    done = (shop.call if in_process else shop.run)(*words, cwd=place, **options)
+    assert state(shop, place) == before
+    return sentence(done)
+
+
+def sentence(done: Finished) -> str:
+    assert "Traceback" not in done.stderr
+    assert done.code == 2, done
+    assert done.stdout == ""
+    assert re.fullmatch(r"ridgeway: [^\n]+\n", done.stderr), done.stderr
+    return done.stderr.removeprefix("ridgeway: ").strip()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["client inspect nowhere", "coordinator solve nowhere --out new", "route . prompt", "evaluate . .", "--unheard-of"],
+)
+def test_a_refusal_is_the_same_in_a_process_of_its_own(shop: Workshop, place: Path, words: str) -> None:
+    """What the other tests see of the command's main function is what a shell sees of the command."""
+    alone = refused(shop, place, *words.split(), in_process=False)
+    assert alone == refused(shop, place, *words.split(), in_process=True)
+
+
+# prepare
+
+
+def refused_prepare(shop: Workshop, place: Path, *words: str | Path, **options: Any) -> str:
+    """A refused `client prepare` into an existing file; a later option takes the place of an earlier one."""
+    own = ("--encoder", shop.encoder, "--domain", "law", "--out", place / "out.stats")
+    return refused(shop, place, "client", "prepare", *own, *words, **options)
+
+
+CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nowhere": (lambda path: None, r"there is no file or folder nowhere$"),
+    "empty.txt": (Path.touch, r"empty\.txt holds no text: 1 files, 1 empty documents"),
+    "blank.jsonl": (lambda path: write_jsonl(path, ["", " "]), r"blank\.jsonl holds no text"),
+    "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
+    "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
+    "bad.jsonl": (
+        lambda path: path.write_text('{"text": "good"}\n{"text": bad}\n'),
+        r"bad\.jsonl, line 2: not JSON \(Expecting value\); each line must hold one record",
+    ),
+    "fields.jsonl": (
+        lambda path: path.write_text('{"body": "x", "id": 7}\n'),
+        r"fields\.jsonl, line 1: no field 'text'; its fields are body, id",
+    ),
+    "fields.csv": (lambda path: path.write_text("id,body\n7,x\n"), r"line 2: no field 'text'; its fields are id, body"),
+    "cut.txt.gz": (
+        lambda path: path.write_bytes(gzip.compress(b"a text that was cut off")[:-9]),
+        r"cut\.txt\.gz cannot be read: .*; it may be cut off or damaged",
+    ),
+    "not.parquet": (lambda path: path.write_text("not parquet at all"), r"not\.parquet cannot be read: "),
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, name: str) -> None:
+    """The sentence names the file, the place in it and what was seen there."""
+    make, message = CORPORA[name]
+    make(place / name)
+    assert re.search(message, refused_prepare(shop, place, name, "--holdout", "0"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--holdout 1.5", r"held-out share must be at least 0 and below 1, not 1\.5"),
+        ("--holdout nan", r"held-out share must be .*, not nan"),
+        ("--window 0", r"a window of 0 tokens cannot be used; give 1 to 65536"),
+        ("--window some", r"'some' is not a valid integer; see ridgeway client prepare --help"),
+        ("--max-tokens -1", r"max-tokens cannot be -1"),
+        ("--threads -1", r"at least one thread is needed, not -1"),
+        ("--domain a/b", r"'a/b' cannot name a domain"),
+        ("--preset best", r"there is no preset 'best'; there are default and paper"),
+        ("--encoder word2vec", r"there is no encoder 'word2vec'; give smollm2, hf:NAME_OR_DIR or dir:PATH"),
+        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
+        ("--text-field ,", r"name at least one text field"),
+        ("--out release", r"release is a folder; name the statistics file to write"),
+        ("--out out.stats/law.stats", r"out\.stats"),
+        ("--color", r"No such option.*--color.*; see ridgeway client prepare --help"),
+    ],
+)
+def test_a_word_that_prepare_cannot_use_is_refused(shop: Workshop, place: Path, words: str, message: str) -> None:
+    """The sentence says what was given and what could be."""
+    assert re.search(message, refused_prepare(shop, place, shop / "law.jsonl", *words.split()))
+
+
+def test_a_number_of_threads_is_minded_on_every_system(
+    shop: Workshop, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system cannot tell the affinity of a process, what was asked for is still what counts."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert "at least one thread is needed, not -1" in refused_prepare(
+        shop, place, shop / "law.jsonl", "--threads", "-1"
+    )
+
+
+def test_prepare_without_a_domain_or_a_file_is_refused(shop: Workshop, place: Path) -> None:
+    """The sentence names what is missing."""
+    out = ("--out", "out.stats", "--encoder", shop.encoder)
+    assert "Missing option '--domain'" in refused(shop, place, "client", "prepare", shop / "law.jsonl", *out)
+    assert "Missing argument 'CORPUS...'" in refused(shop, place, "client", "prepare", *out, "--domain", "law")
+
+
+@pytest.mark.parametrize("out", ["law.test.jsonl", "new/law.test.jsonl"])
+def test_held_out_text_that_is_not_there_is_refused(shop: Workshop, place: Path, out: str) -> None:
+    """No empty test file is written, and no folder is made for it."""
+    words = ("client", "held-out", shop / "law.jsonl", "--out", out, "--holdout", "0")
+    assert "none of the 20 documents falls into the held-out share" in refused(shop, place, *words)
+
+
+# Statistics files
+
+
+def test_statistics_that_are_not_there_are_refused(shop: Workshop, place: Path) -> None:
+    """By every command that reads them."""
+    for words in (("client", "inspect", "law.stats"), ("coordinator", "solve", "law.stats", "--out", "release")):
+        assert refused(shop, place, *words) == "there is no statistics file law.stats"
+
+
+def test_statistics_of_another_version_are_refused(shop: Workshop, place: Path) -> None:
+    """The sentence names both versions."""
+    prepared = load_prepared(shop / "law.stats")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common.statistics_file, "VERSION", 2)
+        (place / "law.stats").write_bytes(to_bytes(prepared))
+    for words in (("client", "inspect", "law.stats"), ("coordinator", "solve", "law.stats", "--out", "release")):
+        assert "it is of version 2, and this Ridgeway reads version 1" in refused(shop, place, *words)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, -1])
+def test_truncated_statistics_are_refused(shop: Workshop, place: Path, kept: int) -> None:
+    """Wherever the copy broke off."""
+    (place / "law.stats").write_bytes((shop / "law.stats").read_bytes()[:kept])
+    assert "law.stats is not a statistics file, or is damaged" in refused(shop, place, "client", "inspect", "law.stats")
+
+
+def test_statistics_with_any_bit_changed_are_refused(shop: Workshop, place: Path) -> None:
+    """Terms, sums, digest or framing: the file is what its holder wrote, or it is not used."""
+    raw = (shop / "law.stats").read_bytes()
+    path = place / "law.stats"
+    accepted = []
+    for place_in_file in [*range(0, 800, 3), *range(800, len(raw), 101), len(raw) - 1]:
+        path.write_bytes(raw[:place_in_file] + bytes([raw[place_in_file] ^ 4]) + raw[place_in_file + 1 :])
+        try:
+            load_prepared(path)
+            accepted.append(place_in_file)
+        except FormatError:
+            pass
+    assert accepted == []
+    assert "law.stats cannot be used: its sums or its terms were changed" in refused(
+        shop, place, "coordinator", "solve", "law.stats", shop / "code.stats", "--out", "release"
+    )
+
+
+def test_a_file_of_another_kind_is_no_statistics_file(shop: Workshop, place: Path) -> None:
+    """Neither text nor the table of a router."""
+    for path in (shop / "law.jsonl", place / "release" / "router.safetensors"):
+        assert "is not a statistics file, or is damaged" in refused(shop, place, "client", "inspect", path)
+
+
+# solve
+
+
+def refused_solve(shop: Workshop, place: Path, *words: str | Path, **options: Any) -> str:
+    """A refused `coordinator solve` into the folder of an earlier release."""
+    own = ("--encoder", shop.encoder, "--out", place / "release")
+    return refused(shop, place, "coordinator", "solve", *own, *words, **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--ridge 0", r"the ridge λ must be a positive number, not 0"),
+        ("--ridge -1", r"the ridge λ must be a positive number, not -1"),
+        ("--ridge nan", r"the ridge λ must be a positive number, not nan"),
+        ("--selector best", r"there is no selector 'best'; there are average, entropy and all"),
+        ("--weighting fair", r"there is no weighting 'fair'; there are equal and tokens"),
+        ("--preset best", r"there is no preset 'best'; there are default and paper"),
+        ("--k 0", r"k must be at least 1, not 0"),
+        ("--threshold 0.5", r"to abstain below a threshold, name a fallback"),
+        ("--threshold 1.5 --fallback x", r"a threshold is a probability between 0 and 1, not 1\.5"),
+        ("--key-file nowhere.key", r"there is no key file nowhere\.key"),
+        ("--key-file out.stats", r"out\.stats is not a private key in PEM form"),
+        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
+    ],
+)
+def test_a_word_that_solve_cannot_use_is_refused(shop: Workshop, place: Path, words: str, message: str) -> None:
+    """The sentence says what was given and what could be."""
+    assert re.search(message, refused_solve(shop, place, shop / "law.stats", shop / "code.stats", *words.split()))
+
+
+def test_a_router_needs_two_domains(shop: Workshop, place: Path) -> None:
+    """One leaves nothing to choose."""
+    assert "all statistics are of 'law'; a router needs at least two domains" in refused_solve(
+        shop, place, shop / "law.stats"
+    )
+
+
+def test_the_same_statistics_twice_are_refused(shop: Workshop, place: Path) -> None:
+    """A copy under another name would count a holder double."""
+    shutil.copy(shop / "law.stats", place / "copy.stats")
+    said = refused_solve(shop, place, shop / "law.stats", shop / "code.stats", "copy.stats")
+    assert re.search(r"the statistics of 'law' with digest [0-9a-f]{12} were given twice; give each once", said)
+
+
+def test_two_files_of_one_domain_add_up(shop: Workshop, place: Path) -> None:
+    """This one is not refused: two holders of one domain make one column, of both their samples."""
+    more = write_jsonl(place / "more.jsonl", sentences("law", 40, size=150))
+    words = ("--domain", "law", "--out", place / "more.stats", "--holdout", "0")
+    assert shop.call("client", "prepare", "--encoder", shop.encoder, more, *words).code == 0
+    stats = [shop / "law.stats", place / "more.stats", shop / "code.stats"]
+    solved = shop.call(
+        "coordinator",
+        "solve",
+        "--encoder",
+        shop.encoder,
+        *stats,
+        "--out",
+        place / "new",
+        "--weighting",
+        "tokens",
+        "--json",
+    )
+    assert solved.code == 0, solved.stderr
+    masses = [load_prepared(path).statistics.mass for path in stats]
+    assert solved.json["holders"] == 3
+    assert solved.json["masses"] == {"code": masses[2], "law": masses[0] + masses[1]}
+    assert load_release(place / "new").router.domains == ("code", "law")
+
+
+def test_statistics_of_two_encoders_are_refused(shop: Workshop, place: Path) -> None:
+    """The sentence names both fingerprints, so that each holder sees which one is theirs."""
+    other = tiny_encoder(seed=1)
+    save_encoder(other, place / "other")
+    words = (
+        shop / "code.jsonl",
+        "--domain",
+        "code",
+        "--out",
+        place / "code.stats",
+        "--encoder",
+        f"dir:{place / 'other'}",
+    )
+    assert shop.call("client", "prepare", *words).code == 0
+    said = refused_solve(shop, place, shop / "law.stats", "code.stats")
+    assert other.fingerprint in said
+    assert load_prepared(shop / "law.stats").fingerprint in said
+    said = refused_solve(shop, place, shop / "law.stats", shop / "code.stats", "--encoder", "dir:other")
+    assert other.fingerprint in said
+    assert load_prepared(shop / "law.stats").fingerprint in said
+
+
+def test_statistics_of_two_windows_are_refused(shop: Workshop, place: Path) -> None:
+    """Samples of different length do not add up."""
+    words = (shop / "code.jsonl", "--domain", "code", "--out", place / "code.stats", "--window", "16")
+    assert shop.call("client", "prepare", "--encoder", shop.encoder, *words).code == 0
+    said = refused_solve(shop, place, shop / "law.stats", "code.stats")
+    assert "windows of 64" in said
+    assert "windows of 16" in said
+
+
+def test_a_folder_in_use_by_something_else_is_not_overwritten(shop: Workshop, place: Path) -> None:
+    """Neither a folder with other files nor a file becomes a release."""
+    (place / "thesis").mkdir()
+    (place / "thesis" / "chapter.txt").write_text("years of work")
+    stats = (shop / "law.stats", shop / "code.stats")
+    assert "thesis is in use by something that is not a release" in refused_solve(
+        shop, place, *stats, "--out", "thesis"
+    )
+    assert "out.stats is a file; a release is a folder" in refused_solve(shop, place, *stats, "--out", "out.stats")
+
+
+@pytest.mark.parametrize("words", [["law.stats"], ["law.stats", "code.stats", "--out", "thesis"]])
+def test_a_refused_first_solve_makes_no_key(shop: Workshop, place: Path, words: list[str]) -> None:
+    """The signing key is made when there is something to sign: the sentence stands alone."""
+    (place / "thesis").mkdir()
+    (place / "thesis" / "chapter.txt").write_text("years of work")
+    for name in ("law.stats", "code.stats"):
+        shutil.copy(shop / name, place / name)
+    refused_solve(shop, place, *words, RIDGEWAY_CONFIG=str(place / "config"))
+    assert not (place / "config").exists()
+
+
+# A disk that is full
+
+
+def small_files() -> None:
+    """In the new process, let no file grow beyond a hundred bytes, as if the disk were full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+
+def test_a_full_disk_leaves_the_earlier_statistics(shop: Workshop, place: Path) -> None:
+    """Full while the work is kept, and full while the result is written."""
+    write_jsonl(place / "new.jsonl", sentences("law", 30))
+    said = refused_prepare(shop, place, "new.jsonl", in_process=False, before=small_files)
+    assert said.startswith("the disk is full")
+    assert (
+        shop.call(
+            "client",
+            "prepare",
+            "--encoder",
+            shop.encoder,
+            place / "new.jsonl",
+            "--domain",
+            "law",
+            "--out",
+            place / "other.stats",
+        ).code
+        == 0
+    )
+    said = refused_prepare(shop, place, "new.jsonl", in_process=False, before=small_files)
+    assert said.startswith("the disk is full")
+    assert said.endswith("run the same command again")
+    assert (
+        shop.call(
+            "client",
+            "prepare",
+            "--encoder",
+            shop.encoder,
+            place / "new.jsonl",
+            "--domain",
+            "law",
+            "--out",
+            place / "out.stats",
+        ).code
+        == 0
+    )
+    assert (place / "out.stats").read_bytes() == (place / "other.stats").read_bytes()
+
+
+def test_a_full_disk_leaves_the_earlier_release(shop: Workshop, place: Path) -> None:
+    """The old release stays whole, and a new one is not there in part."""
+    stats = (shop / "law.stats", shop / "code.stats")
+    assert refused_solve(shop, place, *stats, in_process=False, before=small_files).startswith("the disk is full")
+    assert refused_solve(shop, place, *stats, "--out", "new", in_process=False, before=small_files).startswith(
+        "the disk is full"
+    )
+    assert refused(
+        shop, place, "coordinator", "calibrate", "release", shop / "tests", in_process=False, before=small_files
+    ).startswith("the disk is full")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_folder_that_cannot_be_written_is_named(shop: Workshop, place: Path) -> None:
+    """The sentence says which."""
+    (place / "locked").mkdir(mode=0o555)
+    said = refused_prepare(shop, place, shop / "law.jsonl", "--out", place / "locked" / "law.stats")
+    assert said.startswith("permission denied")
+    assert "locked" in said
+
+
+# route, evaluate, calibrate, encoder
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("route nowhere prompt", r"nowhere holds no release: it has no manifest\.json"),
+        ("route . prompt", r"\. holds no release: it has no manifest\.json"),
+        ("route out.stats prompt", r"out\.stats holds no release"),
+        ("route release prompt --key " + 64 * "0", r"signed by .*, not by the key you trust \(000000000000…\)"),
+        ("route release prompt --key 0123", r"'0123' is not a public key"),
+        ("route release prompt --threshold 0.5", r"to abstain below a threshold, name a fallback"),
+        ("route release prompt --threshold 7 --fallback x", r"a threshold is a probability"),
+        ("route release", r"Missing argument 'PROMPT'; see ridgeway route --help"),
+        ("evaluate release data --verbose", r"No such option.*--verbose"),
+        ("evaluate release nowhere", r"there is no folder nowhere"),
+        ("evaluate release .", r"has no code\.test\.jsonl; it has no test files"),
+        ("evaluate nowhere .", r"nowhere holds no release"),
+        ("coordinator calibrate release .", r"has no code\.test\.jsonl"),
+        ("encoder show word2vec", r"there is no encoder 'word2vec'"),
+        ("encoder show dir:release", r"release holds no encoder"),
+        ("encoder save dir:nowhere copy", r"nowhere holds no encoder"),
+        ("unheard-of", r"No such command 'unheard-of'; see ridgeway --help"),
+    ],
+)
+def test_a_command_that_cannot_be_done_is_refused(shop: Workshop, place: Path, words: str, message: str) -> None:
+    """The sentence says what was seen, and where."""
+    assert re.search(message, refused(shop, place, *words.split()))
+
+
+def test_test_files_that_do_not_fit_the_release_are_refused(shop: Workshop, place: Path) -> None:
+    """A domain too few, one too many, one without text, one with a line that is no record."""
+    data = place / "data"
+    shutil.copytree(shop / "tests", data)
+    (data / "law.test.jsonl").rename(data / "art.test.jsonl")
+    words = ("evaluate", "release", "data")
+    assert "data has no law.test.jsonl; it has art, code, medicine" in refused(shop, place, *words)
+    shutil.copy(data / "art.test.jsonl", data / "law.test.jsonl")
+    assert "data has art.test.jsonl, but the release knows only code, law, medicine" in refused(shop, place, *words)
+    (data / "art.test.jsonl").unlink()
+    (data / "law.test.jsonl").write_text("")
+    assert "law.test.jsonl holds no text" in refused(shop, place, *words)
+    (data / "law.test.jsonl").write_text('{"text": "good"}\n{"body": "x"}\n')
+    assert "law.test.jsonl, line 2: no field 'text'; its fields are body" in refused(shop, place, *words)
+    assert "there is no selector 'best'" in refused(shop, place, *words, "--selector", "best")
+
+
+def test_a_changed_release_is_refused(shop: Workshop, place: Path) -> None:
+    """A byte of any of its files."""
+    for name in ("manifest.json", "router.safetensors", "tokenizer.json"):
+        path = place / "release" / name
+        raw = path.read_bytes()
+        middle = len(raw) // 2
+        path.write_bytes(raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :])
+        assert name in refused(shop, place, "route", "release", "prompt")
+        path.write_bytes(raw)
+
+
+def test_only_the_signer_may_calibrate(shop: Workshop, place: Path) -> None:
+    """Another coordinator's key does not sign this one's release again."""
+    stats = (shop / "law.stats", shop / "code.stats")
+    config = place / "config"
+    assert (
+        shop.call(
+            "coordinator",
+            "solve",
+            "--encoder",
+            shop.encoder,
+            *stats,
+            "--out",
+            place / "other",
+            RIDGEWAY_CONFIG=str(config),
+        ).code
+        == 0
+    )
+    said = refused(shop, place, "coordinator", "calibrate", "release", shop / "tests", RIDGEWAY_CONFIG=str(config))
+    assert "name the coordinator's key with --key-file" in said
+    assert load_release(shop / "release").signer[:12] in said
+
+
+def test_an_encoder_is_not_saved_over_something_else(shop: Workshop, place: Path) -> None:
+    """Neither over a file nor into a folder in use."""
+    assert "out.stats is a file" in refused(shop, place, "encoder", "save", shop.encoder, "out.stats")
+    assert "release is in use" in refused(shop, place, "encoder", "save", shop.encoder, "release")
+
+
+def test_a_damaged_encoder_is_refused(shop: Workshop, place: Path) -> None:
+    """Its card names the fingerprint that its files must have."""
+    shutil.copytree(shop / "encoder", place / "encoder")
+    table = place / "encoder" / "table.safetensors"
+    raw = table.read_bytes()
+    table.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    assert "a file was changed; save it again" in refused(shop, place, "encoder", "show", "dir:encoder")
+    table.write_bytes(raw[:100])
+    assert "is damaged" in refused(shop, place, "encoder", "show", "dir:encoder")
+    table.unlink()
+    assert "lacks table.safetensors" in refused(shop, place, "encoder", "show", "dir:encoder")

@@ -1,0 +1,146 @@
+"""Ctrl-C, a polite end and a rude one: a run of `prepare` that was ended goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common.encoder import save_encoder
+from tests.commands import RIDGEWAY, Finished, Workshop
+from tests.tiny import tiny_encoder
+
+RECORDS = 4_000
+KEEPING_OFTEN = "import client.prepare, ridgeway; client.prepare.PART_SECONDS = 0.2; ridgeway.main()"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """An encoder, and a corpus that one thread needs some seconds for: law.jsonl."""
+    made = Workshop(tmp_path_factory.mktemp("workshop"))
+    save_encoder(tiny_encoder(), made / "encoder")
+    words = "it is a law of the land that work once done is not done again, "
+    lines = (json.dumps({"text": f"{number} {words * 16}"}) + "\n" for number in range(RECORDS))
+    (made / "law.jsonl").write_text("".join(lines))
+    return made
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(shop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run in one go on all cores, with a cache of its own: whole.stats."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return shop.prepare("law.jsonl", "--domain", "law", "--out", "whole.stats", "--json", RIDGEWAY_CACHE=cache)
+
+
+class Running:
+    """A `prepare` on one thread that is to be ended before it is done."""
+
+    def __init__(self, shop: Workshop, cache: Path, out: str, *command: str | Path) -> None:
+        options = ("--encoder", shop.encoder, "--domain", "law", "--out", out, "--threads", "1", "--json")
+        self.cache = cache
+        self.process = subprocess.Popen(
+            [*(command or [RIDGEWAY]), "client", "prepare", "law.jsonl", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=shop.environment(RIDGEWAY_CACHE=str(cache)),
+            cwd=shop.folder,
+        )
+
+    def wait_for(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not reached():
+            assert self.process.poll() is None, "the run was over before it could be ended: the corpus is too small"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self, number: int) -> Finished:
+        assert self.process.poll() is None, "the run was over before it could be ended: the corpus is too small"
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return Finished(self.process.returncode, out.decode(), err.decode())
+
+    def listens(self) -> bool:
+        """Whether the command has begun to look for signals: then, and only then, it catches SIGTERM."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+    def parts(self) -> list[Path]:
+        return list(self.cache.rglob("*.part"))
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How a run ended that was asked to, and the cache that it left."""
+
+    finished: Finished
+    cache: Path
+
+
+@pytest.fixture(scope="module", params=[signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def stopped(request: pytest.FixtureRequest, shop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """A run that was asked to stop in the middle."""
+    cache = tmp_path_factory.mktemp("cache")
+    with Running(shop, cache, "resumed.stats") as running:
+        running.wait_for(running.listens)
+        time.sleep(0.4)
+        return Stopped(running.end(request.param), cache)
+
+
+@needs_proc
+def test_a_stopped_run_ends_with_130_and_no_output(shop: Workshop, stopped: Stopped) -> None:
+    """No traceback, no half of a file; what was summed lies in the cache."""
+    assert stopped.finished.code == 130
+    assert "Traceback" not in stopped.finished.stderr
+    assert stopped.finished.stdout == ""
+    assert not [path for path in shop.folder.iterdir() if "resumed" in path.name]
+    assert [path.suffix for path in stopped.cache.rglob("*") if path.is_file()] == [".part"]
+
+
+@needs_proc
+def test_a_stopped_run_says_that_nothing_is_lost(stopped: Stopped) -> None:
+    """One sentence: that it was interrupted, and that the same command goes on."""
+    expected = "ridgeway: interrupted; what was summed is kept, and the same command goes on from there\n"
+    assert stopped.finished.stderr == expected
+
+
+@needs_proc
+def test_a_stopped_run_goes_on_to_the_same_bytes(shop: Workshop, stopped: Stopped, uninterrupted: Finished) -> None:
+    """The statistics, and what is said of the corpus, are those of a run in one go."""
+    cache = str(stopped.cache)
+    done = shop.prepare("law.jsonl", "--domain", "law", "--out", "again.stats", "--json", RIDGEWAY_CACHE=cache)
+    assert (done.code, uninterrupted.code) == (0, 0), done.stderr
+    assert (shop / "again.stats").read_bytes() == (shop / "whole.stats").read_bytes()
+    for name in ("documents", "held_out", "empty", "replaced", "tokens", "samples", "digest"):
+        assert done.json[name] == uninterrupted.json[name]
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(shop: Workshop, tmp_path: Path, uninterrupted: Finished) -> None:
+    """A power cut between or within two parts costs time and nothing else."""
+    with Running(shop, tmp_path, "killed.stats", sys.executable, "-c", KEEPING_OFTEN) as running:
+        running.wait_for(lambda: len(running.parts()) >= 2)
+        killed = running.end(signal.SIGKILL)
+    assert killed.code == -signal.SIGKILL
+    assert not (shop / "killed.stats").exists()
+    environment = {"RIDGEWAY_CACHE": str(tmp_path)}
+    done = shop.prepare("law.jsonl", "--domain", "law", "--out", "killed.stats", "--json", **environment)
+    assert done.code == 0, done.stderr
+    assert (shop / "killed.stats").read_bytes() == (shop / "whole.stats").read_bytes()
+    assert done.json["tokens"] == uninterrupted.json["tokens"]

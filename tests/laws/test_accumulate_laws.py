@@ -1,0 +1,299 @@
+"""The sums against a plain, slow way to take them: lists, loops and Python's own integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import client.accumulate
+from client.accumulate import (
+    EXACT,
+    Accumulator,
+    State,
+    TokenCounts,
+    WideTable,
+    WindowSums,
+    accumulators,
+    add_states,
+    gram_of_counts,
+    window_starts,
+)
+from common.errors import BoundExceeded
+from common.settings import FEATURE_LIMIT, Sampling
+from common.statistics import BOUND, SQUARE, Integers
+from common.tokenizer import Ids, first_tokens
+
+Table = NDArray[np.int16]
+Document = list[int]
+Gram = list[list[int]]
+
+ROWS = 6
+
+
+# The slow way
+
+
+def slow_windows(document: Document, window: int) -> list[Document]:
+    """Windows of one document; a rest shorter than half a window joins its neighbour."""
+    windows = [document[start : start + window] for start in range(0, len(document), window)]
+    if len(windows) > 1 and 2 * len(windows[-1]) < window:
+        rest = windows.pop()
+        windows[-1] = windows[-1] + rest
+    return windows
+
+
+def slow_feature(table: Table, tokens: Document) -> list[int]:
+    """The rounded mean of each column, halves rounding up, and the constant 1."""
+    columns = zip(*([int(value) for value in table[token]] for token in tokens), strict=True)
+    return [(2 * sum(column) + len(tokens)) // (2 * len(tokens)) for column in columns] + [1]
+
+
+def slow_gram(features: Sequence[tuple[int, list[int]]], size: int) -> Gram:
+    """The sum of n φφᵀ over (n, φ)."""
+    gram = [[0] * size for _ in range(size)]
+    for times, feature in features:
+        for row, left in enumerate(feature):
+            for column, right in enumerate(feature):
+                gram[row][column] += times * left * right
+    return gram
+
+
+def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -> Gram:
+    cut = [document[: sampling.max_tokens or None] for document in documents]
+    samples = [
+        (1, slow_feature(table, tokens)) for document in cut for tokens in slow_windows(document, sampling.window)
+    ]
+    return slow_gram(samples, table.shape[1] + 1)
+
+
+# The way under test
+
+
+def in_one_row(documents: Sequence[Document]) -> tuple[Ids, Integers]:
+    ids = np.array([token for document in documents for token in document], dtype=np.int32)
+    return ids, np.array([len(document) for document in documents], dtype=np.int64)
+
+
+def state_of(accumulator: Accumulator, batches: Sequence[Sequence[Document]]) -> State:
+    for batch in batches:
+        accumulator.add(*in_one_row(batch))
+    return accumulator.state()
+
+
+def gram_of(table: Table, sampling: Sampling, documents: Sequence[Document]) -> Gram:
+    accumulator = accumulators(table, sampling)()
+    gram: Gram = accumulator.statistics(state_of(accumulator, [documents])).gram.tolist()
+    return gram
+
+
+def tables(rows: int = ROWS) -> st.SearchStrategy[Table]:
+    """Small tables whose values reach the public bound on both sides."""
+    value = st.integers(-FEATURE_LIMIT, FEATURE_LIMIT) | st.sampled_from([-FEATURE_LIMIT, FEATURE_LIMIT, 0, 1, -1])
+
+    def filled(width: int) -> st.SearchStrategy[Table]:
+        row = st.lists(value, min_size=width, max_size=width)
+        return st.lists(row, min_size=rows, max_size=rows).map(lambda values: np.array(values, dtype=np.int16))
+
+    return st.integers(1, 4).flatmap(filled)
+
+
+def corpora() -> st.SearchStrategy[list[Document]]:
+    """Documents, some of them without a token."""
+    return st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=8)
+
+
+windows = st.integers(1, 12)
+samplings = st.builds(Sampling, window=windows, max_tokens=st.integers(0, 30))
+
+
+@given(lengths=st.lists(st.integers(0, 100), max_size=12), window=st.integers(1, 30))
+def test_windows_begin_where_a_slow_count_says(lengths: list[int], window: int) -> None:
+    """Every window lies in one document and they follow each other without a gap; short rests join a neighbour."""
+    expected, first = [], 0
+    for length in lengths:
+        for tokens in slow_windows([0] * length, window):
+            expected.append(first)
+            first += len(tokens)
+    assert window_starts(np.array(lengths, dtype=np.int64), window).tolist() == expected
+
+
+@given(length=st.integers(1, 400), window=st.integers(1, 50))
+def test_no_window_is_shorter_than_half_or_longer_than_one_and_a_half(length: int, window: int) -> None:
+    """Samples weigh about the same: only a document shorter than half a window makes a shorter one."""
+    starts = window_starts(np.array([length]), window).tolist()
+    sizes = [right - left for left, right in zip(starts, [*starts[1:], length], strict=True)]
+    assert sum(sizes) == length
+    assert all(size < 1.5 * window for size in sizes)
+    assert all(size >= window / 2 for size in sizes) or sizes == [length]
+
+
+@given(table=tables(), documents=corpora(), window=windows)
+def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
+    table: Table, documents: list[Document], window: int
+) -> None:
+    """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too."""
+    ids, lengths = in_one_row(documents)
+    means = WideTable(table).window_means(ids, window_starts(lengths, window)).tolist()
+    expected = [slow_feature(table, tokens)[:-1] for document in documents for tokens in slow_windows(document, window)]
+    assert means == expected
+
+
+@pytest.mark.parametrize("value", [FEATURE_LIMIT, -FEATURE_LIMIT, FEATURE_LIMIT - 1])
+def test_the_largest_window_of_the_largest_values_does_not_overflow(value: int) -> None:
+    """A window of 98,303 tokens, the most there can be, has the mean of its tokens."""
+    table = np.array([[value]], dtype=np.int16)
+    ids = np.zeros(65536 + 32767, dtype=np.int32)
+    starts = window_starts(np.array([len(ids)]), 65536)
+    assert WideTable(table).window_means(ids, starts).tolist() == [[value]]
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings)
+def test_gram_is_the_sum_of_outer_products(table: Table, documents: list[Document], sampling: Sampling) -> None:
+    """Bit for bit what Python's own integers give, with and without a limit of tokens."""
+    assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings)
+def test_mass_is_the_number_of_windows_and_cross_the_sum_of_samples(
+    table: Table, documents: list[Document], sampling: Sampling
+) -> None:
+    """The constant feature counts the samples, and its column is the domain's own."""
+    accumulator = accumulators(table, sampling)()
+    statistics = accumulator.statistics(state_of(accumulator, [documents]))
+    cut = [document[: sampling.max_tokens or None] for document in documents]
+    assert statistics.mass == sum(len(slow_windows(document, sampling.window)) for document in cut)
+    assert statistics.cross.tolist() == [[row[-1]] for row in slow_sums(table, documents, sampling)]
+
+
+@given(table=tables(), documents=corpora(), limit=st.integers(0, 30))
+def test_counting_tokens_equals_windows_of_one(table: Table, documents: list[Document], limit: int) -> None:
+    """The shortcut of w = 1 takes the same sums as the general way and as the slow one."""
+    sampling = Sampling(window=1, max_tokens=limit)
+    counting, summing = TokenCounts(table, sampling), WindowSums(WideTable(table), sampling)
+    counted = counting.statistics(state_of(counting, [documents]))
+    summed = summing.statistics(state_of(summing, [documents]))
+    assert counted.equals(summed)
+    assert counted.gram.tolist() == slow_sums(table, documents, sampling)
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings, data=st.data())
+def test_dividing_documents_over_batches_and_threads_leaves_the_sums_unchanged(
+    table: Table, documents: list[Document], sampling: Sampling, data: st.DataObject
+) -> None:
+    """Any order, any batches, any number of accumulators: the added states are, bit for bit, the state of the whole."""
+    new = accumulators(table, sampling)
+    shuffled = data.draw(st.permutations(documents))
+    seats = [data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) for _ in shuffled]
+    workers = [
+        [
+            [document for document, seat in zip(shuffled, seats, strict=True) if seat == (worker, batch)]
+            for batch in range(3)
+        ]
+        for worker in range(3)
+    ]
+    divided = reduce(add_states, (state_of(new(), batches) for batches in workers))
+    whole = state_of(new(), [documents])
+    assert {name: value.tolist() for name, value in divided.items()} == {
+        name: value.tolist() for name, value in whole.items()
+    }
+    assert all(value.dtype == np.int64 for value in divided.values())
+
+
+@given(documents=corpora(), limit=st.integers(1, 50))
+def test_a_limit_keeps_the_first_tokens_of_each_document(documents: list[Document], limit: int) -> None:
+    """What is cut off is the end of a document and never its neighbour's beginning."""
+    ids, lengths = first_tokens(*in_one_row(documents), limit)
+    assert ids.tolist() == [token for document in documents for token in document[:limit]]
+    assert lengths.tolist() == [min(len(document), limit) for document in documents]
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_documents_without_tokens_add_nothing(window: int) -> None:
+    """Neither a batch of empty documents nor a batch of none changes the sums."""
+    table = np.array([[3, -5], [7, 11]], dtype=np.int16)
+    new = accumulators(table, Sampling(window))
+    plain = state_of(new(), [[[0, 1, 1]]])
+    among_empty = state_of(new(), [[[], []], [], [[], [0, 1, 1], []]])
+    assert {name: value.tolist() for name, value in among_empty.items()} == {
+        name: value.tolist() for name, value in plain.items()
+    }
+    assert any(value.any() for value in plain.values())
+
+
+def test_asking_for_the_state_does_not_end_the_sums() -> None:
+    """A part may be looked at while work goes on: what comes later is added to it."""
+    table = np.array([[3, -5], [7, 11]], dtype=np.int16)
+    sums = WindowSums(WideTable(table), Sampling(2))
+    halves = [state_of(sums, [[[0, 1]]]), state_of(sums, [[[1, 1, 0, 0]]])]
+    assert halves[0]["gram"][-1] == 1
+    assert halves[1]["gram"][-1] == 3
+
+
+def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
+    """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
+    odd = FEATURE_LIMIT - 1
+    sums = WindowSums(WideTable(np.array([[odd]], dtype=np.int16)), Sampling(1))
+    sums._gram[0, 0] = EXACT - SQUARE  # as if almost all the samples that fit had been summed
+    sums._pending = EXACT // SQUARE - 1
+    sums.add(*in_one_row([[0, 0, 0]]))
+    assert int(sums.state()["gram"][0]) == EXACT - SQUARE + 3 * odd**2
+    assert float(EXACT - SQUARE) + 3 * odd**2 != EXACT - SQUARE + 3 * odd**2, "the example would show a lost unit"
+
+
+def test_sums_in_floats_never_reach_the_limit() -> None:
+    """However long the work lasts, no more samples are pending than float64 holds exactly."""
+    sums = WindowSums(WideTable(np.array([[FEATURE_LIMIT]], dtype=np.int16)), Sampling(1))
+    for pending in (EXACT // SQUARE - 4, EXACT // SQUARE - 3, EXACT // SQUARE - 2):
+        sums._pending = pending
+        sums.add(*in_one_row([[0, 0, 0]]))
+        assert sums._pending * SQUARE < EXACT
+        assert sums._pending in (3, pending + 3)
+
+
+@given(table=tables(4), counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
+def test_the_gram_of_counts_is_exact_for_huge_counts(table: Table, counts: list[int]) -> None:
+    """Billions of tokens give the same integers as Python's own."""
+    features = [(times, [*map(int, row), 1]) for times, row in zip(counts, table, strict=True)]
+    expected = slow_gram(features, table.shape[1] + 1)
+    assert gram_of_counts(table, np.array(counts, dtype=np.int64)).tolist() == expected
+
+
+def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> None:
+    """One token fewer than the bound is summed to the unit; at the bound the sums are refused, not clipped."""
+    table = np.array([[FEATURE_LIMIT, -FEATURE_LIMIT], [FEATURE_LIMIT - 1, 1]], dtype=np.int16)
+    most = BOUND // SQUARE - 1
+    counts = [most - 12345, 12345]
+    expected = slow_gram([(counts[0], [4096, -4096, 1]), (counts[1], [4095, 1, 1])], 3)
+    assert gram_of_counts(table, np.array(counts)).tolist() == expected
+    with pytest.raises(BoundExceeded, match="could overflow"):
+        gram_of_counts(table, np.array([most, 1]))
+
+
+@pytest.mark.parametrize("block_bytes", [64 << 20, 1 << 16])
+def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
+    block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
+    monkeypatch.setattr(client.accumulate, "BLOCK_BYTES", block_bytes)
+    values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
+    values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show
+    counts = np.where(np.arange(20_000) % 3, 65_535, 65_536)
+    features = [(int(times), [*map(int, row), 1]) for times, row in zip(counts, values, strict=True)]
+    expected = slow_gram(features, 4)
+    assert expected[0][0] > 2 * EXACT
+    assert gram_of_counts(values.astype(np.int16), counts).tolist() == expected
+
+
+def test_windows_beyond_the_bound_are_refused() -> None:
+    """A state that could overflow has no statistics."""
+    sums = WindowSums(WideTable(np.array([[1]], dtype=np.int16)), Sampling(2))
+    most = BOUND // SQUARE - 1
+    assert sums.statistics({"gram": np.array([most, most, most])}).mass == most
+    with pytest.raises(BoundExceeded, match="could overflow"):
+        sums.statistics({"gram": np.array([most, most, most + 1])})

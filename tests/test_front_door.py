@@ -1,0 +1,104 @@
+"""What users import, and what importing it costs: a routed prompt needs none of the heavy packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ridgeway
+from tests.commands import Workshop, workshop
+
+HEAVY = ("torch", "flwr", "transformers", "scipy", "pyarrow", "gguf", "huggingface_hub", "zstandard")
+
+LIBRARY = """
+import ridgeway
+router = ridgeway.Router.load(RELEASE)
+said = [router.route("abcdefgh").domain, router.explain("0123").decision.domain, router.route_many(["nopq"])[0].domain]
+"""
+COMMAND = """
+import contextlib, io, ridgeway
+said = []
+for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"]):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        ridgeway.main(["route", RELEASE, *words])
+    said.append(shown.getvalue())
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return workshop(tmp_path_factory.mktemp("workshop"))
+
+
+def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[str], set[str]]:
+    """What the code said, and every module that it had imported in the end."""
+    report = "import json, sys; print(json.dumps([said, sorted(sys.modules)]))"
+    script = f"RELEASE = {str(release)!r}\n{code}\n{report}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=shop.environment(), capture_output=True, text=True, check=True
+    )
+    said, modules = json.loads(done.stdout.splitlines()[-1])
+    return said, {name.partition(".")[0] for name in modules}
+
+
+def test_the_exported_names_are_pinned() -> None:
+    """A name that appears or goes is a change of the interface, and is made on purpose."""
+    assert sorted(ridgeway.__all__) == [
+        "Decision",
+        "Explanation",
+        "RidgewayError",
+        "Router",
+        "TokenWeight",
+        "__version__",
+        "main",
+    ]
+    assert all(hasattr(ridgeway, name) for name in ridgeway.__all__)
+
+
+def test_the_public_names_of_a_router_are_pinned() -> None:
+    """What applications call."""
+    public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
+    assert public == {"explain", "load", "route", "route_many", "with_confidence", "with_selector", "without"}
+    assert ridgeway.Decision._fields == ("domain", "confidence", "scores", "abstained", "best", "tokens")
+    assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "tokens")
+    assert ridgeway.TokenWeight._fields == ("text", "domain", "weight")
+
+
+def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
+    """An application that loads a release and routes needs neither torch nor Flower nor the holder's packages."""
+    said, modules = in_a_new_process(LIBRARY, shop / "release", shop)
+    assert said == ["law", "code", "medicine"]
+    assert modules.isdisjoint(HEAVY)
+    assert {"numpy", "tokenizers", "safetensors"} <= modules
+
+
+def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
+    """Nor does the command line, though it knows the holder's and the operator's commands."""
+    said, modules = in_a_new_process(COMMAND, shop / "release", shop)
+    assert [text.split()[0] for text in said[:2]] == ["law", "code"]
+    assert json.loads(said[2])["domain"] == "medicine"
+    assert modules.isdisjoint(HEAVY)
+    assert {"typer", "client", "coordinator"} <= modules
+
+
+def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
+    """Not a folder is made, and the packages of the command line are left alone."""
+    home = shop.folder / "untouched"
+    folders = f"import os; os.environ['RIDGEWAY_CACHE'] = os.environ['RIDGEWAY_CONFIG'] = {str(home)!r}"
+    code = f"{folders}\nimport ridgeway\nsaid = []"
+    _, modules = in_a_new_process(code, shop / "release", shop)
+    assert not home.exists()
+    assert modules.isdisjoint((*HEAVY, "typer", "rich"))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """Written twice, and held equal here."""
+    import tomllib
+
+    project = tomllib.loads((Path(ridgeway.__file__).parent / "pyproject.toml").read_text())
+    assert ridgeway.__version__ == project["project"]["version"]
