@@ -31,6 +31,7 @@ from common.statistics_file import Prepared, check_domain_name
 
 BATCH_CHARACTERS = 1 << 18
 BATCH_DOCUMENTS = 1024
+SKIMMED_DOCUMENTS = 1024
 PART_SECONDS = 20.0
 ACCUMULATOR_BYTES = 512 << 20
 
@@ -197,7 +198,7 @@ class _Run:
             place += 1
             if place <= first:  # an earlier part covers it
                 counted = copy.copy(met)
-                if place % BATCH_DOCUMENTS == 0 and self._watch.stopped():
+                if place % SKIMMED_DOCUMENTS == 0 and self._watch.stopped():
                     self._keep()
                 continue
             met.documents += 1
