@@ -5,7 +5,6 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ from common.cli import Fields, Json
 from common.errors import InputError
 from common.settings import Preset, preset
 from common.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
+from common.threads import cores
 
 if TYPE_CHECKING:
     from client.prepare import Job, Outcome
@@ -43,13 +43,8 @@ def _job(roots: list[Path], domain: str, chosen: Preset, holdout: float | None, 
         sampling=chosen.sampling,
         holdout=chosen.holdout if holdout is None else holdout,
         text_fields=field_names(text_field),
-        threads=threads or _cores(),
+        threads=threads or cores(),
     )
-
-
-def _cores() -> int:
-    """The cores this process may use, where the system tells, else all there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @app.command()

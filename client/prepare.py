@@ -8,12 +8,10 @@ Knows corpus, encoder and accumulators. Knows nothing of the coordinator.
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -28,6 +26,7 @@ from common.encoder import Encoder
 from common.errors import CorpusError, InputError
 from common.settings import Sampling
 from common.statistics_file import Prepared, check_domain_name
+from common.threads import serial_tokenizers
 
 BATCH_CHARACTERS = 1 << 18
 BATCH_DOCUMENTS = 1024
@@ -179,7 +178,11 @@ class _Run:
         if not todo:
             return []
         self._refill()
-        with one_thread_each(), ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool:
+        with (
+            serial_tokenizers(),
+            threadpool_limits(1),
+            ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool,
+        ):
             try:
                 for stamp, source, first in todo:
                     self._sum_file(pool, stamp, source, first)
@@ -266,19 +269,3 @@ class _Run:
         for accumulator in self._all:
             self._idle.put(accumulator)
         self._kept_at = time.monotonic()
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Parallelism comes from our own threads: BLAS and the tokenizer are held to one thread a call."""
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

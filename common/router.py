@@ -20,9 +20,11 @@ from common.compiled import CompiledTable
 from common.errors import InputError
 from common.selectors import most_certain, tally
 from common.settings import Selector
+from common.threads import cores, serial_tokenizers
 from common.tokenizer import Ids, Tokenizer
 
-CHUNK = 256
+CHUNK = 128
+MOST_THREADS = 16
 
 
 class Decision(NamedTuple):
@@ -165,13 +167,15 @@ class Router:
         return next(self._decisions(ids, np.array([len(ids)])))
 
     def route_many(self, prompts: Sequence[str]) -> list[Decision]:
-        """Where each of many prompts should go. While one part is decided, the next ones are tokenised."""
+        """Where each of many prompts should go, in parallel."""
         parts = [prompts[start : start + CHUNK] for start in range(0, len(prompts), CHUNK)]
         if len(parts) < 2:
-            return [decision for part in parts for decision in self._decisions(*self.tokenizer.encode_many(part))]
-        with ThreadPoolExecutor(2, thread_name_prefix="tokenise") as ahead:
-            encoded = ahead.map(self.tokenizer.encode_many, parts)
-            return [decision for ids, lengths in encoded for decision in self._decisions(ids, lengths)]
+            return [decision for part in parts for decision in self._decide_all(part)]
+        with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MOST_THREADS), "route") as pool:
+            return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
+
+    def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
+        return list(self._decisions(*self.tokenizer.encode_many(prompts)))
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
