@@ -7,6 +7,7 @@ Knows numpy and scipy. Knows nothing of files or text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from common.settings import Sampling
 from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked
@@ -25,7 +27,8 @@ EXACT = 1 << 53
 """Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
 
 DIGIT = 1 << 16
-BLOCK_BYTES = 64 << 20
+BLOCK_ROWS = EXACT // SQUARE // DIGIT
+BLOCK_BYTES = 32 << 20
 COLUMN_BLOCKS = 8
 
 
@@ -38,7 +41,7 @@ class Accumulator(Protocol):
     def state(self) -> State:
         """The sums so far."""
 
-    def statistics(self, state: State) -> Statistics:
+    def statistics(self, state: State, threads: int = 1) -> Statistics:
         """What a state means. Raises BoundExceeded if it could overflow."""
 
 
@@ -116,7 +119,7 @@ class WindowSums:
         self._flush()
         return {"gram": self._total[np.triu_indices(self._features)]}
 
-    def statistics(self, state: State) -> Statistics:
+    def statistics(self, state: State, threads: int = 1) -> Statistics:
         check_bound(int(state["gram"][-1]), 1)
         return single_domain(unpacked(state["gram"], np.zeros((self._features, 1), dtype=np.int64)).gram)
 
@@ -136,42 +139,36 @@ class TokenCounts:
     def state(self) -> State:
         return {"counts": self._counts.copy()}
 
-    def statistics(self, state: State) -> Statistics:
-        return single_domain(gram_of_counts(self._table, state["counts"]))
+    def statistics(self, state: State, threads: int = 1) -> Statistics:
+        return single_domain(gram_of_counts(self._table, state["counts"], threads))
 
 
-def gram_of_counts(table: NDArray[np.int16], counts: Integers) -> Integers:
+def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
     check_bound(int(counts.sum()), 1)
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
-    rows = max(1, BLOCK_BYTES // (8 * features))
+    rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * features)))  # so few, each below DIGIT, stay below 2⁵³
     weight = 1
-    while counts.any():
-        counts, digits = np.divmod(counts, DIGIT)
-        used = np.flatnonzero(digits)
-        for block in _exact_blocks(used, digits):
-            gram += weight * _weighted_gram(table, block, digits, rows)
-        weight *= DIGIT
+    with threadpool_limits(1), ThreadPoolExecutor(threads, "gram") as pool:
+        while counts.any():
+            counts, digits = np.divmod(counts, DIGIT)
+            used = np.flatnonzero(digits)
+            blocks = [used[start : start + rows] for start in range(0, len(used), rows)]
+            for part in pool.map(lambda block, digits=digits: _weighted_gram(table[block], digits[block]), blocks):
+                gram += weight * part
+            weight *= DIGIT
     return np.triu(gram) + np.triu(gram, 1).T
 
 
-def _exact_blocks(used: NDArray[np.intp], digits: Integers) -> list[NDArray[np.intp]]:
-    """The used rows in stretches whose sums of squares stay below 2⁵³."""
-    before = np.cumsum(digits[used]) // (EXACT // SQUARE - DIGIT)
-    return np.split(used, np.flatnonzero(np.diff(before)) + 1) if len(used) else []
-
-
-def _weighted_gram(table: NDArray[np.int16], chosen: NDArray[np.intp], digits: Integers, rows: int) -> Integers:
-    """The upper triangle of Σ n φφᵀ over the chosen rows, in column blocks that skip most of the lower half."""
-    features = table.shape[1] + 1
+def _weighted_gram(rows: NDArray[np.int16], weights: Integers) -> Integers:
+    """The upper triangle of Σ n φφᵀ over some rows, in column blocks that skip most of the lower half."""
+    features = rows.shape[1] + 1
+    samples = np.ones((len(rows), features))
+    samples[:, :-1] = rows
+    scaled = samples * weights[:, None]
     gram = np.zeros((features, features))
     edges = np.linspace(0, features, COLUMN_BLOCKS + 1).astype(int).tolist()
-    for start in range(0, len(chosen), rows):
-        block = chosen[start : start + rows]
-        samples = np.ones((len(block), features))
-        samples[:, :-1] = table[block]
-        scaled = samples * digits[block][:, None]
-        for left, right in pairwise(edges):
-            gram[:right, left:right] += scaled[:, :right].T @ samples[:, left:right]
+    for left, right in pairwise(edges):
+        gram[:right, left:right] = scaled[:, :right].T @ samples[:, left:right]
     return gram.astype(np.int64)

@@ -98,8 +98,7 @@ def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None,
     for part in parts:
         counters.add(part.counters)
     _must_hold_text(job, counters, len(sources), skipped)
-    with threadpool_limits(job.threads):
-        statistics = run.new().statistics(reduce(add_states, (part.state for part in parts)))
+    statistics = run.new().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
     prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics)
     seconds = time.monotonic() - started
     return Outcome(prepared, counters, len(sources), len(todo), skipped, run.bytes_read, seconds)

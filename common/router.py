@@ -228,7 +228,7 @@ class Router:
         odds = [exp((point - most) * sharpness) for point in points]
         confidence = 1.0 / sum(odds)
         best = self.domains[winner]
-        scores = dict(zip(self.domains, [odd * confidence for odd in odds], strict=True))
+        scores = {name: odd * confidence for name, odd in zip(self.domains, odds)}  # noqa: B905
         if confidence < self._threshold:
             return Decision(self._fallback or best, confidence, scores, True, best, tokens)
         return Decision(best, confidence, scores, False, best, tokens)

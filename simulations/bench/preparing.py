@@ -38,8 +38,7 @@ def bench_prepare(encoder: Encoder, text: BenchText, work: Path) -> list[Result]
     def ours(window: int) -> None:
         cache = work / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        roots = tuple(text.train(domain) for domain in text.domains)
-        job = Job(roots, "bench", Sampling(window=window), 0.0, ("text",), THREADS)
+        job = Job(text.files, "bench", Sampling(window=window), 0.0, ("text",), THREADS)
         prepare(job, encoder, cache)
 
     one, many, *bare = seconds_in_turns(lambda: ours(1), lambda: ours(64), own_threads, library_threads, rounds=3)

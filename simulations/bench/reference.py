@@ -49,8 +49,7 @@ def _ours(table: NDArray[np.int16], window: int, ids: Ids, lengths: Integers) ->
     workers = [new() for _ in range(THREADS)]
     with threadpool_limits(1), ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(_sum, workers, *zip(*_shares(ids, lengths), strict=True)))
-    with threadpool_limits(THREADS):
-        workers[0].statistics(add_states(*(worker.state() for worker in workers)))
+    workers[0].statistics(add_states(*(worker.state() for worker in workers)), THREADS)
 
 
 def _sum(worker: Accumulator, share: list[tuple[Ids, Integers]]) -> None:

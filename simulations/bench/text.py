@@ -11,14 +11,15 @@ from pathlib import Path
 
 from simulations import corpora
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data" / "reasoning"
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchText:
-    """train: files to prepare; prompts: test texts to route; name: what to call it in the results."""
+    """files: all there is to prepare; folder and domains: those that prompts are routed over."""
 
     name: str
+    files: tuple[Path, ...]
     folder: Path
     domains: tuple[str, ...]
 
@@ -27,7 +28,7 @@ class BenchText:
 
     @property
     def documents(self) -> list[str]:
-        return [text for domain in self.domains for text in _texts(self.train(domain))]
+        return [text for path in self.files for text in _texts(path)]
 
     @property
     def prompts(self) -> list[str]:
@@ -35,12 +36,13 @@ class BenchText:
 
 
 def bench_text(work: Path) -> BenchText:
-    folder, name = BESIDE, "reasoning"
+    folder, name = BESIDE / "reasoning", "the corpora beside the project"
     if not folder.is_dir():
-        folder, name = work / "data", "built-in corpora"
+        folder, name = work / "data" / "built-in", "the built-in corpora"
         corpora.write(corpora.builtin(), folder)
+    files = sorted(folder.parent.glob("*/*.train.jsonl"))
     domains = sorted(path.name.removesuffix(".train.jsonl") for path in folder.glob("*.train.jsonl"))
-    return BenchText(name, folder, tuple(domains))
+    return BenchText(name, tuple(files), folder, tuple(domains))
 
 
 def _texts(path: Path) -> list[str]:
