@@ -39,6 +39,6 @@ def main(arguments: list[str] | None = None) -> None:
     app.add_typer(client.cli.app, name="client")
     app.add_typer(coordinator.cli.app, name="coordinator")
     app.add_typer(common.cli.encoder, name="encoder")
-    app.command(context_settings={"ignore_unknown_options": True})(common.cli.route)  # a prompt may begin with a dash
+    app.command()(common.cli.route)
     app.command()(common.cli.evaluate)
     sys.exit(run(typer.main.get_command(app), arguments))

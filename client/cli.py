@@ -13,6 +13,7 @@ import typer
 
 from common.cli import Fields, Json
 from common.errors import InputError
+from common.files import check_output
 from common.settings import Preset, preset
 from common.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
 from common.threads import cores
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
 
 app = command_group("The domain holder's side: private files to sums that may leave.")
 
+COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
+
 Corpus = Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Files and folders with the domain's text.")]
 Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
 PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
-Window = Annotated[int | None, typer.Option(help="Tokens per sample.  [default: the preset's]")]
+Window = Annotated[int | None, typer.Option(help="Tokens per sample. (default: the preset's)")]
 MaxTokens = Annotated[
-    int | None, typer.Option(help="Cut documents after so many tokens; 0: never.  [default: the preset's]")
+    int | None, typer.Option(help="Cut documents after so many tokens; 0: never. (default: the preset's)")
 ]
-Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation.  [default: the preset's]")]
+Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation. (default: the preset's)")]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
 
 
@@ -45,6 +48,15 @@ def _job(roots: list[Path], domain: str, chosen: Preset, holdout: float | None, 
         text_fields=field_names(text_field),
         threads=threads or cores(),
     )
+
+
+def _check_output(out: Path, roots: list[Path]) -> None:
+    """Raise before any work if the output cannot be written, or would destroy a file of the corpus."""
+    from client.corpus import find_sources
+
+    check_output(out)
+    if out.exists() and any(out.samefile(source.path) for source in find_sources(roots)[0]):
+        raise InputError(f"{out} is part of the corpus and would be overwritten; name another place to write to")
 
 
 @app.command()
@@ -75,15 +87,13 @@ def prepare(
     given = {"window": window, "max_tokens": max_tokens}
     sampling = replace(chosen.sampling, **{name: value for name, value in given.items() if value is not None})
     job = _job(corpus, domain, replace(chosen, sampling=sampling), holdout, text_field, threads)
-    if out.is_dir():
-        raise InputError(f"{out} is a folder; name the statistics file to write")
+    _check_output(out, corpus)
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
             outcome = sum_up(job, find_encoder(encoder), cache_folder(), Watch(progress, stopped), fresh=fresh)
         except Interrupted:
-            raise KeyboardInterrupt(
-                "interrupted; what was summed is kept, and the same command goes on from there"
-            ) from None
+            again = "the same command without --fresh" if fresh else "the same command"
+            raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
     save_prepared(outcome.prepared, out)
     _report(outcome, out, json)
 
@@ -122,6 +132,7 @@ def _report(outcome: Outcome, out: Path, json: bool) -> None:
 def held_out(
     corpus: Corpus,
     out: Annotated[Path, typer.Option(help="Where to write them: DOMAIN.test.jsonl, readable by you alone.")],
+    preset_name: PresetName = "default",
     holdout: Holdout = None,
     text_field: Fields = "text",
     json: Json = False,
@@ -134,15 +145,14 @@ def held_out(
     from client.prepare import Watch, held_out_documents
     from common.files import whole_file
 
-    job = _job(corpus, "held-out", preset("default"), holdout, text_field, 1)
+    _check_output(out, corpus)
+    job = _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1)
     counters = Counters()
-    with progress_bar("held-out") as progress:
-        texts = held_out_documents(job, counters, Watch(progress))
+    with stop_on_signal() as stopped, progress_bar("held-out") as progress:
+        texts = held_out_documents(job, counters, Watch(progress, stopped))
         first = next(texts, None)
         if first is None:
-            raise InputError(
-                f"none of the {counters.documents:,} documents falls into the held-out share {job.holdout:g}"
-            )
+            raise InputError(f"none of the {counters.documents:,} documents is held out at a share of {job.holdout:g}")
         with whole_file(out, private=True) as file:
             for text in chain((first,), texts):
                 file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
@@ -191,7 +201,7 @@ def inspect(
         "largest": "of them, in absolute value",
         "bytes": "of the file",
         "digest": "of the sums and their terms",
-        "text": "no text, token ids, counts of tokens, file names or paths",
+        "text": "no text, token ids, file names or paths" + ("" if prepared.sampling.window > 1 else COUNTS_FOLLOW),
     }
     rows = [
         [name, f"{value:,}" if isinstance(value, int) else str(value), words[name]] for name, value in facts.items()

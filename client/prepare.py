@@ -113,6 +113,8 @@ def held_out_documents(job: Job, counters: Counters, watch: Watch | None = None)
         position = Position()
         for text in documents(source, job.text_fields, counters, position):
             counters.documents += 1
+            if watch.stopped():
+                raise Interrupted("interrupted; nothing was written")
             if is_held_out(text, job.holdout):
                 counters.held_out += 1
                 yield text
@@ -145,10 +147,10 @@ def _must_hold_text(job: Job, counters: Counters, files: int, skipped: int) -> N
     if not files:
         raise CorpusError(f"{names} has no file that can be read; {skipped} were passed over")
     if not counters.documents:
-        raise CorpusError(f"{names} holds no text: {files} files, {counters.empty} empty documents")
+        raise CorpusError(f"{names} holds no text; files: {files}, empty documents: {counters.empty}")
     if counters.documents == counters.held_out:
         raise CorpusError(
-            f"all {counters.documents} documents of {names} fall into the held-out share; add text, or --holdout 0"
+            f"all documents of {names} ({counters.documents}) fall into the held-out share; add text, or --holdout 0"
         )
     if not counters.tokens:
         raise CorpusError(f"{names} holds no tokens: its documents are made of special tokens alone")

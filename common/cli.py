@@ -44,7 +44,11 @@ def route(
     fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
     key: Key = None,
 ) -> None:
-    """Route a prompt to the expert it belongs to."""
+    """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
+
+    With - as the prompt, prompts are read from standard input, one a line, and each is answered by one line: the domain
+    and the confidence, or a JSON object with --json or --explain. Before a prompt that begins with a dash, write --.
+    """
     from common.router import Router
 
     router = Router.load(release, key=key)
@@ -54,6 +58,8 @@ def route(
     if prompt != "-":
         _show_one(router, prompt, explain, json)
     else:
+        if sys.stdin is None:
+            raise InputError("standard input is closed, so no prompts can be read from it")
         _show_many(router, _arriving_lines(cast(BufferedReader, sys.stdin.buffer)), explain, json)
 
 
@@ -167,7 +173,10 @@ def evaluate(
     json: Json = False,
     key: Key = None,
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix."""
+    """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix.
+
+    DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
+    """
     from dataclasses import replace
 
     from common.evaluation import evaluate as measure

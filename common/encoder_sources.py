@@ -267,6 +267,7 @@ def _file_on_hub(repo: str) -> Callable[[str], Path | None]:
 
 def _download(repo: str, file: str) -> Path:
     hub = _import("huggingface_hub", "client")
+    hub.utils.logging.set_verbosity_error()  # its retries are not the user's concern; the outcome is
     try:
         return Path(hub.hf_hub_download(repo, file))
     except hub.errors.LocalEntryNotFoundError as error:  # asked for offline, or no network

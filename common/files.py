@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from common.errors import InputError
+
 
 def canonical_json(value: Any) -> bytes:
     """The one way a value is written when it is hashed or signed."""
@@ -35,6 +37,16 @@ def sha256(*parts: bytes | memoryview) -> str:
 def sha256_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_output(path: Path) -> None:
+    """Raise unless a file may be written here: over nothing or over an ordinary file."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file to write")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is not an ordinary file; name another place to write to")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise InputError(f"{path.parent} is a file, so nothing can be written below it")
 
 
 def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:

@@ -67,7 +67,7 @@ def save_release(
 
     facts: what the manifest says beyond format, files and signature.
     """
-    refuse_foreign(folder)
+    refuse_foreign(folder, identity.public)
     arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
     files = {ROUTER: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}), TOKENIZER: definition}
     manifest = {
@@ -174,9 +174,19 @@ def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in manifest.items() if name != "signature"}
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raise unless a release may be written here: over nothing, or over an older release."""
+def refuse_foreign(folder: Path, signer: str | None = None) -> None:
+    """Raise unless a release may be written here: over nothing, or over an older release of the same signer."""
     if folder.exists() and not folder.is_dir():
         raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise ReleaseError(f"{folder} is in use by something that is not a release; name an empty or new folder")
+    if (folder / MANIFEST).is_file() and _signer(folder) != signer:
+        raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")
+
+
+def _signer(folder: Path) -> str | None:
+    """Who signed the release in a folder; None if that cannot be told."""
+    try:
+        return str(_parsed(folder / MANIFEST, (folder / MANIFEST).read_bytes())["signature"]["key"])
+    except ReleaseError:
+        return None

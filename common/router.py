@@ -6,7 +6,7 @@ Knows the compiled table, the selectors and a tokenizer. Knows nothing of traini
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import exp
@@ -166,8 +166,11 @@ class Router:
             return self._decide(points, points, len(ids), len(ids))
         return next(self._decisions(ids, np.array([len(ids)])))
 
-    def route_many(self, prompts: Sequence[str]) -> list[Decision]:
+    def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
+        if isinstance(prompts, str):
+            raise InputError("route_many takes a list of prompts; for a single one there is route")
+        prompts = list(prompts)
         parts = [prompts[start : start + CHUNK] for start in range(0, len(prompts), CHUNK)]
         if len(parts) < 2:
             return [decision for part in parts for decision in self._decide_all(part)]

@@ -25,9 +25,7 @@ INTERRUPTED = 130
 
 def command_group(words: str) -> typer.Typer:
     """A group of commands whose help is plain text."""
-    return typer.Typer(
-        no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=words
-    )
+    return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=words)
 
 
 def step(verb: str, subject: str, *figures: str) -> None:
@@ -60,8 +58,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_fro
         grid.add_row(*(Text(cell) for cell in row))
     if title:
         print(title)
-    width = None if sys.stdout.isatty() else 200
-    Console(file=sys.stdout, width=width, highlight=False).print(grid)
+    console = Console(file=sys.stdout, highlight=False)
+    console.width = max(console.width, console.measure(grid).minimum, 200 if not sys.stdout.isatty() else 0)
+    console.print(grid, no_wrap=True, crop=False)
 
 
 @contextmanager
@@ -125,6 +124,8 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _fail(_system(error), BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return _fail(_missing(error), BAD_INPUT)
     except MemoryError:
         return _fail("memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT)
 
@@ -132,6 +133,10 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"ridgeway: {sentence}", file=sys.stderr)
     return code
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    return f"this command needs the package {error.name}; install ridgeway[client] or ridgeway[coordinator]"
 
 
 def _usage(error: Any) -> str:

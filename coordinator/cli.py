@@ -25,7 +25,7 @@ app = command_group("The operator's side: statistics to signed releases.")
 KeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--key-file", help="The coordinator's private key.  [default: in your configuration folder, made on first use]"
+        "--key-file", help="The coordinator's private key. (default: in your configuration folder, made on first use)"
     ),
 ]
 Threshold = Annotated[float, typer.Option(help="Abstain below this confidence; 0: never.")]
@@ -41,10 +41,10 @@ def solve(
     preset_name: Annotated[
         str, typer.Option("--preset", help="default, or paper for the published method.")
     ] = "default",
-    weighting: Annotated[str | None, typer.Option(help="equal or tokens.  [default: the preset's]")] = None,
+    weighting: Annotated[str | None, typer.Option(help="equal or tokens. (default: the preset's)")] = None,
     ridge: Annotated[
         float | None,
-        typer.Option(help="λ, relative to the mean diagonal unless --ridge-absolute.  [default: the preset's]"),
+        typer.Option(help="λ, relative to the mean diagonal unless --ridge-absolute. (default: the preset's)"),
     ] = None,
     ridge_absolute: Annotated[
         bool | None, typer.Option("--ridge-absolute/--ridge-relative", help="What λ is measured in.")
@@ -52,7 +52,7 @@ def solve(
     normalise_columns: Annotated[
         bool | None, typer.Option("--normalise-columns/--columns-as-solved", help="Divide each column by its norm.")
     ] = None,
-    selector: Annotated[str | None, typer.Option(help="average, entropy or all.  [default: the preset's]")] = None,
+    selector: Annotated[str | None, typer.Option(help="average, entropy or all. (default: the preset's)")] = None,
     k: Annotated[int | None, typer.Option(help="How many tokens vote under the entropy selector.")] = None,
     threshold: Threshold = 0.0,
     fallback: Fallback = None,
@@ -72,7 +72,7 @@ def solve(
     given = {"weighting": weighting, "normalise_columns": normalise_columns}
     ridge_given = {"value": ridge, "relative": None if ridge_absolute is None else not ridge_absolute}
     choices = _choices(preset(preset_name), given, ridge_given, {"name": selector, "k": k}, threshold, fallback)
-    refuse_foreign(out)
+    refuse_foreign(out, _known_key(key_file))
     parts = [load_prepared(path) for path in statistics]
     first = must_agree(parts)
     found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
@@ -122,6 +122,30 @@ def _identity(path: Path | None, *, make: bool) -> Identity:
     identity = create_identity(path)
     step("made", "a new signing key", str(path), f"public key {identity.public}")
     return identity
+
+
+def _known_key(path: Path | None) -> str | None:
+    """The public key that would sign, if there is one already."""
+    from common.files import config_folder
+    from common.identity import load_identity
+
+    default = config_folder() / "coordinator.key"
+    return load_identity(path or default).public if path or default.exists() else None
+
+
+@app.command()
+def key(key_file: KeyFile = None, json: Json = False) -> None:
+    """Print the public key that users of your releases should pin; the private key is made if there is none."""
+    from common.identity import create_identity, load_identity
+
+    if key_file is not None:
+        identity = load_identity(key_file) if key_file.exists() else create_identity(key_file)
+    else:
+        identity = _identity(None, make=True)
+    if json:
+        emit_json({"public_key": identity.public})
+    else:
+        print(identity.public)
 
 
 def _report(published: Published, out: Path, json: bool) -> None:

@@ -82,7 +82,7 @@ def refused_prepare(shop: Workshop, place: Path, *words: str | Path, **options: 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda path: None, r"there is no file or folder nowhere$"),
-    "empty.txt": (Path.touch, r"empty\.txt holds no text: 1 files, 1 empty documents"),
+    "empty.txt": (Path.touch, r"empty\.txt holds no text; files: 1, empty documents: 1"),
     "blank.jsonl": (lambda path: write_jsonl(path, ["", " "]), r"blank\.jsonl holds no text"),
     "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
     "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
@@ -125,7 +125,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
         ("--encoder word2vec", r"there is no encoder 'word2vec'; give smollm2, hf:NAME_OR_DIR or dir:PATH"),
         ("--encoder dir:nowhere", r"nowhere holds no encoder"),
         ("--text-field ,", r"name at least one text field"),
-        ("--out release", r"release is a folder; name the statistics file to write"),
+        ("--out release", r"release is a folder; name the file to write"),
         ("--out out.stats/law.stats", r"out\.stats"),
         ("--color", r"No such option.*--color.*; see ridgeway client prepare --help"),
     ],
@@ -156,7 +156,7 @@ def test_prepare_without_a_domain_or_a_file_is_refused(shop: Workshop, place: Pa
 def test_held_out_text_that_is_not_there_is_refused(shop: Workshop, place: Path, out: str) -> None:
     """No empty test file is written, and no folder is made for it."""
     words = ("client", "held-out", shop / "law.jsonl", "--out", out, "--holdout", "0")
-    assert "none of the 20 documents falls into the held-out share" in refused(shop, place, *words)
+    assert "none of the 20 documents is held out at a share of" in refused(shop, place, *words)
 
 
 # Statistics files

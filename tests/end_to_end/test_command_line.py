@@ -343,7 +343,7 @@ ridgeway evaluate
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
     shown = good(shop.run(*command.split()[1:], "--help"))
-    assert shown.stdout.startswith(f"Usage: {command} ")
+    assert shown.stdout.lstrip().startswith(f"Usage: {command} ")
     assert shown.stderr == ""
 
 
