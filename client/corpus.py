@@ -289,9 +289,10 @@ def _blocks(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
 
 def _csv_texts(lines: Iterable[str], names: Sequence[str], name: str, delimiter: str) -> Iterator[str]:
     csv.field_size_limit(1 << 30)
-    reader = csv.DictReader(lines, delimiter=delimiter, restval="")
-    for record in reader:
-        record.pop(cast(str, None), None)  # cells beyond the header
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)  # a quote that never ends is an error
+    for cells in reader:
+        cells.pop(cast(str, None), None)  # cells beyond the header
+        record = {name: cell or None for name, cell in cells.items()}  # an empty cell is no text
         yield record_text(record, names, f"{name}, line {reader.line_num}")
 
 

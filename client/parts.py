@@ -30,12 +30,14 @@ class Stamp:
     path: str
     size: int
     modified: int
+    changed: int
+    inode: int
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
         resolved = path.parent.resolve() / path.name  # the name says the kind, so a link is not what it points to
         status = resolved.stat()
-        return cls(str(resolved), status.st_size, status.st_mtime_ns)
+        return cls(str(resolved), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     def holds(self) -> bool:
         """Whether the file is still as it was."""

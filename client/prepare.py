@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
@@ -94,6 +94,7 @@ def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None,
     todo = _unread(stamps, kept)
     run = _Run(job, encoder, store, watch or Watch(), sum(stamp.size for stamp in stamps))
     parts = [*kept, *run.sum_all(todo, sum(stamp.size for stamp, _, _ in todo))]
+    _must_be_unchanged(stamps)
     counters = Counters()
     for part in parts:
         counters.add(part.counters)
@@ -140,6 +141,13 @@ def _unread(stamps: dict[Stamp, Source], kept: Sequence[Part]) -> list[tuple[Sta
         for stamp, source in stamps.items()
         if stamp not in reached or not reached[stamp].ends_file
     ]
+
+
+def _must_be_unchanged(stamps: Iterable[Stamp]) -> None:
+    """Sums over a file that changed while it was read belong to no corpus that ever was."""
+    for stamp in stamps:
+        if not stamp.holds():
+            raise CorpusError(f"{stamp.path} changed while it was read; run the same command again")
 
 
 def _must_hold_text(job: Job, counters: Counters, files: int, skipped: int) -> None:

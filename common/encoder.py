@@ -23,6 +23,7 @@ from common.tokenizer import Tokenizer
 
 FORMAT = "ridgeway.encoder"
 VERSION = 1
+FILES = {"encoder.json", "tokenizer.json", "table.safetensors"}
 OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_tokens": "dropped"}
 
 
@@ -100,7 +101,7 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
         "width": encoder.width,
         "fingerprint": encoder.fingerprint,
     }
-    if folder.exists() and any(folder.iterdir()) and not (folder / "encoder.json").is_file():
+    if folder.exists() and {path.name for path in folder.iterdir()} not in (set(), FILES):
         raise EncoderError(f"{folder} is in use by something that is not an encoder; name another folder")
     with whole_folder(folder) as draft:
         (draft / "tokenizer.json").write_bytes(encoder.definition)

@@ -92,9 +92,19 @@ def _cached(source: str, files: list[Path], convert: Callable[[], Encoder]) -> E
         return load_encoder(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))
     except (OSError, ValueError, KeyError, TypeError, RidgewayError):
         encoder = convert()
-    save_encoder(encoder, cache_folder() / "encoders" / encoder.fingerprint)
+    _keep(encoder)
     write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
     return encoder
+
+
+def _keep(encoder: Encoder) -> None:
+    """Put an encoder into the cache, unless another process did so meanwhile."""
+    folder = cache_folder() / "encoders" / encoder.fingerprint
+    try:
+        save_encoder(encoder, folder)
+    except OSError:
+        if load_encoder(folder).fingerprint != encoder.fingerprint:
+            raise
 
 
 # SmolLM2, out of a GGUF file
@@ -256,23 +266,23 @@ def _file_of(folder: Path) -> Callable[[str], Path | None]:
 
 def _file_on_hub(repo: str) -> Callable[[str], Path | None]:
     def fetch(file: str) -> Path | None:
-        hub = _import("huggingface_hub", "client")
+        errors = _import("huggingface_hub.errors", "client")
         try:
             return _download(repo, file)
-        except hub.errors.EntryNotFoundError:
+        except errors.EntryNotFoundError:
             return None
 
     return fetch
 
 
 def _download(repo: str, file: str) -> Path:
-    hub = _import("huggingface_hub", "client")
-    hub.utils.logging.set_verbosity_error()  # its retries are not the user's concern; the outcome is
+    hub, errors = _import("huggingface_hub", "client"), _import("huggingface_hub.errors", "client")
+    _import("huggingface_hub.utils.logging", "client").set_verbosity_error()  # its retries are not the user's concern
     try:
         return Path(hub.hf_hub_download(repo, file))
-    except hub.errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
+    except errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
         raise EncoderError(f"{repo} is not on this machine and the model hub cannot be reached") from error
-    except hub.errors.EntryNotFoundError:
+    except errors.EntryNotFoundError:
         raise
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

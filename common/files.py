@@ -75,7 +75,10 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Fill the yielded folder; it takes the place of `path` in one step if the block ends well, else it vanishes."""
+    """Fill the yielded folder; it takes the place of `path` whole if the block ends well, else it vanishes.
+
+    An older folder there is moved aside just before, and stands beside as `.NAME.old.*` if power fails in between.
+    """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))

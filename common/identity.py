@@ -6,6 +6,7 @@ Knows the cryptography package. A private key is never printed.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from common.errors import IdentityError
-from common.files import write_whole
 
 DIGITS = re.compile("[0-9a-fA-F]{64}")
 SMALL_DIGITS = re.compile("[0-9a-f]*")
@@ -49,11 +49,15 @@ class Identity:
 
 def create_identity(path: Path) -> Identity:
     """Make a new key file that only its owner can read; an existing one is never overwritten."""
-    if path.exists():
-        raise IdentityError(f"{path} exists already; a key is never overwritten")
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_whole(path, pem, private=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise IdentityError(f"{path} exists already; a key is never overwritten") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(pem)
     return Identity(key)
 
 

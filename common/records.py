@@ -68,7 +68,7 @@ def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) 
         raise InputError(f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has {', '.join(there) or 'no test files'}")
     if unknown:
         raise InputError(f"{folder} has {unknown[0]}{TEST_SUFFIX}, but the release knows only {', '.join(domains)}")
-    texts = {name: _read(there[name], fields) for name in domains}
+    texts = {name: [text for text in _read(there[name], fields) if text.strip()] for name in domains}
     for name, found in texts.items():
         if not found:
             raise InputError(f"{there[name]} holds no text")

@@ -178,7 +178,7 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     """Raise unless a release may be written here: over nothing, or over an older release of the same signer."""
     if folder.exists() and not folder.is_dir():
         raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    if folder.is_dir() and {path.name for path in folder.iterdir()} not in (set(), {MANIFEST, ROUTER, TOKENIZER}):
         raise ReleaseError(f"{folder} is in use by something that is not a release; name an empty or new folder")
     if (folder / MANIFEST).is_file() and _signer(folder) != signer:
         raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")

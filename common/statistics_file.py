@@ -22,6 +22,8 @@ from common.statistics import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
 VERSION = 1
+ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|hf:[\w.-]{1,96}(/[\w.-]{1,96})?")
+FINGERPRINT = re.compile("[0-9a-f]{64}")
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 
 
@@ -37,6 +39,8 @@ class Prepared:
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
+        if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(self.fingerprint):
+            raise StatisticsError("the encoder's name or fingerprint is not one that Ridgeway writes")
         if self.statistics.shape[1] != 1:
             raise StatisticsError(f"a statistics file holds one domain, not {self.statistics.shape[1]}")
 

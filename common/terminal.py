@@ -126,6 +126,8 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
         return _fail(_system(error), BAD_INPUT)
     except ModuleNotFoundError as error:
         return _fail(_missing(error), BAD_INPUT)
+    except (OverflowError, UnicodeError, ValueError) as error:
+        return _fail(f"a value cannot be used: {_first_line(error)}", BAD_INPUT)
     except MemoryError:
         return _fail("memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT)
 
@@ -133,6 +135,10 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"ridgeway: {sentence}", file=sys.stderr)
     return code
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _missing(error: ModuleNotFoundError) -> str:

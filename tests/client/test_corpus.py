@@ -335,7 +335,15 @@ def test_the_order_of_fields_is_that_of_the_question_in_parquet_and_csv(tmp_path
     sheet.write_text("text,prompt\nT,P\nT,\n")
     assert read(table, "prompt", "text")[0] == ["P", "T"]
     assert read(table, "text", "prompt")[0] == ["T", "T"]
-    assert read(sheet, "prompt", "text") == (["P"], Counters(empty=1))
+    assert read(sheet, "prompt", "text") == (["P", "T"], Counters())
+
+
+def test_a_quote_that_never_ends_is_an_error(tmp_path: Path) -> None:
+    """It would swallow the rest of the file as one document."""
+    sheet = tmp_path / "a.csv"
+    sheet.write_text('text\nfine\n"never ends\nlost\nlost too\n')
+    with pytest.raises(CorpusError, match=r"a\.csv"):
+        read(sheet, "text")
 
 
 @pytest.mark.parametrize(

@@ -385,9 +385,9 @@ def test_a_record_that_cannot_be_read_loses_nothing_that_was_kept(encoder: Encod
 @pytest.mark.parametrize(
     ("texts", "holdout", "message"),
     [
-        ([], 0.0, "holds no text: 1 files, 0 empty documents"),
-        (["", " "], 0.0, "holds no text: 1 files, 2 empty documents"),
-        (["one"], 0.999999, "all 1 documents of .* fall into the held-out share"),
+        ([], 0.0, "holds no text; files: 1, empty documents: 0"),
+        (["", " "], 0.0, "holds no text; files: 1, empty documents: 2"),
+        (["one"], 0.999999, "all documents of .* \\(1\\) fall into the held-out share"),
         (["<end><end>"], 0.0, "holds no tokens"),
     ],
 )
@@ -451,3 +451,18 @@ def test_an_outcome_shows_no_counts_of_tokens_by_id(corpus: Path, encoder: Encod
     assert set(asdict(outcome.counters)) == {"documents", "held_out", "empty", "replaced", "tokens"}
     assert outcome.prepared.statistics.mass == outcome.counters.tokens
     assert outcome.prepared.statistics.gram.shape == (encoder.width + 1, encoder.width + 1)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: Encoder, tmp_path: Path) -> None:
+    """Sums of half an old file and half a new one are never written; the next run is right again."""
+    path = tmp_path / "law.jsonl"
+    write_jsonl(path, sentences("law", 20))
+    work = job(path)
+
+    def change(done: int, total: int) -> None:
+        write_jsonl(path, sentences("law", 30))
+
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        prepare(work, encoder, tmp_path / "cache", Watch(progress=change))
+    again = prepare(work, encoder, tmp_path / "cache")
+    assert content(again) == content(without_cache(work, encoder, tmp_path / "other"))

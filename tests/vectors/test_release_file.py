@@ -443,12 +443,19 @@ def test_a_release_is_not_amended_over_another_router(release: Path) -> None:
 
 
 def test_a_new_release_takes_the_place_of_an_old_one(release: Path) -> None:
-    """In one step, with nothing of the old one left."""
-    (release / "left-over").write_text("old", encoding="utf-8")
+    """Whole, with nothing of the old one left."""
     other = save_release(release, {**FACTS, "parent": ID}, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
     assert load_release(release).id == other != ID
     assert sorted(contents(release)) == sorted(FILES)
     assert list(release.parent.iterdir()) == [release]
+
+
+def test_what_lies_beside_a_release_is_not_swept_away(release: Path) -> None:
+    """A release folder with other files in it is not replaced, whoever signed it."""
+    (release / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ReleaseError, match="in use"):
+        save_release(release, FACTS, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+    assert (release / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
