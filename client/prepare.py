@@ -100,7 +100,7 @@ def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None,
         counters.add(part.counters)
     _must_hold_text(job, counters, len(sources), skipped)
     statistics = run.new().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
-    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics)
+    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout)
     seconds = time.monotonic() - started
     return Outcome(prepared, counters, len(sources), len(todo), skipped, run.bytes_read, seconds)
 

@@ -29,13 +29,17 @@ DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
-    """One domain's raw sums, with everything that must agree before they may be added to others."""
+    """One domain's raw sums, with everything that must agree before they may be added to others.
+
+    holdout: the share of documents that was kept out of the sums; it may differ from file to file.
+    """
 
     domain: str
     encoder_name: str
     fingerprint: str
     sampling: Sampling
     statistics: Statistics
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -91,6 +95,7 @@ def load_prepared(path: Path) -> Prepared:
             fingerprint=header["encoder"]["fingerprint"],
             sampling=Sampling(**header["sampling"]),
             statistics=unpacked(triangle, cross),
+            holdout=float(header["holdout"]),
         )
         if prepared.digest != header["digest"]:
             raise FormatError("its sums or its terms were changed after it was written")
@@ -124,4 +129,5 @@ def _terms(prepared: Prepared) -> dict[str, Any]:
         "domain": prepared.domain,
         "encoder": {"name": prepared.encoder_name, "fingerprint": prepared.fingerprint},
         "sampling": prepared.sampling.to_json(),
+        "holdout": prepared.holdout,
     }

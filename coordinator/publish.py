@@ -128,6 +128,7 @@ def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution)
             "scale": encoder.scale,
         },
         "sampling": total.sampling.to_json(),
+        "holdout": total.holdout,
         "weighting": choices.weighting,
         "ridge": choices.ridge.to_json(),
         "normalise_columns": choices.normalise_columns,

@@ -18,6 +18,7 @@ from common.statistics_file import Prepared
 class Total:
     """The sum over a cohort, ready to solve.
 
+    holdout: the shares of documents that each domain's holders kept out of the sums.
     masses: each domain's sample mass in the total, which under `equal` weighting says nothing of its corpus.
     """
 
@@ -28,6 +29,7 @@ class Total:
     fingerprint: str
     sampling: Sampling
     holders: int
+    holdout: dict[str, list[float]]
 
     def __repr__(self) -> str:
         return f"<Total {len(self.domains)} domains of {self.holders} holders>"
@@ -53,6 +55,7 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
         fingerprint=first.fingerprint,
         sampling=first.sampling,
         holders=len(parts),
+        holdout={name: sorted({part.holdout for part in parts if part.domain == name}) for name in domains},
     )
 
 

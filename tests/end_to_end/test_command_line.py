@@ -136,6 +136,7 @@ def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_
     solved = good(shop.solve(*stats, "--out", tmp_path / "release", "--preset", "paper", "--json")).json
     manifest = load_release(tmp_path / "release").manifest
     assert manifest["sampling"] == {"window": 1, "max_tokens": 1024}
+    assert set(map(tuple, manifest["holdout"].values())) == {(0.0,)}
     assert (manifest["weighting"], manifest["normalise_columns"]) == ("tokens", True)
     assert manifest["ridge"] == {"relative": False, "value": 0.01}
     assert manifest["selector"] == {"k": 10, "name": "entropy"}

@@ -23,16 +23,16 @@ from tests.making import trapped_pickle
 from tests.tiny import tiny_encoder
 
 FINGERPRINT = "652a3a37a9c55a9250f106977bdf8072e05c34debbf33a6a351cc1ed75d2fc05"
-DIGEST = "ba99a08d97fef04801c9a2cef0d6b40ff758afb1bf5856cd5624d40361b4fe72"
+DIGEST = "4a2efeb7c041f0c9649f208a24f51920e82bd51442a10dcdb5474b5db5a290a7"
 FILE = b64decode(
-    "CAIAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJyaWRnZXdheSI6IntcbiBcImRpZ2VzdFwiOiBcImJhOTlhMDhkOTdmZWYwNDgwMWM5YTJjZWYw"
-    "ZDZiNDBmZjc1OGFmYjFiZjU4NTZjZDU2MjRkNDAzNjFiNGZlNzJcIixcbiBcImRvbWFpblwiOiBcImxhd1wiLFxuIFwiZW5jb2RlclwiOiB7"
+    "GAIAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJyaWRnZXdheSI6IntcbiBcImRpZ2VzdFwiOiBcIjRhMmVmZWI3YzA0MWYwYzk2NDlmMjA4YTI0"
+    "ZjUxOTIwZTgyYmQ1MTQ0MmExMGRjZGI1NDc0YjVkYjVhMjkwYTdcIixcbiBcImRvbWFpblwiOiBcImxhd1wiLFxuIFwiZW5jb2RlclwiOiB7"
     "XG4gIFwiZmluZ2VycHJpbnRcIjogXCI2NTJhM2EzN2E5YzU1YTkyNTBmMTA2OTc3YmRmODA3MmUwNWMzNGRlYmJmMzNhNmEzNTFjYzFlZDc1"
-    "ZDJmYzA1XCIsXG4gIFwibmFtZVwiOiBcInRpbnlcIlxuIH0sXG4gXCJmb3JtYXRcIjogXCJyaWRnZXdheS5zdGF0aXN0aWNzXCIsXG4gXCJz"
-    "YW1wbGluZ1wiOiB7XG4gIFwibWF4X3Rva2Vuc1wiOiAwLFxuICBcIndpbmRvd1wiOiA2NFxuIH0sXG4gXCJ2ZXJzaW9uXCI6IDFcbn1cbiJ9"
-    "LCJjcm9zcyI6eyJkdHlwZSI6Ikk2NCIsInNoYXBlIjpbMywxXSwiZGF0YV9vZmZzZXRzIjpbMCwyNF19LCJncmFtIjp7ImR0eXBlIjoiSTY0"
-    "Iiwic2hhcGUiOls2XSwiZGF0YV9vZmZzZXRzIjpbMjQsNzJdfX0gICAg/v////////8G8P///////wMAAAAAAAAACgAAAAAAAAD2////////"
-    "//7/////////FAAAAQAAAAAG8P///////wMAAAAAAAAA"
+    "ZDJmYzA1XCIsXG4gIFwibmFtZVwiOiBcInRpbnlcIlxuIH0sXG4gXCJmb3JtYXRcIjogXCJyaWRnZXdheS5zdGF0aXN0aWNzXCIsXG4gXCJo"
+    "b2xkb3V0XCI6IDAuMCxcbiBcInNhbXBsaW5nXCI6IHtcbiAgXCJtYXhfdG9rZW5zXCI6IDAsXG4gIFwid2luZG93XCI6IDY0XG4gfSxcbiBc"
+    "InZlcnNpb25cIjogMVxufVxuIn0sImNyb3NzIjp7ImR0eXBlIjoiSTY0Iiwic2hhcGUiOlszLDFdLCJkYXRhX29mZnNldHMiOlswLDI0XX0s"
+    "ImdyYW0iOnsiZHR5cGUiOiJJNjQiLCJzaGFwZSI6WzZdLCJkYXRhX29mZnNldHMiOlsyNCw3Ml19ff7/////////BvD///////8DAAAAAAAA"
+    "AAoAAAAAAAAA9v/////////+/////////xQAAAEAAAAABvD///////8DAAAAAAAAAA=="
 )
 
 
@@ -50,6 +50,7 @@ def terms(**changes: Any) -> dict[str, Any]:
         "domain": "law",
         "encoder": {"name": "tiny", "fingerprint": FINGERPRINT},
         "sampling": {"window": 64, "max_tokens": 0},
+        "holdout": 0.0,
     }
     return {**plain, **changes}
 
@@ -100,6 +101,7 @@ def test_the_digest_is_fixed() -> None:
         {"fingerprint": "0" * 64},
         {"sampling": Sampling(63, 0)},
         {"sampling": Sampling(64, 1)},
+        {"holdout": 0.05},
         {"statistics": single_domain(np.array([[10, -10, -2], [-10, 50, 6], [-2, 6, 3]]))},
     ],
     ids=lambda other: next(iter(other)),
