@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     import client.cli
     import common.cli
     import coordinator.cli
+    import simulations.cli
     from common.terminal import command_group, run
 
     app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
@@ -41,4 +42,5 @@ def main(arguments: list[str] | None = None) -> None:
     app.add_typer(common.cli.encoder, name="encoder")
     app.command()(common.cli.route)
     app.command()(common.cli.evaluate)
+    app.command()(simulations.cli.simulate)
     sys.exit(run(typer.main.get_command(app), arguments))

@@ -120,7 +120,7 @@ class WindowSums:
         return {"gram": self._total[np.triu_indices(self._features)]}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
-        check_bound(int(state["gram"][-1]), 1)
+        check_bound(int(state["gram"][-1]))
         return single_domain(unpacked(state["gram"], np.zeros((self._features, 1), dtype=np.int64)).gram)
 
 
@@ -145,7 +145,7 @@ class TokenCounts:
 
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
-    check_bound(int(counts.sum()), 1)
+    check_bound(int(counts.sum()))
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
     rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * features)))  # so few, each below DIGIT, stay below 2⁵³

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import FormatError, ShapeMismatch
+from common.errors import FormatError, ShapeMismatch, UnsolvableTotal
 
 LARGEST = 1 << 30
 
@@ -72,6 +72,14 @@ def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.fl
     step = _step(exact)
     logits = np.rint(exact / step).astype(np.int32)
     return CompiledTable(logits, step, _entropies(logits, step))
+
+
+def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each column divided by its norm without the constant part, as the published code has it."""
+    norms: NDArray[np.float64] = np.linalg.norm(weights[:-1], axis=0)
+    if not norms.min() > 0:
+        raise UnsolvableTotal("a domain's column is all zero, so it cannot be normalised; its text holds no signal")
+    return weights / norms
 
 
 def _step(exact: NDArray[np.float64]) -> float:

@@ -12,7 +12,11 @@
     ├── UnsolvableTotal          a total that has no router
     ├── FormatError              a file that is not what its name says: other kind, other version, damaged
     │   └── ReleaseError         a release that is incomplete, altered or signed by someone else
-    └── IdentityError            a key that cannot be read or used
+    ├── IdentityError            a key that cannot be read or used
+    ├── JournalError             a journal or ledger that was altered, or cannot be read
+    ├── Refused                  a message that one side will not answer or accept; carries a code
+    ├── RoundFailed              a round that ended without a release
+    └── LinkError                a process of the deployment that does not run, start or answer
 
 Each message says what was seen, the likely cause, and the next move, in one sentence.
 """
@@ -68,3 +72,25 @@ class ReleaseError(FormatError):
 
 class IdentityError(RidgewayError):
     """A key that cannot be read or used."""
+
+
+class JournalError(RidgewayError):
+    """A journal or ledger that was altered, or cannot be read."""
+
+
+class Refused(RidgewayError):
+    """A message that one side will not answer or accept. Code and reason may cross the network: they hold no path,
+    no text and no number that is not public."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class RoundFailed(RidgewayError):
+    """A round that ended without a release."""
+
+
+class LinkError(RidgewayError):
+    """A process of the deployment that does not run, start or answer."""

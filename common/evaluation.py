@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.compiled import CompiledTable
 from common.errors import InputError
 from common.router import Router
 from common.selectors import tally
-from common.tokenizer import first_tokens
+from common.settings import Selector
+from common.tokenizer import Ids, first_tokens
 
 BINS = 10
 BEGINNINGS = (4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on their first so many tokens, as if they were prompts of that length."""
 GROWTHS = tuple(step / 10 for step in range(11))
+EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Where the bins of confidence begin in which holders count; finer where confidence is high."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +36,17 @@ class Evaluation:
 
     @property
     def by_domain(self) -> dict[str, float]:
-        """Percent of each domain's texts that were routed right."""
+        """Percent of each domain's texts that were routed right; domains without texts are left out."""
         return {
             name: 100 * row[place] / sum(row)
             for place, (name, row) in enumerate(zip(self.domains, self.confusion, strict=True))
+            if sum(row)
         }
 
     @property
     def accuracy(self) -> float:
         """The mean over domains, in percent."""
-        return sum(self.by_domain.values()) / len(self.domains)
+        return sum(self.by_domain.values()) / len(self.by_domain)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -117,19 +122,27 @@ def _surprise(samples: _Samples, temperature: float, growth: float) -> float:
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
     scores, voters, labels, weights = [], [], [], []
     for place, name in enumerate(router.domains):
-        ids, lengths = router.tokenizer.encode_many(texts[name])
-        parts = []
-        for limit in (*BEGINNINGS, 0):
-            longer = lengths > limit
-            counted = tally(router.compiled, router.selector, *first_tokens(ids, lengths, limit))
-            means = counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
-            parts.append((means[longer], counted.voters[longer]))
-        scores += [part for part, _ in parts]
-        voters += [part for _, part in parts]
-        size = sum(len(part) for part, _ in parts)
+        found, counts = beginnings(router.compiled, router.selector, *router.tokenizer.encode_many(texts[name]))
+        scores.append(found)
+        voters.append(counts)
+        size = len(found)
         labels.append(np.full(size, place))
         weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
     return _Samples(*(np.concatenate(rows) for rows in (scores, voters, labels, weights)))
+
+
+def beginnings(
+    compiled: CompiledTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The scores of texts and of their first so many tokens, N×C, and how many tokens voted in each."""
+    scores, voters = [], []
+    for limit in (*BEGINNINGS, 0):
+        longer = lengths > limit
+        counted = tally(compiled, selector, *first_tokens(ids, lengths, limit))
+        means = counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
+        scores.append(means[longer])
+        voters.append(counted.voters[longer])
+    return np.concatenate(scores), np.concatenate(voters)
 
 
 def fit_temperature(scores: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:

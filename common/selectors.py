@@ -45,6 +45,13 @@ def tally(compiled: CompiledTable, selector: Selector, ids: Ids, lengths: NDArra
     return Tally(votes, sums, lengths, 1.0)
 
 
+def winners(counted: Tally) -> NDArray[np.int64]:
+    """The domain ahead in each prompt: by points, then by the voters' summed logits, then by order."""
+    tied = counted.points == counted.points.max(axis=1, keepdims=True)
+    best: NDArray[np.int64] = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
+    return best
+
+
 def most_certain(
     compiled: CompiledTable, k: int, ids: Ids, lengths: NDArray[np.int64]
 ) -> tuple[Ids, NDArray[np.int64]]:

@@ -52,7 +52,7 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         self._must_match(other)
-        check_bound(self.mass + other.mass, self.shape[1])
+        check_bound(self.mass + other.mass)
         return Statistics(self.gram + other.gram, self.cross + other.cross)
 
     def __sub__(self, other: Statistics) -> Statistics:
@@ -71,7 +71,7 @@ class Statistics:
         """The same statistics, normalised to a public sample mass and rounded to integers."""
         if self.mass <= 0:
             raise BrokenIdentity("statistics without samples cannot be weighted; the corpus was empty")
-        check_bound(max(mass, self.mass), self.shape[1])
+        check_bound(max(mass, self.mass))
         if mass * self.mass >= BOUND:
             raise BoundExceeded(f"{self.mass:_} samples cannot be weighted to {mass:_} in 64 bits; use a smaller mass")
         return Statistics(_scaled(self.gram, mass, self.mass), _scaled(self.cross, mass, self.mass))
@@ -93,7 +93,7 @@ class Statistics:
 
         rounded: how many weighted statistics were added; each may be off by half a unit.
         """
-        check_bound(self.mass, self.shape[1])
+        check_bound(self.mass)
         _check_entries(self)
         _check_pairs(self.gram, rounded)
         _check_positive(self.gram, rounded)
@@ -124,13 +124,10 @@ def single_domain(gram: Integers) -> Statistics:
     return Statistics(gram, gram[:, -1:].copy())
 
 
-def check_bound(mass: int, domains: int) -> None:
-    """Refuse sums that could overflow: mass · C · 2²⁴ must stay below 2⁶²."""
-    if mass * domains * SQUARE >= BOUND:
-        raise BoundExceeded(
-            f"{mass:_} samples over {domains} domains could overflow 64 bits; "
-            f"at most {(BOUND // SQUARE - 1) // domains:_} can be summed"
-        )
+def check_bound(mass: int) -> None:
+    """Refuse sums that could overflow: mass · 2²⁴, the mass being over all domains, must stay below 2⁶²."""
+    if mass * SQUARE >= BOUND:
+        raise BoundExceeded(f"{mass:_} samples could overflow 64 bits; at most {BOUND // SQUARE - 1:_} can be summed")
 
 
 def _scaled(sums: Integers, mass: int, total: int) -> Integers:

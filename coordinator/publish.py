@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.compiled import CompiledTable, compile_table
+from common.compiled import CompiledTable, compile_table, normalised_columns
 from common.encoder import Encoder
 from common.errors import EncoderMismatch, InputError
 from common.evaluation import Calibration, Evaluation, calibrate, evaluate
@@ -70,9 +70,16 @@ def draft(parts: Sequence[Prepared], encoder: Encoder, choices: Choices) -> Draf
             f"the statistics were made with encoder {total.encoder_name} ({total.fingerprint}) but the one here is "
             f"{encoder.name} ({encoder.fingerprint}); name the right one with --encoder"
         )
-    solution = solve(total.statistics, encoder.scale, choices.ridge, normalise_columns=choices.normalise_columns)
+    return compose(total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge))
+
+
+def compose(total: Total, encoder: Encoder, choices: Choices, solution: Solution, **more: Any) -> Draft:
+    """Compile a solved total; `more` are facts of the manifest beyond the usual ones."""
+    if choices.normalise_columns:
+        solution = replace(solution, weights=normalised_columns(solution.weights))
     compiled = compile_table(encoder.table, encoder.scale, solution.weights)
-    return Draft(total, solution, compiled, encoder.definition, _facts(total, encoder, choices, solution))
+    facts = _facts(total, encoder, choices, solution) | more
+    return Draft(total, solution, compiled, encoder.definition, facts)
 
 
 def sign(made: Draft, identity: Identity, folder: Path) -> Published:

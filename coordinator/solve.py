@@ -35,7 +35,7 @@ class Solution:
     residual: float
 
 
-def solve(total: Statistics, scale: float, ridge: Ridge, *, normalise_columns: bool = False) -> Solution:
+def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
     """Solve for the router's weights. Columns are independent: those of other domains do not change a domain's own.
 
     The same bits whatever the number of threads: LAPACK is held to one.
@@ -49,8 +49,6 @@ def solve(total: Statistics, scale: float, ridge: Ridge, *, normalise_columns: b
     with threadpool_limits(1):
         weights, condition = _cholesky(gram, cross, total.mass, added)
         residual = float(np.linalg.norm(gram @ weights - cross) / np.linalg.norm(cross))
-    if normalise_columns:
-        weights = weights / _column_norms(weights)
     return Solution(weights, added, condition, residual)
 
 
@@ -64,11 +62,3 @@ def _cholesky(gram: Matrix, cross: Matrix, mass: int, added: float) -> tuple[Mat
         ) from error
     reciprocal, _ = dpocon(factor[0], np.abs(gram).sum(axis=0).max(), uplo="L")
     return cho_solve(factor, cross), float(1 / reciprocal) if reciprocal else float("inf")
-
-
-def _column_norms(weights: Matrix) -> Matrix:
-    """The norm of each column without its constant part, as the published code has it."""
-    norms: Matrix = np.linalg.norm(weights[:-1], axis=0)
-    if not norms.min() > 0:
-        raise UnsolvableTotal("a domain's column is all zero, so it cannot be normalised; its text holds no signal")
-    return norms

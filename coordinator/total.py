@@ -5,12 +5,15 @@ Knows statistics and their terms. Knows nothing of solving or of files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from common.cohort import Terms
 from common.errors import EncoderMismatch, InputError, StatisticsError
 from common.settings import EQUAL_MASS, Sampling, Weighting
-from common.statistics import Statistics
+from common.statistics import Integers, Statistics
 from common.statistics_file import Prepared
 
 
@@ -56,6 +59,37 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
         sampling=first.sampling,
         holders=len(parts),
         holdout={name: sorted({part.holdout for part in parts if part.domain == name}) for name in domains},
+    )
+
+
+def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -> Total:
+    """Add what holders have weighted themselves, one after the other: a domain, its sums, its held-out share.
+
+    Law: the order of the parts does not change a bit.
+    """
+    grams: Statistics | None = None
+    columns: dict[str, Integers] = {}
+    holdout: dict[str, set[float]] = {}
+    holders = 0
+    for domain, statistics, share in parts:
+        grams = statistics if grams is None else grams + statistics
+        columns[domain] = columns.get(domain, 0) + statistics.cross[:, 0]
+        holdout.setdefault(domain, set()).add(share)
+        holders += 1
+    if grams is None or len(columns) < 2:
+        raise InputError(f"there are sums of {len(columns)} domains; a router needs two to choose from")
+    domains = tuple(sorted(columns))
+    total = Statistics(grams.gram, np.stack([columns[name] for name in domains], axis=1))
+    total.check(rounded=holders if terms.mass else 0)
+    return Total(
+        domains=domains,
+        statistics=total,
+        masses={name: int(columns[name][-1]) for name in domains},
+        encoder_name=terms.encoder_name,
+        fingerprint=terms.encoder,
+        sampling=terms.sampling.sampling,
+        holders=holders,
+        holdout={name: sorted(holdout[name]) for name in domains},
     )
 
 

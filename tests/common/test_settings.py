@@ -52,7 +52,7 @@ def test_the_paper_preset_is_the_published_method() -> None:
 def test_the_public_bounds_are_fixed() -> None:
     """All parties must share them: they are part of what a statistics file means."""
     assert (FEATURE_LIMIT, EQUAL_MASS) == (2**12, 2**24)
-    check_bound(EQUAL_MASS, 16_383)
+    check_bound(EQUAL_MASS * 16_383)
 
 
 @pytest.mark.parametrize("name", ["", "Default", "papers"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from common.encoder import Encoder
+from common.compiled import normalised_columns
 from common.errors import EncoderMismatch, UnsolvableTotal
 from common.release import load_release
 from common.router import Confidence
@@ -142,7 +143,7 @@ def test_normalised_columns_have_length_one_without_their_constant_part(seed: in
     """Each column is divided by the norm of its embedding part, constant part and all."""
     total = random_total(seed)
     plain = solve(total, SCALE, Ridge()).weights
-    normalised = solve(total, SCALE, Ridge(), normalise_columns=True).weights
+    normalised = normalised_columns(solve(total, SCALE, Ridge()).weights)
     assert np.linalg.norm(normalised[:-1], axis=0) == pytest.approx(1.0)
     ratios = normalised / plain
     assert np.allclose(ratios, ratios[0], rtol=1e-12)
@@ -154,7 +155,7 @@ def test_a_column_without_signal_cannot_be_normalised() -> None:
     total = random_total(1)
     total.cross[:, 1] = 0
     with pytest.raises(UnsolvableTotal, match="all zero"):
-        solve(total, SCALE, Ridge(), normalise_columns=True)
+        normalised_columns(solve(total, SCALE, Ridge()).weights)
 
 
 def test_a_total_that_is_not_positive_definite_is_refused() -> None:

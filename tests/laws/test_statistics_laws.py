@@ -227,28 +227,21 @@ def test_statistics_without_samples_cannot_be_weighted() -> None:
 # The bound
 
 
-@given(domains=st.integers(1, 1 << 20))
-def test_the_bound_is_refused_at_and_accepted_below(domains: int) -> None:
-    """mass · C · 2²⁴ stays below 2⁶²: the last mass below it is taken, the next is not."""
-    most = max(mass for mass in _around((1 << 38) // domains) if mass * domains * (1 << 24) < 1 << 62)
-    check_bound(most, domains)
+def test_the_bound_is_refused_at_and_accepted_below() -> None:
+    """mass · 2²⁴ stays below 2⁶²: the last mass below it is taken, the next is not."""
+    check_bound((1 << 38) - 1)
     with pytest.raises(BoundExceeded):
-        check_bound(most + 1, domains)
+        check_bound(1 << 38)
 
 
-@pytest.mark.parametrize("domains", [1, 2, 3, 7, 1000])
-def test_the_refusal_names_the_largest_mass_that_is_accepted(domains: int) -> None:
+def test_the_refusal_names_the_largest_mass_that_is_accepted() -> None:
     """The next move is in the message: the number it names is accepted, and one more is not."""
     with pytest.raises(BoundExceeded, match="could overflow") as refusal:
-        check_bound(1 << 40, domains)
+        check_bound(1 << 40)
     named = int(re.findall(r"at most ([\d_]+) can", str(refusal.value))[0])
-    check_bound(named, domains)
+    check_bound(named)
     with pytest.raises(BoundExceeded):
-        check_bound(named + 1, domains)
-
-
-def _around(number: int) -> range:
-    return range(number - 2, number + 3)
+        check_bound(named + 1)
 
 
 def heavy(mass: int, domains: int = 1) -> Statistics:
@@ -259,7 +252,7 @@ def heavy(mass: int, domains: int = 1) -> Statistics:
 @pytest.mark.parametrize("domains", [1, 2, 3])
 def test_addition_refuses_what_could_overflow(domains: int) -> None:
     """The bound is looked at before anything is summed."""
-    most = MOST // domains
+    most = MOST
     assert (heavy(most - 1, domains) + heavy(1, domains)).mass == most
     with pytest.raises(BoundExceeded):
         heavy(most, domains) + heavy(1, domains)

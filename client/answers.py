@@ -1,0 +1,161 @@
+"""A request in, a signed answer out: decode, ask the policy, do the work, encode.
+
+Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole story is written to
+the holder's own log. Knows messages; knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from client.holder import Holder
+from client.policy import check_cohort, check_coordinator, check_terms
+from client.scoring import Scorer
+from common.errors import BoundExceeded, CorpusError, Refused, RidgewayError
+from common.messages import (
+    Announce,
+    Blob,
+    Calibrate,
+    ClearStatistics,
+    Collect,
+    Deliver,
+    Evaluate,
+    Hello,
+    Here,
+    Message,
+    Offer,
+    Opened,
+    Packet,
+    Receipt,
+    Refusal,
+    Reliability,
+    Scores,
+    open_packet,
+    seal_packet,
+    statistics_blobs,
+    weights_of,
+)
+
+Answer = tuple[Message, Sequence[Blob]]
+NO_ROUND = "0" * 32
+REASONS: dict[type[RidgewayError], tuple[str, str]] = {
+    CorpusError: ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why"),
+    BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
+}
+
+
+def answer(holder: Holder, packet: Packet) -> Packet:
+    """The holder's signed answer to a packet. Never raises for what arrives or for what goes wrong with it."""
+    round_ = NO_ROUND
+    try:
+        request = open_packet(packet)
+        check_coordinator(holder.settings.policy, request.sender)
+        round_ = request.round
+        message, blobs = _handler(request)(holder, request)
+    except Exception as error:
+        message, blobs = _refusal(holder, error), ()
+    reply = seal_packet(message, holder.identity, round=round_, reply_to=packet.digest, blobs=blobs)
+    _note(holder, round_, message, reply)
+    return reply
+
+
+def _refusal(holder: Holder, error: Exception) -> Refusal:
+    if isinstance(error, Refused):
+        holder.log.warning("refused (%s): %s", error.code, error.reason)
+        return Refusal(code=error.code, reason=error.reason[:500])
+    holder.log.error("could not answer", exc_info=error)
+    for kind, (code, reason) in REASONS.items():
+        if isinstance(error, kind):
+            return Refusal(code=code, reason=reason)
+    return Refusal(code="failed", reason="this holder could not answer; its own log says why")
+
+
+def _note(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
+    """Remember what left: the kind and the size, and for statistics the cohort they were for."""
+    facts: dict[str, Any] = {
+        "round": round_,
+        "kind": message.kind,
+        "bytes": len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs),
+    }
+    if isinstance(message, ClearStatistics):
+        facts |= {"cohort": message.cohort, "source": message.source}
+    if isinstance(message, Refusal):
+        facts |= {"code": message.code, "reason": message.reason}
+    holder.journal.append(("sent", facts))
+
+
+def _hello(holder: Holder, request: Opened) -> Answer:
+    return Here(release=holder.newest), ()
+
+
+def _announce(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Announce)
+    check_terms(holder.settings.policy, message.terms)
+    ready = holder.ready(message.terms)
+    offer = Offer(domain=holder.domain, source=ready.content, holdout=ready.holdout, release=holder.newest)
+    return offer, ()
+
+
+def _collect(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Collect)
+    cohort = message.cohort
+    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    ready = holder.current(cohort.terms)
+    weighted = ready.statistics.weighted(member.share) if member.share else ready.statistics
+    placed = weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains))
+    return ClearStatistics(cohort=cohort.id, source=ready.content), statistics_blobs(placed)
+
+
+def _evaluate(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Evaluate)
+    check_terms(holder.settings.policy, message.terms)
+    features, domains = message.terms.features, len(message.domains)
+    weights = [weights_of(blob, features, domains) for blob in request.blobs]
+    if any(candidate.ridge >= len(weights) for candidate in message.candidates):
+        raise Refused("malformed", "a candidate names weights that were not sent")
+    counts = _scorer(holder, message).routed(weights, message.candidates)
+    return Scores(counts=tuple(tuple(row) for row in counts)), ()
+
+
+def _calibrate(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Calibrate)
+    check_terms(holder.settings.policy, message.terms)
+    if holder.domain not in message.domains:
+        raise Refused("wrong_domain", f"this holder's domain {holder.domain} is not among the router's")
+    weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
+    counts = _scorer(holder, message).reliability(
+        weights, message.candidate, message.domains.index(holder.domain), message.temperatures, message.growths
+    )
+    return Reliability(counts=tuple(counts.ravel().tolist())), ()
+
+
+def _scorer(holder: Holder, message: Evaluate | Calibrate) -> Scorer:
+    return Scorer(holder.encoder(message.terms), holder.held_out(message.terms))
+
+
+def _deliver(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Deliver)
+    holder.store_release(message.number, message.release, request.blobs)
+    return Receipt(release=message.release, number=message.number), ()
+
+
+HANDLERS: dict[type[Message], Callable[[Holder, Opened], Answer]] = {
+    Hello: _hello,
+    Announce: _announce,
+    Collect: _collect,
+    Evaluate: _evaluate,
+    Calibrate: _calibrate,
+    Deliver: _deliver,
+}
+
+
+def _handler(request: Opened) -> Callable[[Holder, Opened], Answer]:
+    if request.reply_to is not None or type(request.message) not in HANDLERS:
+        raise Refused("malformed", "a holder answers requests only")
+    return HANDLERS[type(request.message)]

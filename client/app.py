@@ -1,0 +1,36 @@
+"""The Flower ClientApp of a domain holder: decode, ask the holder, encode; nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from client.answers import answer
+from client.holder import Holder
+from common.flower import from_record, to_record
+
+app = ClientApp()
+CANNOT_ANSWER = 100
+SIMULATION = "RIDGEWAY_SIMULATION"
+
+
+@app.query("ridgeway")
+def ridgeway(message: Message, context: Context) -> Message:
+    """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
+    try:
+        reply = answer(_holder(context), from_record(message.content))
+        return Message(to_record(reply), reply_to=message)
+    except Exception:
+        return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
+
+
+def _holder(context: Context) -> Holder:
+    """The holder that this node was started for: the holder's own settings say so, never what was received."""
+    named = context.node_config.get("holder")
+    if named is not None:
+        return Holder(Path(str(named)))
+    folders = sorted((Path(os.environ[SIMULATION]) / "holders").iterdir())
+    return Holder(folders[int(context.node_config["partition-id"])])

@@ -1,0 +1,203 @@
+"""A domain holder's folder: settings, keys, statistics that are ready to go, releases that came, and a journal.
+
+Knows the corpus and the encoder through `prepare`. Knows nothing of messages or Flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from client.held_out import held_out_sample
+from client.policy import Policy
+from client.prepare import Job, prepare
+from client.scoring import HeldOut
+from common.cohort import Digest, DomainName, Record, Terms
+from common.encoder import Encoder
+from common.encoder_sources import find_by_fingerprint
+from common.errors import EncoderError, FormatError, InputError, Refused
+from common.files import whole_folder, write_whole
+from common.identity import Identity, load_identity
+from common.journal import Entry, Journal
+from common.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from common.statistics_file import Prepared, load_prepared, save_prepared
+from common.threads import cores
+from common.toml import read_settings
+
+SETTINGS = "client.toml"
+ALL = math.nextafter(1.0, 0.0)
+"""A share that holds out every document."""
+RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
+
+
+class Settings(Record):
+    """client.toml.
+
+    corpus:     files and folders with the domain's text, or
+    statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    encoder:    where this machine finds the encoder, if not under its own name.
+    bundles:    SHA-256 of the app bundles that may run here.
+    """
+
+    domain: DomainName
+    corpus: tuple[str, ...] = ()
+    statistics: str | None = None
+    held_out: str | None = None
+    text_field: str = "text"
+    holdout: float = Field(default=0.05, ge=0, lt=1)
+    threads: int = Field(default=0, ge=0)
+    encoder: str | None = None
+    address: str
+    bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
+    policy: Policy
+
+
+class Holder:
+    """What the holder's side of a round needs. Nothing here sends anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / SETTINGS, Settings)
+        if bool(self.settings.corpus) == bool(self.settings.statistics):
+            raise InputError(f"{folder / SETTINGS}: name either a corpus or a statistics file")
+        self.identity: Identity = load_identity(folder / "identity.key")
+        self.journal = Journal(folder / "journal.db")
+
+    @property
+    def domain(self) -> str:
+        return self.settings.domain
+
+    @cached_property
+    def log(self) -> logging.Logger:
+        """The holder's own log, which stays here: it may name paths and carry tracebacks."""
+        path = self.folder / "logs" / "holder.log"
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        logger = logging.getLogger(f"ridgeway.holder.{path.resolve()}")
+        if not logger.handlers:
+            handler = RotatingFileHandler(path, maxBytes=4 << 20, backupCount=3, encoding="utf-8", delay=True)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        return logger
+
+    # Statistics
+
+    def ready(self, terms: Terms) -> Prepared:
+        """The raw sums under these terms: read from the prepared file, or summed now, unchanged files not again."""
+        if self.settings.statistics:
+            return self._from_file(Path(self.settings.statistics), terms)
+        outcome = prepare(self._job(terms), self.encoder(terms), self.folder / "cache")
+        save_prepared(outcome.prepared, self._current)
+        return outcome.prepared
+
+    def current(self, terms: Terms) -> Prepared:
+        """The sums that were offered last, if they fit these terms; else they are made."""
+        if self.settings.corpus and self._current.exists():
+            kept = load_prepared(self._current)
+            if _fits(kept, self.domain, terms):
+                return kept
+        return self.ready(terms)
+
+    @property
+    def _current(self) -> Path:
+        return self.folder / "statistics" / "current.stats"
+
+    def _from_file(self, path: Path, terms: Terms) -> Prepared:
+        given = load_prepared(path)
+        if not _fits(given, self.domain, terms):
+            raise Refused(
+                "statistics_do_not_fit",
+                "the statistics that this holder prepared ahead are of another domain, encoder or window",
+            )
+        return given
+
+    def _job(self, terms: Terms) -> Job:
+        return self._work(tuple(Path(each) for each in self.settings.corpus), terms, self.settings.holdout)
+
+    def _work(self, roots: tuple[Path, ...], terms: Terms, holdout: float) -> Job:
+        return Job(
+            roots=roots,
+            domain=self.domain,
+            sampling=terms.sampling.sampling,
+            holdout=holdout,
+            text_fields=tuple(self.settings.text_field.split(",")),
+            threads=self.settings.threads or cores(),
+        )
+
+    def encoder(self, terms: Terms) -> Encoder:
+        try:
+            found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
+        except EncoderError as error:
+            self.log.exception("encoder")
+            raise Refused("encoder_missing", f"encoder {terms.encoder[:12]} is not on this holder's machine") from error
+        if found.fingerprint != terms.encoder:
+            raise Refused(
+                "encoder_mismatch",
+                f"the round uses encoder {terms.encoder[:12]} and this holder has {found.fingerprint[:12]}",
+            )
+        return found
+
+    def held_out(self, terms: Terms) -> HeldOut:
+        """Token ids of documents that are in no sum; none where statistics came without them."""
+        encoder = self.encoder(terms)
+        if self.settings.corpus:
+            job = self._job(terms)
+        elif self.settings.held_out:
+            job = self._work((Path(self.settings.held_out),), terms, ALL)
+        else:
+            return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
+        return held_out_sample(job, encoder, self.folder / "held-out")
+
+    # Releases
+
+    def releases(self) -> list[Entry]:
+        """The releases that were received, the newest last."""
+        return [entry for entry in self.journal.entries() if entry.kind == "received"]
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest release that is stored here; 0 for none."""
+        return max((int(entry.facts["number"]) for entry in self.releases()), default=0)
+
+    def release_folder(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number:04}"
+
+    def store_release(self, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
+        """Verify a release against the pinned key, then put it in place whole."""
+        folder = self.release_folder(number)
+        with whole_folder(folder) as draft:
+            for name, content in zip(RELEASE_FILES, files, strict=True):
+                write_whole(draft / name, bytes(content))
+            try:
+                loaded = load_release(draft, key=self.settings.policy.coordinator)
+            except FormatError as error:
+                self.log.warning("release %s was refused: %s", number, error)
+                raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
+            if loaded.id != release or loaded.manifest.get("number") != number:
+                raise Refused("bad_release", "the release is not the one that was announced")
+        self.journal.append(
+            ("received", {"number": number, "release": release, "domains": list(loaded.router.domains)})
+        )
+
+
+@lru_cache(maxsize=2)
+def _encoder(fingerprint: str, name: str, source: str | None) -> Encoder:
+    return find_by_fingerprint(fingerprint, name, source)
+
+
+def _fits(given: Prepared, domain: str, terms: Terms) -> bool:
+    return (
+        given.domain == domain
+        and given.fingerprint == terms.encoder
+        and given.sampling == terms.sampling.sampling
+        and given.statistics.shape[0] == terms.features
+    )

@@ -1,0 +1,68 @@
+"""What this holder agrees to: the last word is the holder's.
+
+Pure checks of public terms against the holder's own settings. Knows nothing of corpora, files or Flower.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from common.cohort import Cohort, Digest, Member, PublicKey, Record, Terms
+from common.errors import Refused
+from common.settings import Weighting
+
+
+class Policy(Record):
+    """The holder's conditions, as they stand in client.toml.
+
+    coordinator: the key that requests and releases must be signed with.
+    encoders:    fingerprints of the encoders whose sums may leave.
+    """
+
+    coordinator: PublicKey
+    encoders: tuple[Digest, ...] = Field(min_length=1)
+    require_masking: bool = False
+    weightings: tuple[Weighting, ...] = ("equal",)
+    min_window: int = Field(default=16, ge=1)
+    min_cohort: int = Field(default=2, ge=1)
+
+
+def check_coordinator(policy: Policy, sender: str) -> None:
+    if sender != policy.coordinator:
+        raise Refused("unknown_coordinator", f"requests signed by {sender[:12]}… are not answered here")
+
+
+def check_terms(policy: Policy, terms: Terms) -> None:
+    """Raise Refused unless these terms are acceptable. What is named in a refusal is public anyway."""
+    if terms.encoder not in policy.encoders:
+        known = ", ".join(each[:12] for each in policy.encoders)
+        raise Refused(
+            "encoder_not_allowed", f"the round uses encoder {terms.encoder[:12]}; this holder has agreed to {known}"
+        )
+    if terms.mode == "masked":
+        raise Refused("mode_unknown", "this holder's version of Ridgeway cannot mask statistics")
+    if policy.require_masking:
+        raise Refused("masking_required", "this holder sends masked statistics only")
+    if terms.weighting not in policy.weightings:
+        raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
+    if terms.sampling.window < policy.min_window:
+        raise Refused(
+            "window_too_small",
+            f"this holder agrees to windows of {policy.min_window} tokens or more, not of {terms.sampling.window}",
+        )
+
+
+def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Member:
+    """The holder's own place in a cohort that it agrees to."""
+    check_terms(policy, cohort.terms)
+    member = cohort.member(key)
+    if member is None:
+        raise Refused("not_in_cohort", "this holder is not in the cohort it was asked to join")
+    if member.domain != domain:
+        raise Refused("wrong_domain", f"the cohort counts this holder to {member.domain}; it holds {domain}")
+    if len(cohort.members) < policy.min_cohort:
+        raise Refused(
+            "cohort_too_small",
+            f"this holder joins cohorts of {policy.min_cohort} or more, not of {len(cohort.members)}",
+        )
+    return member

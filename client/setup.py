@@ -1,0 +1,106 @@
+"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every setting explained.
+
+Knows files and settings. Nothing of it leaves but holder.pub, and that only when the holder hands it over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client.holder import SETTINGS, Holder, Settings
+from common.errors import InputError
+from common.files import whole_folder, write_whole
+from common.identity import Identity, create_identity
+from common.invite import Card, write_paper
+from common.node_key import create_node_key, public_line
+from common.toml import quoted, read_settings
+
+CARD = "holder.pub"
+TEMPLATE = """\
+# A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you hand it over.
+
+domain = {domain}
+
+# The private text, as files and folders. Or: statistics = "law.stats", made ahead with `ridgeway client prepare`, and
+# held_out = "law.test.jsonl", made with `ridgeway client held-out`.
+{source}
+# The field that holds the text, where records have several; of several names, the first a record has.
+text_field = {text_field}
+# The share of documents that is kept out of the sums, to evaluate candidates with.
+holdout = {holdout}
+# Threads to sum with; 0: one a core.
+threads = {threads}
+# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR or dir:PATH.
+{encoder}
+
+# Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
+address = {address}
+bundles = {bundles}
+
+[policy]
+# What this holder agrees to. Requests that ask for anything else are refused, whoever sends them.
+# The coordinator's key: requests and releases signed by any other are refused.
+coordinator = {coordinator}
+# The encoders whose sums may leave, by fingerprint.
+encoders = {encoders}
+# Refuse rounds in which statistics travel in the clear.
+require_masking = {require_masking}
+# "equal" hides how large the corpus is; "tokens" tells it.
+weightings = {weightings}
+# Sums over single tokens give away how often each token occurs; larger windows hide it better.
+min_window = {min_window}
+# The fewest holders that a cohort must have.
+min_cohort = {min_cohort}
+"""
+
+
+def create_holder(folder: Path, settings: Settings) -> Holder:
+    """Make the folder; an existing one is never touched."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists already and is not empty; name a new folder")
+    with whole_folder(folder) as draft:
+        identity = create_identity(draft / "identity.key")
+        create_node_key(draft / "node.key")
+        write_whole(draft / SETTINGS, settings_text(settings).encode())
+        read_settings(draft / SETTINGS, Settings)
+        _write_card(draft, settings.domain, identity)
+        draft.chmod(0o700)
+    folder.chmod(0o700)
+    return Holder(folder)
+
+
+def _write_card(folder: Path, domain: str, identity: Identity) -> None:
+    card = Card(domain=domain, key=identity.public, node=public_line(folder / "node.key"))
+    write_paper(card, identity, folder / CARD)
+
+
+def settings_text(settings: Settings) -> str:
+    """client.toml. Law: read back, it is the same settings."""
+    policy = settings.policy
+    return TEMPLATE.format(
+        domain=quoted(settings.domain),
+        source=_source(settings),
+        text_field=quoted(settings.text_field),
+        holdout=settings.holdout,
+        threads=settings.threads,
+        encoder=f"encoder = {quoted(settings.encoder)}" if settings.encoder else '# encoder = "dir:PATH"',
+        address=quoted(settings.address),
+        bundles=_list(settings.bundles),
+        coordinator=quoted(policy.coordinator),
+        encoders=_list(policy.encoders),
+        require_masking=str(policy.require_masking).lower(),
+        weightings=_list(policy.weightings),
+        min_window=policy.min_window,
+        min_cohort=policy.min_cohort,
+    )
+
+
+def _source(settings: Settings) -> str:
+    if settings.corpus:
+        return f"corpus = {_list(settings.corpus)}"
+    held_out = f"\nheld_out = {quoted(settings.held_out)}" if settings.held_out else ""
+    return f"statistics = {quoted(settings.statistics or '')}{held_out}"
+
+
+def _list(items: tuple[str, ...]) -> str:
+    return "[" + ", ".join(map(quoted, items)) + "]"

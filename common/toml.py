@@ -1,0 +1,37 @@
+"""Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
+
+Knows TOML and pydantic. Knows nothing of what the settings mean.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from common.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_settings(path: Path, model: type[Model]) -> Model:
+    """The settings of a file; an unknown name, a missing one or a wrong value is an error that names it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(json.dumps(content, default=str))
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; `init` makes one") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a settings file in TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path}: {where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def quoted(text: str) -> str:
+    """A string as TOML writes it."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,116 @@
+"""Candidate routers of one total, and the choice among them by what holders counted on their held-out documents.
+
+Pure: counts in, a choice out. Knows nothing of messages, files or holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from common.cohort import Record
+from common.evaluation import EDGES, GROWTHS, Evaluation
+from common.messages import Candidate
+from common.router import Confidence
+from common.settings import DEFAULT, Ridge, Selector, SelectorName
+from common.statistics import Statistics
+
+Counts = NDArray[np.int64]
+
+MIDDLES = np.array([(low + high) / 2 for low, high in zip(EDGES, (*EDGES[1:], 1.0), strict=True)])
+STEPS = range(-28, 13)
+
+
+class Grid(Record):
+    """What is tried. Of equals the first wins, so the usual choice stands first in every list."""
+
+    ridges: tuple[float, ...] = Field(default=(DEFAULT.ridge.value, 1e-4, 1e-2, 1e-1), min_length=1, max_length=16)
+    normalise_columns: tuple[bool, ...] = Field(default=(False, True), min_length=1, max_length=2)
+    selectors: tuple[SelectorName, ...] = Field(default=("average", "all", "entropy"), min_length=1, max_length=3)
+    k: tuple[int, ...] = Field(default=(10, 5, 20, 50), min_length=1, max_length=16)
+
+    def penalties(self) -> list[Ridge]:
+        return [Ridge(value) for value in self.ridges]
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        rules = [(name, k) for name in self.selectors for k in (self.k if name == "entropy" else (DEFAULT.selector.k,))]
+        return tuple(
+            Candidate(ridge=place, normalise_columns=normalise, selector=name, k=k)
+            for place in range(len(self.ridges))
+            for normalise in self.normalise_columns
+            for name, k in rules
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate that did best, how it did, and how many were tried on how many documents."""
+
+    candidate: Candidate
+    evaluation: Evaluation | None
+    tried: int
+    documents: int
+
+    def to_json(self) -> dict[str, Any] | None:
+        if self.evaluation is None:
+            return None
+        return {**self.evaluation.to_json(), "candidates": self.tried, "documents": self.documents}
+
+
+def choose(candidates: Sequence[Candidate], domains: Sequence[str], counts: Mapping[str, Counts]) -> Choice:
+    """The candidate of the best mean accuracy over the domains that had documents; of equals the first.
+
+    counts: by domain, candidates × domains: where the domain's documents were routed.
+    """
+    heard = {name: rows for name, rows in counts.items() if rows[0].sum() > 0}
+    if not heard:
+        return Choice(candidates[0], None, len(candidates), 0)
+    right = [rows[:, domains.index(name)] / rows.sum(axis=1) for name, rows in sorted(heard.items())]
+    best = int(np.argmax(np.mean(right, axis=0).round(12)))
+    confusion = tuple(tuple(heard[name][best].tolist()) if name in heard else (0,) * len(domains) for name in domains)
+    documents = int(sum(rows[best].sum() for rows in heard.values()))
+    return Choice(candidates[best], Evaluation(tuple(domains), confusion), len(candidates), documents)
+
+
+def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector) -> tuple[float, ...]:
+    """Temperatures to try: around the spread of the router's scores over the text it was built from, or of votes."""
+    unit = 1.0
+    if rule.name == "average":
+        scaled = weights.copy()
+        scaled[:-1] *= scale
+        squares = np.einsum("fc,fc->c", scaled, total.gram.astype(np.float64) @ scaled)
+        unit = float(np.sqrt(max(squares.mean(), 1e-300) / total.mass))
+    return tuple(unit * 2.0 ** (step / 4) for step in STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The temperature and growth under which confidence was truest, and the gap to accuracy left, in percent."""
+
+    temperature: float
+    growth: float
+    gap: float
+
+    def confidence(self, threshold: float, fallback: str | None) -> Confidence:
+        return Confidence(self.temperature, self.growth, True, threshold, fallback)
+
+
+def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
+    """Choose temperature and growth by how surprising the counts are, every domain weighing the same.
+
+    counts: by domain, growths × temperatures × bins × (fallen there, of those right).
+    """
+    shares = [rows / rows[0, 0, :, 0].sum() for rows in counts.values() if rows[0, 0, :, 0].sum() > 0]
+    if not shares:
+        return None
+    met = np.mean(shares, axis=0)
+    fallen, right = met[..., 0], met[..., 1]
+    surprise = -(right * np.log(MIDDLES) + (fallen - right) * np.log1p(-MIDDLES)).sum(axis=-1)
+    row, column = divmod(int(np.argmin(surprise.round(12))), surprise.shape[1])
+    gap = float(np.abs(right[row, column] - fallen[row, column] * MIDDLES).sum() * 100)
+    return Fitted(tried[column], GROWTHS[row], gap)

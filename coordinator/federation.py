@@ -1,0 +1,130 @@
+"""A coordinator's folder: settings, keys, the ledger, the releases. One process at a time works in it.
+
+Knows files and the encoder. Knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field
+
+from common.cohort import Mode, Record, Terms, Window, equal_mass
+from common.encoder import Encoder
+from common.encoder_sources import find_encoder
+from common.errors import InputError
+from common.identity import Identity, load_identity
+from common.journal import Clock, system_clock
+from common.settings import DEFAULT, Weighting
+from common.toml import read_settings
+from coordinator.candidates import Grid
+from coordinator.ledger import Ledger, Published
+
+SETTINGS = "coordinator.toml"
+LATEST = "latest"
+
+
+class RoundSettings(Record):
+    """Who must be there, and how long the others wait for them; times are in seconds."""
+
+    min_holders: int = Field(default=2, ge=2)
+    wait: float = Field(default=60.0, ge=0)
+    deadline: float = Field(default=600.0, gt=0)
+
+
+class Abstention(Record):
+    threshold: float = Field(default=0.0, ge=0, le=1)
+    fallback: str | None = None
+
+
+class Settings(Record):
+    """coordinator.toml."""
+
+    listen: str = Field(default="127.0.0.1:9443", pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$")
+    address: str = Field(default="127.0.0.1:9443", pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$")
+    encoder: str = "smollm2"
+    mode: Mode = "clear"
+    weighting: Weighting = DEFAULT.weighting
+    window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
+    max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0)
+    round: RoundSettings = RoundSettings()
+    candidates: Grid = Grid()
+    abstention: Abstention = Abstention()
+
+
+class Federation:
+    """What the operator's side needs; made by `create` (in coordinator.setup) and opened by every command."""
+
+    def __init__(self, folder: Path, *, encoder: Encoder | None = None, clock: Clock = system_clock) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / SETTINGS, Settings)
+        self.identity: Identity = load_identity(folder / "coordinator.key")
+        self.ledger = Ledger(folder, clock)
+        self._given = encoder
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return self._given or find_encoder(self.settings.encoder)
+
+    @cached_property
+    def terms(self) -> Terms:
+        settings = self.settings
+        return Terms(
+            mode=settings.mode,
+            encoder=self.encoder.fingerprint,
+            encoder_name=self.encoder.name,
+            features=self.encoder.width + 1,
+            sampling=Window(window=settings.window, max_tokens=settings.max_tokens),
+            weighting=settings.weighting,
+            mass=equal_mass(settings.weighting),
+        )
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder, so that no two rounds or changes of membership run at once."""
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InputError(
+                f"a round or another change is running in {self.folder}; wait until it is done, and try again"
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    # Releases
+
+    def release_folder(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number:04}"
+
+    @property
+    def newest(self) -> Published | None:
+        releases = self.ledger.standing().releases
+        return releases[-1] if releases else None
+
+    @property
+    def next_number(self) -> int:
+        newest = self.newest
+        return newest.number + 1 if newest else 1
+
+    def point_to_latest(self) -> None:
+        """Let releases/latest name the newest release; done again after a crash."""
+        newest = self.newest
+        if newest is None:
+            return
+        link = self.folder / "releases" / LATEST
+        target = self.release_folder(newest.number).name
+        if link.is_symlink() and link.readlink() == Path(target):
+            return
+        draft = link.with_name(f".{LATEST}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target)
+        draft.replace(link)

@@ -1,0 +1,184 @@
+"""The coordinator's ledger: who was admitted, what they sent, which releases came of it. Crash-safe, hash-chained.
+
+The journal is the truth; what stands here is read out of it. In clear rounds the sums lie beside it as files, each
+named by its digest and written whole before the journal speaks of it. Knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from common.errors import InputError, JournalError
+from common.files import sha256, write_whole
+from common.invite import Card
+from common.journal import Clock, Entry, Journal, system_clock
+from common.statistics import Statistics, single_domain, unpacked
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A holder on the roster.
+
+    key:    the Ed25519 key it signs with. node: the key its SuperNode logs in with.
+    weight: its part of the domain's mass, beside the other holders of the domain.
+    """
+
+    name: str
+    domain: str
+    key: str
+    node: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A holder's accepted sums: under which share of the mass, from which raw sums, in which file."""
+
+    name: str
+    domain: str
+    source: str
+    share: int
+    terms: str
+    holdout: float
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A release in the ledger; `cause` says what it came of."""
+
+    number: int
+    release: str
+    cause: str
+    domains: tuple[str, ...]
+    time: str
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the entries so far add up to."""
+
+    roster: dict[str, Admitted] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+    contributions: dict[str, Contribution] = field(default_factory=dict)
+    releases: list[Published] = field(default_factory=list)
+    delivered: dict[str, int] = field(default_factory=dict)
+    rounds: int = 0
+    open_round: str | None = None
+
+    def take_in(self, entry: Entry) -> None:
+        facts = entry.facts
+        match entry.kind:
+            case "admitted":
+                self.roster[facts["name"]] = Admitted(**facts)
+                self.retired.discard(facts["domain"])
+            case "removed":
+                self.roster.pop(facts["name"], None)
+                self.contributions.pop(facts["name"], None)
+                self.delivered.pop(facts["name"], None)
+            case "retired":
+                self.retired.add(facts["domain"])
+            case "opened":
+                self.rounds, self.open_round = self.rounds + 1, facts["round"]
+            case "closed":
+                self.open_round = None
+            case "contributed":
+                known = {name: facts[name] for name in Contribution.__slots__}
+                self.contributions[facts["name"]] = Contribution(**known)
+            case "released":
+                named = (facts["number"], facts["release"], facts["cause"], tuple(facts["domains"]))
+                self.releases.append(Published(*named, entry.time))
+            case "delivered":
+                self.delivered[facts["name"]] = max(facts["number"], self.delivered.get(facts["name"], 0))
+
+    @property
+    def active(self) -> dict[str, Admitted]:
+        """The holders whose domains are not retired, by name."""
+        return {name: holder for name, holder in self.roster.items() if holder.domain not in self.retired}
+
+
+class Ledger:
+    """Law: after a crash at any moment, what was accepted is there once, and the chain holds."""
+
+    def __init__(self, folder: Path, clock: Clock = system_clock) -> None:
+        self.journal = Journal(folder / "ledger.db", clock)
+        self._sums = folder / "contributions"
+        self._standing = Standing()
+        self._read = 0
+
+    def standing(self) -> Standing:
+        """What the journal says now; entries that were read before are not read again."""
+        for entry in self.journal.entries(after=self._read):
+            self._standing.take_in(entry)
+            self._read = entry.number
+        return self._standing
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.journal.append((kind, facts))
+
+    def admit(self, name: str, card: Card, weight: int) -> Admitted:
+        """Put a holder on the roster; a name or a key that is there already is refused."""
+        holder = Admitted(name, card.domain, card.key, card.node, weight)
+        for other in self.standing().roster.values():
+            if other == holder:
+                return other
+            if other.name == name:
+                raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
+            if other.key == card.key or other.node == card.node:
+                raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
+        facts = {"name": name, "domain": card.domain, "key": card.key, "node": card.node, "weight": weight}
+        self.note("admitted", **facts)
+        return holder
+
+    # Sums
+
+    def contribute(self, round_: str, given: Contribution, statistics: Statistics, mass: int) -> Contribution:
+        """Store accepted sums: the file first, then the entry that speaks of it."""
+        triangle, _ = statistics.packed()
+        content = np.ascontiguousarray(triangle, dtype="<i8")
+        stored = replace(given, digest=sha256(content.data))
+        path = self._path(stored.digest)
+        if not path.exists():
+            write_whole(path, save({"gram": content}), private=True)
+        facts = {name: getattr(stored, name) for name in Contribution.__slots__}
+        self.note("contributed", round=round_, mass=mass, **facts)
+        return stored
+
+    def sums(self, contribution: Contribution) -> Statistics:
+        """The stored sums of one domain's holder, held against their digest."""
+        path = self._path(contribution.digest)
+        try:
+            triangle = load_file(path)["gram"]
+        except (FileNotFoundError, SafetensorError, KeyError) as error:
+            raise JournalError(
+                f"the sums of {contribution.name!r} are missing or damaged ({path.name}); restore them from a copy, "
+                "or remove the holder and admit it again"
+            ) from error
+        if triangle.dtype != np.int64 or sha256(np.ascontiguousarray(triangle, dtype="<i8").data) != path.stem:
+            raise JournalError(f"the sums of {contribution.name!r} were altered after they were accepted ({path.name})")
+        features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
+        return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
+
+    def erase_outdated(self) -> None:
+        """Delete sums that no contribution names any more."""
+        named = {contribution.digest for contribution in self.standing().contributions.values()}
+        for path in self._sums.glob("*.sums"):
+            if path.stem not in named:
+                path.unlink(missing_ok=True)
+
+    def _path(self, digest: str) -> Path:
+        return self._sums / f"{digest}.sums"
+
+    def verify(self) -> dict[str, int]:
+        """The chain, and every stored sum against its digest."""
+        entries = self.journal.verify()
+        contributions = self.standing().contributions.values()
+        for contribution in contributions:
+            self.sums(contribution)
+        return {"entries": entries, "contributions": len(contributions)}

@@ -1,0 +1,98 @@
+"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting explained.
+
+Knows files and settings. Certificates and processes are made by others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import whole_folder, write_whole
+from common.identity import create_identity
+from common.toml import quoted, read_settings
+from coordinator.federation import SETTINGS, Federation, Settings
+
+TEMPLATE = """\
+# A Ridgeway coordinator. Times are in seconds. After a change, nothing need be restarted but `coordinator up`,
+# and that only for [network].
+
+# The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH. Changing it makes every holder sum again.
+encoder = {encoder}
+
+# How statistics travel: "clear" (this coordinator sees each holder's sums).
+mode = {mode}
+
+# "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
+weighting = {weighting}
+
+# Tokens a sample, and where documents are cut (0: never). Holders may refuse windows that are too small.
+window = {window}
+max_tokens = {max_tokens}
+
+# Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address` is what
+# invitations say, if it differs (a public name, a forwarded port).
+listen = {listen}
+address = {address}
+
+[round]
+# A round fails, and keeps what was accepted, if fewer holders than this take part.
+min_holders = {min_holders}
+# How long to wait at the beginning for holders to come online, and in each step for their answers.
+wait = {wait}
+deadline = {deadline}
+
+[candidates]
+# What holders try on their own held-out documents. The best by mean accuracy over domains is released; of equals
+# the first. λ is relative to the mean diagonal of the sums; k belongs to the selector "entropy".
+ridges = {ridges}
+normalise_columns = {normalise_columns}
+selectors = {selectors}
+k = {k}
+
+[abstention]
+# Below this confidence the router names `fallback` instead of a domain; 0: it never does.
+threshold = {threshold}
+{fallback}
+"""
+
+
+def create_federation(folder: Path, settings: Settings) -> Federation:
+    """Make the folder; an existing one is never touched."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists already and is not empty; name a new folder")
+    with whole_folder(folder) as draft:
+        create_identity(draft / "coordinator.key")
+        write_whole(draft / SETTINGS, settings_text(settings).encode())
+        read_settings(draft / SETTINGS, Settings)
+        for name in ("contributions", "releases"):
+            (draft / name).mkdir()
+        draft.chmod(0o700)
+    folder.chmod(0o700)
+    made = Federation(folder)
+    made.ledger.note("founded", coordinator=made.identity.public)
+    return made
+
+
+def settings_text(settings: Settings) -> str:
+    """coordinator.toml. Law: read back, it is the same settings."""
+    grid, abstention = settings.candidates, settings.abstention
+    fallback = f"fallback = {quoted(abstention.fallback)}" if abstention.fallback else '# fallback = "general"'
+    return TEMPLATE.format(
+        encoder=quoted(settings.encoder),
+        mode=quoted(settings.mode),
+        weighting=quoted(settings.weighting),
+        window=settings.window,
+        max_tokens=settings.max_tokens,
+        listen=quoted(settings.listen),
+        address=quoted(settings.address),
+        min_holders=settings.round.min_holders,
+        wait=settings.round.wait,
+        deadline=settings.round.deadline,
+        ridges=list(grid.ridges),
+        normalise_columns=str(list(grid.normalise_columns)).lower(),
+        selectors="[" + ", ".join(map(quoted, grid.selectors)) + "]",
+        k=list(grid.k),
+        threshold=abstention.threshold,
+        fallback=fallback,
+    )

@@ -1,0 +1,67 @@
+"""The events of a round in words: one aligned line each, on stderr.
+
+Knows how results are shown. Knows nothing of how they come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.terminal import count, step
+
+
+class Narrator:
+    """A watch that tells what happens, step by step."""
+
+    def __init__(self, *, each_holder: bool = True) -> None:
+        self._each_holder = each_holder
+
+    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+        tell = getattr(self, f"_{event}", None)
+        if tell is not None:
+            tell(**facts)
+
+    def _opened(self, number: int, holders: int, encoder_name: str, mode: str, **_: Any) -> None:
+        step("round", str(number), count(holders, "holder"), f"encoder {encoder_name}", f"statistics {mode}")
+
+    def _waiting(self, online: int, wanted: int) -> None:
+        step("waiting", "for holders", f"{online} of {wanted} online")
+
+    def _offered(self, name: str, domain: str) -> None:
+        if self._each_holder:
+            step("ready", name, f"domain {domain}")
+
+    def _received(self, name: str, domain: str, bytes: int) -> None:
+        if self._each_holder:
+            step("received", name, f"domain {domain}", f"{bytes / 1e6:.1f} MB")
+
+    def _refused(self, name: str | None, code: str, reason: str, **_: Any) -> None:
+        step("refused", name or "someone unknown", code, reason)
+
+    def _absent(self, names: list[str], **at: Any) -> None:
+        step("absent", ", ".join(names), f"no answer to {at['step']}")
+
+    def _added(self, holders: int, domains: list[str]) -> None:
+        step("added", f"sums of {count(holders, 'holder')}", f"{len(domains)} domains", ", ".join(domains))
+
+    def _solved(self, features: int, condition: float) -> None:
+        step("solved", f"{features} features", f"condition {condition:.1e}")
+
+    def _chosen(
+        self, candidates: int, documents: int, ridge: float, selector: str, accuracy: float | None, **_: Any
+    ) -> None:
+        if accuracy is None:
+            step("chosen", "the first candidate", "no held-out documents")
+            return
+        step("tried", count(candidates, "candidate"), f"on {documents:,} held-out documents")
+        step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
+
+    def _calibrated(self, temperature: float, growth: float, gap: float) -> None:
+        step("fitted", f"temperature {temperature:.3g}", f"growth {growth:.1f}", f"gap to accuracy {gap:.1f} %")
+
+    def _released(self, number: int, release: str, domains: list[str]) -> None:
+        step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
+
+    def _delivered(self, number: int, names: list[str]) -> None:
+        step("delivered", f"release {number:04}", f"to {count(len(names), 'holder')}")

@@ -1,0 +1,73 @@
+"""ridgeway simulate: a whole federation on this machine.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.cli import Json, show_evaluation
+from common.errors import InputError
+from common.terminal import count, emit_json, step
+
+
+def simulate(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text on this machine)"),
+    ] = None,
+    holders: Annotated[
+        int | None, typer.Option(help="How many holders; several of one domain share its text. (default: one a domain)")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="memory: in this process; flower: on Flower's simulation engine.")
+    ] = "memory",
+    drop: Annotated[list[str] | None, typer.Option(help="A holder that is not there; may be given again.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
+    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    json: Json = False,
+) -> None:
+    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
+    from coordinator.words import Narrator
+    from simulations.simulate import simulate as run
+
+    narrator = Narrator(each_holder=(holders or 0) <= 20)
+
+    def watch(event: str, facts: Mapping[str, Any]) -> None:
+        if event == "settled":
+            there = "" if facts["there"] else "not there"
+            step("holder", facts["name"], count(facts["documents"], "document"), there)
+        narrator(event, facts)
+
+    with _folder(work) as folder:
+        done = run(folder, watch, data=data, holders=holders, engine=engine, drop=drop or [], out=out, encoder=encoder)
+    if json:
+        emit_json(done.to_json())
+        return
+    laps = done.timings
+    step(
+        "took", f"{sum(laps.values()):.1f} s", *(f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in laps.items())
+    )
+    if out is not None:
+        step("wrote", str(out), done.release[:12])
+    show_evaluation(done.evaluation)
+
+
+@contextmanager
+def _folder(work: Path | None) -> Iterator[Path]:
+    if work is None:
+        with tempfile.TemporaryDirectory(prefix="ridgeway-") as name:
+            yield Path(name)
+        return
+    if work.exists() and (not work.is_dir() or any(work.iterdir())):
+        raise InputError(f"{work} exists already and is not empty; name a new folder")
+    work.mkdir(parents=True, exist_ok=True)
+    yield work

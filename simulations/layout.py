@@ -1,0 +1,131 @@
+"""A whole federation in a folder: corpora dealt out to holders, holders' folders, a coordinator's folder.
+
+Made with the same code that makes real ones. Knows nothing of how a round is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.holder import Settings as HolderSettings
+from client.policy import Policy
+from client.setup import CARD, create_holder
+from common.encoder import Encoder
+from common.errors import InputError
+from common.files import write_whole
+from common.invite import Card, read_paper
+from common.records import jsonl_texts
+from common.settings import DEFAULT
+from coordinator.federation import Federation, RoundSettings, Settings
+from coordinator.setup import create_federation
+from simulations import corpora
+
+NOWHERE = "127.0.0.1:1"
+NO_BUNDLE = "0" * 64
+TRAIN, TEST = ".train.jsonl", ".test.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Village:
+    """A simulated federation.
+
+    nodes: the holders that are there, by name, in the order of their folders' names.
+    """
+
+    folder: Path
+    federation: Federation
+    nodes: Mapping[str, Path]
+    tests: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+
+
+def read_corpora(data: Path | None) -> list[corpora.Corpus]:
+    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl."""
+    if data is None:
+        return list(corpora.builtin())
+    names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
+    if len(names) < 2:
+        raise InputError(f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs at least two")
+    return [corpora.Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}")) for name in names]
+
+
+def _texts(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        raise InputError(f"there is no {path.name} beside the training files; every domain needs one to be tested on")
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return tuple(jsonl_texts(lines, ["text"], str(path)))
+
+
+def settle(
+    folder: Path,
+    found: Sequence[corpora.Corpus],
+    *,
+    holders: int | None = None,
+    drop: Sequence[str] = (),
+    encoder: str = "smollm2",
+    loaded: Encoder | None = None,
+) -> Village:
+    """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
+    dealt = deal(found, holders or len(found))
+    unknown = sorted(set(drop) - set(dealt))
+    if unknown:
+        raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
+    settings = Settings(encoder=encoder, round=RoundSettings(wait=0.0))
+    federation = create_federation(folder / "coordinator", settings)
+    if loaded is not None:
+        federation = Federation(federation.folder, encoder=loaded)
+    nodes = {}
+    for name, (domain, texts) in dealt.items():
+        home = _holder(folder, name, domain, texts, federation)
+        federation.ledger.admit(name, read_paper(home / CARD, Card), weight=1)
+        if name in drop:
+            home.rename(folder / f"away-{name}")
+        else:
+            nodes[name] = home
+    tests = {each.name: each.test for each in found}
+    return Village(folder, federation, nodes, tests, {name: len(texts) for name, (_, texts) in dealt.items()})
+
+
+def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Each holder's domain and texts: domains take turns, and the texts of one are dealt to its holders like cards."""
+    if holders < len(found):
+        raise InputError(f"{len(found)} domains need at least as many holders, not {holders}")
+    dealt = {}
+    for place, each in enumerate(found):
+        own = (holders - place + len(found) - 1) // len(found)
+        if own > len(each.train):
+            raise InputError(f"{each.name!r} has {len(each.train)} documents, too few for {own} holders")
+        for turn in range(own):
+            name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
+            dealt[name] = (each.name, each.train[turn::own])
+    return dict(sorted(dealt.items()))
+
+
+def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federation: Federation) -> Path:
+    corpus = folder / "corpora" / f"{name}.jsonl"
+    lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    write_whole(corpus, "".join(lines).encode(errors="replace"))
+    settings = federation.settings
+    policy = Policy(
+        coordinator=federation.identity.public,
+        encoders=(federation.terms.encoder,),
+        weightings=(settings.weighting,),
+        min_window=min(settings.window, 16),
+    )
+    home = folder / "holders" / name
+    create_holder(
+        home,
+        HolderSettings(
+            domain=domain,
+            corpus=(str(corpus.resolve()),),
+            holdout=DEFAULT.holdout,
+            encoder=settings.encoder if settings.encoder.startswith("dir:") else None,
+            address=NOWHERE,
+            bundles=(NO_BUNDLE,),
+            policy=policy,
+        ),
+    )
+    return home

@@ -1,0 +1,100 @@
+"""A whole federation on one machine: corpora, holders, a round, a release, and how well it routes test texts.
+
+Runs the same client and coordinator as a deployment. Knows nothing of how results are shown.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.evaluation import Evaluation, evaluate
+from common.files import whole_folder
+from common.release import load_release, refuse_foreign
+from coordinator.talk import Watch
+from simulations import engines, layout
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulation came to. Timings are in seconds."""
+
+    release: str
+    evaluation: Evaluation
+    holders: int
+    absent: tuple[str, ...]
+    engine: str
+    timings: Mapping[str, float]
+    manifest: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.evaluation.to_json(),
+            "release": self.release,
+            "holders": self.holders,
+            "absent": list(self.absent),
+            "engine": self.engine,
+            "timings": {name: round(seconds, 3) for name, seconds in self.timings.items()},
+            "held_out": self.manifest["evaluation"],
+        }
+
+
+def simulate(
+    work: Path,
+    watch: Watch,
+    *,
+    data: Path | None = None,
+    holders: int | None = None,
+    engine: str = "memory",
+    drop: Sequence[str] = (),
+    out: Path | None = None,
+    encoder: str = "smollm2",
+) -> Simulated:
+    """Run one round of a federation that is made in the folder `work`; the release is copied to `out`."""
+    if engine not in ("memory", "flower"):
+        raise InputError(f"there is no engine {engine!r}; there are memory and flower")
+    if out is not None:
+        refuse_foreign(out)
+    clock = _Clock()
+    found = layout.read_corpora(data)
+    clock.note("corpora")
+    village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder)
+    for name, size in village.sizes.items():
+        watch("settled", {"name": name, "documents": size, "there": name in village.nodes})
+    clock.note("set_up")
+    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](village, watch)
+    clock.note("round")
+    newest = village.federation.newest
+    assert newest is not None
+    folder = village.federation.release_folder(newest.number)
+    loaded = load_release(folder, key=village.federation.identity.public)
+    router = loaded.router
+    evaluation = evaluate(router, {name: village.tests[name] for name in router.domains})
+    clock.note("evaluation")
+    if out is not None:
+        _copy(folder, out)
+    absent = tuple(sorted(drop))
+    return Simulated(loaded.id, evaluation, len(village.nodes), absent, engine, clock.laps, loaded.manifest)
+
+
+def _copy(folder: Path, out: Path) -> None:
+    with whole_folder(out) as draft:
+        for path in folder.iterdir():
+            shutil.copyfile(path, draft / path.name)
+
+
+class _Clock:
+    """Laps by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def note(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self._last = now - self._last, now
