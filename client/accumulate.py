@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from common.settings import Sampling
-from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked
+from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked, upper_triangle
 from common.tokenizer import Ids, first_tokens
 
 State = Mapping[str, Integers]
@@ -117,7 +117,7 @@ class WindowSums:
 
     def state(self) -> State:
         self._flush()
-        return {"gram": self._total[np.triu_indices(self._features)]}
+        return {"gram": self._total[upper_triangle(self._features)]}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         check_bound(int(state["gram"][-1]))

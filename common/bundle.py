@@ -55,7 +55,9 @@ serverapp = "coordinator.app:app"
 clientapp = "client.app:app"
 
 [tool.flwr.app.config]
-round = ""
+folder = ""
+work = ""
+progress = ""
 """
 """No dependencies, so nothing is installed at run time. A run may set only the values listed under `config`."""
 

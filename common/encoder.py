@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 from common.errors import EncoderError, FormatError
 from common.files import canonical_json, sha256, whole_folder
 from common.settings import FEATURE_LIMIT
-from common.tokenizer import Tokenizer
+from common.tokenizer import Tokenizer, shared_tokenizer
 
 FORMAT = "ridgeway.encoder"
 VERSION = 1
@@ -50,7 +50,7 @@ class Encoder:
             raise EncoderError(f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it again")
         if not 0 < self.scale < float("inf"):
             raise EncoderError(f"an encoder's scale is a positive number, not {self.scale!r}")
-        tokenizer = Tokenizer(self.definition)
+        tokenizer = shared_tokenizer(self.definition)
         if tokenizer.rows > len(self.table):
             raise EncoderError(
                 f"the tokenizer knows {tokenizer.rows:,} ids but the table has {len(self.table):,} rows; "

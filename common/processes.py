@@ -137,8 +137,6 @@ class Child:
 
     def rest(self, seconds: float) -> None:
         """Forget a process that has ended, without counting its death, and start again after a while."""
-        if self.process is not None:
-            _signal_group(self.process.pid, signal.SIGKILL)
         self.process = None
         self.again_at = time.monotonic() + seconds
 
@@ -168,9 +166,9 @@ def keep_running(children: Sequence[Child], word: Word) -> None:
 
 
 def _note_death(child: Child, now: float, word: Word) -> None:
+    """Count a death. What the dead one had started ends by itself, in good order, as Flower's processes do."""
     assert child.process is not None
     code = child.process.returncode
-    _signal_group(child.process.pid, signal.SIGKILL)
     child.process = None
     child.deaths = [*(at for at in child.deaths if now - at < QUICK_S), now]
     if len(child.deaths) >= QUICK_DEATHS:

@@ -23,7 +23,7 @@ from common.files import canonical_json, whole_folder, write_whole
 from common.identity import Identity, is_signed_by, public_key
 from common.router import Confidence, Router
 from common.settings import Selector
-from common.tokenizer import Tokenizer
+from common.tokenizer import shared_tokenizer
 
 FORMAT = "ridgeway.release"
 VERSION = 1
@@ -99,7 +99,7 @@ def load_release(folder: Path, *, key: str | None = None) -> Release:
     try:
         arrays = load(content[ROUTER])
         compiled = CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
-        tokenizer = Tokenizer(content[TOKENIZER])
+        tokenizer = shared_tokenizer(content[TOKENIZER])
         if tokenizer.rows > len(compiled.logits):
             raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
         router = Router(

@@ -6,6 +6,7 @@ Knows numpy. Knows nothing of text, Flower, masks or files.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class Statistics:
 
     def packed(self) -> tuple[Integers, Integers]:
         """What travels: the upper triangle of gram, row by row, and cross."""
-        return self.gram[np.triu_indices(self.shape[0])], self.cross
+        return self.gram[upper_triangle(self.shape[0])], self.cross
 
     def check(self, rounded: int = 0) -> None:
         """Raise BrokenIdentity unless some text could have produced these sums.
@@ -109,10 +110,18 @@ def unpacked(triangle: Integers, cross: Integers) -> Statistics:
     if triangle.shape != (triangle_size(features),):
         raise ShapeMismatch(f"a triangle of {triangle.size} numbers does not fit {features} features")
     gram = np.empty((features, features), dtype=triangle.dtype)
-    upper = np.triu_indices(features)
+    upper = upper_triangle(features)
     gram[upper] = triangle
     gram.T[upper] = triangle
     return Statistics(gram, cross)
+
+
+@lru_cache(maxsize=2)
+def upper_triangle(features: int) -> NDArray[np.bool_]:
+    """Where the upper triangle lies; read row by row, its entries are in the order that they travel in."""
+    mask: NDArray[np.bool_] = ~np.tri(features, k=-1, dtype=bool)
+    mask.flags.writeable = False
+    return mask
 
 
 def triangle_size(features: int) -> int:

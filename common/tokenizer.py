@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import numpy as np
@@ -63,7 +64,7 @@ class Tokenizer:
         self._special[special] = True
         self._special_ids = frozenset(special)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """One more than the largest id, so the number of rows a table must have."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -116,3 +117,9 @@ def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids,
         return ids, lengths
     places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return ids[places < limit], np.minimum(lengths, limit)
+
+
+@lru_cache(maxsize=4)
+def shared_tokenizer(definition: bytes) -> Tokenizer:
+    """The tokenizer of a definition; made once a process, since that takes longer than most of what it is used for."""
+    return Tokenizer(definition)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ class Gate:
         self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
         try:
             length = check(scope)
@@ -91,6 +93,13 @@ class Gate:
             await answer(send, refusal.status)
             return
         await self._pass(scope, length, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Close the connections to the SuperLink when the server stops."""
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await self._client.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _pass(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
         """Send the request on and stream the reply back; the SuperLink being away is a 502 or 503."""
@@ -119,6 +128,8 @@ def check(scope: Scope) -> int:
     """The length of a body that may pass; raises Refused for any other request."""
     if scope["method"] != "POST" or scope["raw_path"] not in PATHS or scope["query_string"]:
         raise Refused(404)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+        raise Refused(431)
     names = [name for name, _ in scope["headers"]]
     if b"upgrade" in names:
         raise Refused(404)
@@ -172,7 +183,7 @@ def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Hea
 def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
     """A client of the SuperLink on loopback, which must show a certificate of the authority."""
     context = ssl.create_default_context(cafile=str(authority))
-    return httpx.AsyncClient(
+    client = httpx.AsyncClient(
         base_url=f"https://127.0.0.1:{port}",
         verify=context,
         trust_env=False,
@@ -180,6 +191,8 @@ def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
         timeout=httpx.Timeout(SILENCE_S, connect=5.0),
         limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=2.0),
     )
+    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return client
 
 
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
@@ -190,9 +203,10 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         port=port,
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
+        loop="asyncio",
         http="h11",
         ws="none",
-        lifespan="off",
+        lifespan="on",
         h11_max_incomplete_event_size=MAX_HEADERS,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=3,

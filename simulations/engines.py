@@ -6,6 +6,7 @@ Both run the same ClientApp, ServerApp and protocol as a deployment; only the wa
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -95,6 +96,7 @@ def _local_superlink(folder: Path) -> Iterator[dict[str, str]]:
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
         "RIDGEWAY_SIMULATION": str(folder),
         "RAY_TMPDIR": scratch,
+        "PATH": os.pathsep.join((str(Path(script("flower-superlink")).parent), os.environ.get("PATH", ""))),
     }
     try:
         yield environment
