@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client import federation_cli
 from common.cli import Fields, Json
 from common.errors import InputError
 from common.files import check_output
@@ -209,3 +210,6 @@ def inspect(
         [name, f"{value:,}" if isinstance(value, int) else str(value), words[name]] for name, value in facts.items()
     ]
     table(["what leaves", "value", "meaning"], rows, numbers_from=3)
+
+
+federation_cli.add_to(app)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from client.held_out import held_out_sample
 from client.policy import Policy
-from client.prepare import Job, prepare
+from client.prepare import Job, Watch, prepare
 from client.scoring import HeldOut
 from common.cohort import Digest, DomainName, Record, Terms
 from common.encoder import Encoder
@@ -91,11 +91,11 @@ class Holder:
 
     # Statistics
 
-    def ready(self, terms: Terms) -> Prepared:
+    def ready(self, terms: Terms, watch: Watch | None = None) -> Prepared:
         """The raw sums under these terms: read from the prepared file, or summed now, unchanged files not again."""
         if self.settings.statistics:
             return self._from_file(Path(self.settings.statistics), terms)
-        outcome = prepare(self._job(terms), self.encoder(terms), self.folder / "cache")
+        outcome = prepare(self._job(terms), self.encoder(terms), self.folder / "cache", watch)
         save_prepared(outcome.prepared, self._current)
         return outcome.prepared
 

@@ -5,6 +5,7 @@ Knows files and settings. Nothing of it leaves but holder.pub, and that only whe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from client.holder import SETTINGS, Holder, Settings
@@ -54,8 +55,11 @@ min_cohort = {min_cohort}
 """
 
 
-def create_holder(folder: Path, settings: Settings) -> Holder:
-    """Make the folder; an existing one is never touched."""
+def create_holder(folder: Path, settings: Settings, papers: Mapping[str, bytes] | None = None) -> Holder:
+    """Make the folder; an existing one is never touched.
+
+    papers: files of the invitation to keep beside the settings.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists already and is not empty; name a new folder")
     with whole_folder(folder) as draft:
@@ -64,6 +68,8 @@ def create_holder(folder: Path, settings: Settings) -> Holder:
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, Settings)
         _write_card(draft, settings.domain, identity)
+        for name, content in (papers or {}).items():
+            write_whole(draft / name, content)
         draft.chmod(0o700)
     folder.chmod(0o700)
     return Holder(folder)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client import pinned
-from common.errors import RidgewayError
+from common.errors import NodeError, NodeRefused
 from common.files import write_whole
 from common.node_key import public_line
 from common.processes import (
@@ -60,14 +60,6 @@ LAUNCHER = (
     "    os._exit(code)\n"
 )
 """Runs a command and ends with it: a SuperNode whose main loop has failed would else stay as a server for nobody."""
-
-
-class NodeError(RidgewayError):
-    """A SuperNode that cannot run as it is set up."""
-
-
-class NodeRefused(NodeError):
-    """The coordinator does not let this SuperNode in, or is not who it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +132,9 @@ class Tail:
             return False
         if self._held_since is None:
             self._held_since = time.monotonic()
-            self._word(f"{self._address} takes the last connection for still there; trying again for {HELD_S:g} s")
+            self._word(
+                f"{self._address} still holds the last connection or has shut this key out; trying for {HELD_S:g} s"
+            )
         return time.monotonic() - self._held_since < HELD_S
 
     def _tell(self, line: str) -> None:

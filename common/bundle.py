@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from common.errors import RidgewayError
+from common.errors import BundleError
 from common.files import write_whole
 
 PACKAGES = ("client", "common", "coordinator")
@@ -55,15 +55,10 @@ serverapp = "coordinator.app:app"
 clientapp = "client.app:app"
 
 [tool.flwr.app.config]
-folder = ""
 work = ""
-progress = ""
+name = ""
 """
 """No dependencies, so nothing is installed at run time. A run may set only the values listed under `config`."""
-
-
-class BundleError(RidgewayError):
-    """Code that cannot be made into a bundle."""
 
 
 @dataclass(frozen=True, slots=True)

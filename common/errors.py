@@ -16,7 +16,13 @@
     ├── JournalError             a journal or ledger that was altered, or cannot be read
     ├── Refused                  a message that one side will not answer or accept; carries a code
     ├── RoundFailed              a round that ended without a release
-    └── LinkError                a process of the deployment that does not run, start or answer
+    ├── BundleError              code that cannot be made into a bundle
+    ├── CertificateError         a certificate or its key that cannot be made, read or used
+    ├── ProcessError             a process that does not start, does not stay, or is already there
+    ├── LinkError                a SuperLink that refuses what was asked
+    │   └── LinkDown             a SuperLink that does not answer now
+    └── NodeError                a SuperNode that cannot run as it is set up
+        └── NodeRefused          a coordinator that does not let a SuperNode in, or is not who it should be
 
 Each message says what was seen, the likely cause, and the next move, in one sentence.
 """
@@ -92,5 +98,29 @@ class RoundFailed(RidgewayError):
     """A round that ended without a release."""
 
 
+class BundleError(RidgewayError):
+    """Code that cannot be made into a bundle."""
+
+
+class CertificateError(RidgewayError):
+    """A certificate or its key that cannot be made, read or used."""
+
+
+class ProcessError(RidgewayError):
+    """A process that does not start, does not stay, or is already there."""
+
+
 class LinkError(RidgewayError):
-    """A process of the deployment that does not run, start or answer."""
+    """A SuperLink that refuses what was asked."""
+
+
+class LinkDown(LinkError):
+    """A SuperLink that does not answer now; the supervising process may be starting it again."""
+
+
+class NodeError(RidgewayError):
+    """A SuperNode that cannot run as it is set up."""
+
+
+class NodeRefused(NodeError):
+    """A coordinator that does not let a SuperNode in, or is not who it should be."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from common.errors import RidgewayError
+from common.errors import ProcessError
 
 Word = Callable[[str], None]
 Value = str | int | float | bool
@@ -46,16 +46,12 @@ FLOWER = {
 }
 
 
-class ProcessError(RidgewayError):
-    """A process that does not start, does not stay, or is already there."""
-
-
 def script(name: str) -> str:
     """The path of an installed command, beside this interpreter."""
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (folder / name).is_file():
             return str(folder / name)
-    raise ProcessError(f"the command {name} is not beside {sys.executable}; install ridgeway[federation] there")
+    raise ProcessError(f"the command {name} is not beside {sys.executable}; install ridgeway[client] or ridgeway[coordinator] there")
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -141,15 +137,18 @@ class Child:
         self.again_at = time.monotonic() + seconds
 
     def stop(self, grace_s: float) -> None:
-        """Ask it and what it started to end, and end them when the time is over."""
-        if self.process is None:
+        """Ask it to end, wait until it and what it started are gone, and end them when the time is over."""
+        process = self.process
+        if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        _wait_until(lambda: self.process is None or self.process.poll() is not None, grace_s)
-        _wait_until(lambda: not _signal_group(self.process.pid, 0) if self.process else True, grace_s)
-        _signal_group(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            process.terminate()
+        _wait_until(lambda: process.poll() is not None, grace_s)
+        if not _wait_until(lambda: not _signal_group(process.pid, 0), grace_s):
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+            _wait_until(lambda: not _signal_group(process.pid, 0), 2.0)
+        process.wait()
         self.process = None
 
 

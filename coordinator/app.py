@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,14 +22,18 @@ AT_ONCE = 4
 """Replies are fetched so many at a time, so that memory does not grow with the number of holders."""
 POLL_S = 0.5
 UNREADABLE = Packet(b"", "")
+LINK = "RIDGEWAY_COORDINATOR"
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what the operator asked for in the coordinator's folder; what happens is written there as it happens."""
-    federation = Federation(Path(str(context.run_config["folder"])))
+    """Run what the operator asked for in the coordinator's folder; what happens is written there as it happens.
+
+    Holders see a run's configuration, so it holds no path: the folder comes with the environment.
+    """
+    federation = Federation(Path(os.environ[LINK]).parent)
     work = {"round": run_round, "deliver": deliver_newest}[str(context.run_config["work"])]
-    with ProgressFile(Path(str(context.run_config["progress"]))) as watch:
+    with ProgressFile(federation.progress(str(context.run_config["name"]))) as watch:
         work(federation, GridTransport(grid), watch)
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.errors import RidgewayError
+from common.errors import CertificateError
 from common.files import write_whole
 
 CA_DAYS = 3650
@@ -28,10 +28,6 @@ ALWAYS = ("localhost", "127.0.0.1")
 """The names under which the coordinator's own processes reach each other."""
 
 HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
-
-
-class CertificateError(RidgewayError):
-    """A certificate or its key that cannot be made, read or used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from common.cli import Fields, Json, ReleaseFolder, show_evaluation
 from common.errors import InputError
 from common.settings import Preset, SelectorName, Weighting, preset
 from common.terminal import command_group, emit_json, step
+from coordinator import federation_cli
 
 if TYPE_CHECKING:
     from common.identity import Identity
@@ -203,3 +204,6 @@ def calibrate(
     step("gap", "confidence to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
     step("release", str(release), done.release[:12], "calibrated")
     show_evaluation(done.evaluation)
+
+
+federation_cli.add_to(app)

@@ -7,7 +7,9 @@ certificate of the folder's authority.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import ssl
 import subprocess
 import tempfile
@@ -15,25 +17,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import httpx
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from common.bundle import build
-from common.errors import RidgewayError
+from common.errors import LinkDown, LinkError
 from common.files import canonical_json, write_whole
 from common.node_key import check_public_line
 from common.processes import Value, flower_environment, script, toml
 
 CALL_S = 120.0
 State = Literal["pending", "starting", "running", "finished"]
-
-
-class LinkError(RidgewayError):
-    """A SuperLink that is not up, or that refuses what was asked."""
-
-
-class LinkDown(LinkError):
-    """A SuperLink that does not answer now; the supervising process may be starting it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +84,29 @@ class Connection:
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "node.pub"
             path.write_text(line + "\n", encoding="ascii")
-            answer = self._flwr("supernode", "register", str(path), "ridgeway", "--name", name)
-        node_id = int(answer["node-id"])
+            try:
+                node_id = int(self._flwr("supernode", "register", str(path), "ridgeway", "--name", name)["node-id"])
+            except LinkError as error:
+                node_id = self._adopt(line, error)
         self._remember({**known, str(node_id): {"public_line": line, "name": name}})
         return node_id
+
+    def _adopt(self, line: str, error: LinkError) -> int:
+        """The id of a key that the SuperLink knows and the registry does not: a crash came between the two."""
+        if "[code: 23]" not in str(error):
+            raise error
+        key = load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        place = f"file:{quote(str(self.folder.resolve() / 'state.db'))}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
+                found = database.execute("SELECT node_id, status FROM node WHERE public_key = ?", (key,)).fetchone()
+        except sqlite3.Error:
+            raise error from None
+        if found is None or found[1] == "unregistered":
+            raise LinkError(
+                "this key was registered before and shut out, which cannot be undone; the holder makes a new key"
+            ) from error
+        return int(found[0]) % 2**64
 
     def unregister(self, node_id: int) -> None:
         """Shut a SuperNode out; its key cannot be registered again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from coordinator.ledger import Ledger, Published
 
 SETTINGS = "coordinator.toml"
 LATEST = "latest"
+NAME = re.compile("[0-9a-z-]{1,64}")
 
 
 class RoundSettings(Record):
@@ -99,6 +101,25 @@ class Federation:
             yield
         finally:
             os.close(handle)
+
+    def is_busy(self) -> bool:
+        """Whether a round or a change of membership is running."""
+        try:
+            with self.alone():
+                return False
+        except InputError:
+            return True
+
+    @property
+    def link(self) -> Path:
+        """Where the SuperLink, its certificates and its app are kept."""
+        return self.folder.resolve() / "link"
+
+    def progress(self, name: str) -> Path:
+        """Where a run of this name writes what happens."""
+        if not NAME.fullmatch(name):
+            raise InputError(f"{name!r} cannot name a run")
+        return self.folder / "progress" / f"{name}.jsonl"
 
     # Releases
 

@@ -69,7 +69,7 @@ SILENCE_S = 60.0
 log = logging.getLogger("ridgeway.gate")
 
 
-class Refused(Exception):
+class Barred(Exception):
     """A request that is not passed on, with the status that says why."""
 
     def __init__(self, status: int) -> None:
@@ -89,7 +89,7 @@ class Gate:
             return
         try:
             length = check(scope)
-        except Refused as refusal:
+        except Barred as refusal:
             await answer(send, refusal.status)
             return
         await self._pass(scope, length, receive, send)
@@ -109,7 +109,7 @@ class Gate:
         )
         try:
             response = await self._client.send(request, stream=True)
-        except Refused as refusal:
+        except Barred as refusal:
             await answer(send, refusal.status)
             return
         except (httpx.TransportError, ssl.SSLError) as error:
@@ -125,19 +125,19 @@ class Gate:
 
 
 def check(scope: Scope) -> int:
-    """The length of a body that may pass; raises Refused for any other request."""
+    """The length of a body that may pass; raises Barred for any other request."""
     if scope["method"] != "POST" or scope["raw_path"] not in PATHS or scope["query_string"]:
-        raise Refused(404)
+        raise Barred(404)
     if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
-        raise Refused(431)
+        raise Barred(431)
     names = [name for name, _ in scope["headers"]]
     if b"upgrade" in names:
-        raise Refused(404)
+        raise Barred(404)
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if b"transfer-encoding" in names or len(lengths) != 1 or not lengths[0].isdigit():
-        raise Refused(411)
+        raise Barred(411)
     if len(lengths[0]) > 12 or int(lengths[0]) > MAX_BODY:
-        raise Refused(413)
+        raise Barred(413)
     return int(lengths[0])
 
 
@@ -148,13 +148,13 @@ async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
         try:
             event = await asyncio.wait_for(receive(), SILENCE_S)
         except TimeoutError:
-            raise Refused(408) from None
+            raise Barred(408) from None
         if event["type"] == "http.disconnect":
-            raise Refused(400)
+            raise Barred(400)
         piece = event.get("body", b"")
         left -= len(piece)
         if left < 0:
-            raise Refused(400)
+            raise Barred(400)
         if piece:
             yield piece
         if not event.get("more_body", False):

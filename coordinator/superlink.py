@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import LinkError, ProcessError
 from common.files import canonical_json, write_whole
 from common.processes import (
     Child,
-    ProcessError,
     Word,
     end_leftovers,
     flower_environment,
@@ -37,9 +37,7 @@ from common.processes import (
     script,
     stop_all,
 )
-from coordinator.connection import Connection, LinkDown, LinkError, Node, RunStatus
-
-__all__ = ["Connection", "LinkDown", "LinkError", "LinkSettings", "Node", "RunStatus", "run"]
+from coordinator.connection import Connection
 
 FOLDER_VARIABLE = "RIDGEWAY_COORDINATOR"
 """Names the folder to the ServerApp, which inherits it; a run's configuration is seen by holders and never holds it."""

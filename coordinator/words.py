@@ -25,6 +25,10 @@ class Narrator:
     def _opened(self, number: int, holders: int, encoder_name: str, mode: str, **_: Any) -> None:
         step("round", str(number), count(holders, "holder"), f"encoder {encoder_name}", f"statistics {mode}")
 
+    def _other_bundle(self, folder: str) -> None:
+        words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
+        step("note", words, f"run: ridgeway coordinator invite {folder}")
+
     def _waiting(self, online: int, wanted: int) -> None:
         step("waiting", "for holders", f"{online} of {wanted} online")
 

@@ -26,6 +26,7 @@ from simulations.layout import Village
 Engine = Literal["memory", "flower"]
 PATIENCE_S = 3600.0
 POLL_S = 0.5
+RUN_NAME = "simulation"
 
 
 def run_in_memory(village: Village, watch: Watch) -> None:
@@ -43,11 +44,9 @@ def run_on_flower(village: Village, watch: Watch) -> None:
     """One round on Flower's simulation engine (Ray): `flwr run` with a local SuperLink that is stopped afterwards."""
     app = village.folder / "app"
     write_app(app)
-    progress = village.folder / "progress.jsonl"
-    values = {"folder": str(village.federation.folder.resolve()), "work": "round", "progress": str(progress.resolve())}
     config = village.folder / "run.toml"
-    config.write_text(toml(values), encoding="utf-8")
-    with _local_superlink(village.folder.resolve()) as environment:
+    config.write_text(toml({"work": "round", "name": RUN_NAME}), encoding="utf-8")
+    with _local_superlink(village) as environment:
         resources = f"num-supernodes={len(village.nodes)} client-resources-num-cpus=1"
         words = ["run", str(app), "local", "--federation-config", resources, "--run-config", str(config)]
         log = village.folder / "flower.log"
@@ -55,7 +54,7 @@ def run_on_flower(village: Village, watch: Watch) -> None:
             started = subprocess.run([script("flwr"), *words], env=environment, stdout=out, stderr=subprocess.STDOUT)
         if started.returncode:
             raise LinkError(f"Flower's simulation did not start; {log} says why")
-        _follow(Follower(progress), environment, watch, log)
+        _follow(Follower(village.federation.progress(RUN_NAME)), environment, watch, log)
 
 
 def _follow(follower: Follower, environment: dict[str, str], watch: Watch, log: Path) -> None:
@@ -83,8 +82,9 @@ def _has_ended(environment: dict[str, str]) -> bool:
 
 
 @contextmanager
-def _local_superlink(folder: Path) -> Iterator[dict[str, str]]:
+def _local_superlink(village: Village) -> Iterator[dict[str, str]]:
     """The environment of a SuperLink of our own, which `flwr run` starts; whatever came of it is stopped at the end."""
+    folder = village.folder.resolve()
     home = folder / "flwr"
     home.mkdir()
     (home / "config.toml").write_text(
@@ -95,6 +95,7 @@ def _local_superlink(folder: Path) -> Iterator[dict[str, str]]:
     environment = marked(flower_environment(home), folder) | {
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
         "RIDGEWAY_SIMULATION": str(folder),
+        "RIDGEWAY_COORDINATOR": str(village.federation.link.resolve()),
         "RAY_TMPDIR": scratch,
         "PATH": os.pathsep.join((str(Path(script("flower-superlink")).parent), os.environ.get("PATH", ""))),
     }

@@ -80,16 +80,18 @@ def _reasons(each: Import, file: str, package: str) -> Iterator[str]:
     if each.package in FORBIDDEN_PACKAGES.get(package, set()):
         yield f"{package} knows nothing of {each.package}"
     if each.package == "flwr" and not (
-        package == "simulations" or file.endswith("/app.py") or file == "common/flower.py"
+        package == "simulations" or file.endswith("/app.py") or file in ("common/flower.py", "client/pinned.py")
     ):
-        yield "Flower is for */app.py, common/flower.py and simulations"
+        yield "Flower is for */app.py, common/flower.py, the pinned runner and simulations"
     if each.package in HEAVY and package != "simulations":
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_PLACES:
             yield "torch and transformers are for accumulating, contextual encoders and simulations"
-    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith("coordinator/serve/"):
-        yield "HTTP is for coordinator/serve"
+    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
+        ("coordinator/serve/", "coordinator/gate.py")
+    ):
+        yield "HTTP is for coordinator/serve and the gate"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from common import bundle
-from common.bundle import BundleError, build, installed_sha256, write_app
+from common.bundle import build, installed_sha256, write_app
+from common.errors import BundleError
 
 FLWR = Path(sys.executable).with_name("flwr")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import CertificateError
 from coordinator.authority import (
-    CertificateError,
     certificate_facts,
     create_authority,
     renew_server_certificate,

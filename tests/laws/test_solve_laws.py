@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from common.encoder import Encoder
 from common.compiled import normalised_columns
+from common.encoder import Encoder
 from common.errors import EncoderMismatch, UnsolvableTotal
 from common.release import load_release
 from common.router import Confidence

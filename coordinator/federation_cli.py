@@ -1,0 +1,389 @@
+"""ridgeway coordinator init, up, admit, invite, round, …: what the operator of a federation runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.cli import Json
+from common.errors import InputError, LinkDown, LinkError
+from common.terminal import count, emit_json, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from coordinator.federation import Federation
+    from coordinator.membership import Change
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of a federation to `ridgeway coordinator`."""
+    for command in (init, up, admit, invite, round_, deliver, status, releases, show, retire, remove, verify):
+        app.command(command.__name__.rstrip("_"))(command)
+
+
+def init(
+    folder: Folder,
+    listen: Annotated[str, typer.Option(help="Where holders' SuperNodes connect: the address to bind.")] = (
+        "127.0.0.1:9443"
+    ),
+    address: Annotated[
+        str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    json: Json = False,
+) -> None:
+    """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""
+    from pydantic import ValidationError
+
+    from common.encoder_sources import find_encoder
+    from coordinator.authority import create_authority
+    from coordinator.federation import SETTINGS, Settings
+    from coordinator.setup import create_federation
+
+    address = address or listen
+    try:
+        settings = Settings(listen=listen, address=address, encoder=_absolute(encoder))
+    except ValidationError:
+        raise InputError(f"{listen!r} or {address!r} is not an address; write HOST:PORT") from None
+    found = find_encoder(encoder)
+    made = create_federation(folder, settings)
+    hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
+    create_authority(made.link, hosts)
+    if json:
+        emit_json({"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint})
+        return
+    step("made", str(folder), f"certificates for {', '.join(hosts)}")
+    step("key", made.identity.public, "releases are signed with it; holders pin it")
+    step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
+
+
+def _absolute(source: str) -> str:
+    """An encoder's source that means the same from any folder."""
+    kind, colon, rest = source.partition(":")
+    here = Path(rest)
+    return f"{kind}:{here.resolve()}" if colon and here.exists() else source
+
+
+def up(folder: Folder) -> None:
+    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it with Ctrl-C."""
+    from coordinator.service import up as keep_up
+
+    federation = _federation(folder)
+    with stop_on_signal() as stopped:
+        keep_up(
+            federation,
+            stopped,
+            lambda: step("up", f"at {federation.settings.listen}", f"coordinator {federation.identity.public[:12]}"),
+            lambda words: step("note", words),
+        )
+    step("down", "every process has ended")
+
+
+def admit(
+    folder: Folder,
+    card: Annotated[Path, typer.Argument(metavar="HOLDER.PUB", help="The card that the holder handed over.")],
+    name: Annotated[str, typer.Option(help="What to call the holder.")],
+    weight: Annotated[int, typer.Option(help="Its weight among the holders of its domain.")] = 1,
+    json: Json = False,
+) -> None:
+    """Put the holder with the card HOLDER.PUB on the roster of DIR."""
+    from common.invite import Card, read_paper
+    from common.node_key import check_public_line
+    from common.statistics_file import check_domain_name
+
+    check_domain_name(name)
+    if not 1 <= weight <= 1_000_000:
+        raise InputError(f"a weight lies between 1 and a million, not {weight}")
+    federation = _federation(folder)
+    paper = read_paper(card, Card)
+    check_public_line(paper.node)
+    holder = federation.ledger.admit(name, paper, weight)
+    registered = _register(federation)
+    if json:
+        emit_json({"name": holder.name, "domain": holder.domain, "key": holder.key, "registered": registered})
+        return
+    step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
+    if not registered:
+        step("note", "the coordinator is not up; the holder can connect once it is")
+
+
+def _register(federation: Federation) -> bool:
+    """Bring the SuperLink's list of nodes up to date, if it is up; else `up` will."""
+    from coordinator.connection import Connection
+    from coordinator.service import register
+
+    connection = Connection(federation.link)
+    try:
+        if connection.is_up():
+            register(federation, connection)
+            return True
+    except LinkDown:
+        pass
+    return False
+
+
+def invite(folder: Folder, json: Json = False) -> None:
+    """Write DIR/invite, the folder to hand to holders: addresses, keys, hashes, no secrets."""
+    from coordinator.service import write_invite
+
+    federation = _federation(folder)
+    made = write_invite(federation)
+    if json:
+        emit_json({"folder": str(folder / "invite"), **made.model_dump(mode="json")})
+        return
+    step("wrote", str(folder / "invite"), "hand this folder to holders")
+    step("address", made.address)
+    step("key", made.coordinator, "tell it to holders by another way too")
+    step("encoder", made.terms.encoder_name, made.terms.encoder[:12])
+    step("bundle", made.bundle, "the code that rounds run on holders' machines")
+
+
+def round_(folder: Folder, json: Json = False) -> None:
+    """Run a round in DIR: wait for holders, collect, solve, let them evaluate, publish, deliver."""
+    from coordinator.service import run_work
+    from coordinator.words import Narrator
+
+    federation = _federation(folder)
+    before = federation.newest
+    heard = Counted(Narrator())
+    run_work(federation, "round", heard)
+    newest = federation.newest
+    assert newest is not None and newest != before
+    if json:
+        manifest = _manifest(federation, newest.number)
+        emit_json(
+            {
+                "number": newest.number,
+                "release": newest.release,
+                "domains": list(newest.domains),
+                "evaluation": manifest["evaluation"],
+                "absent": sorted(heard.absent),
+                "refused": heard.refused,
+                "folder": str(federation.release_folder(newest.number)),
+            }
+        )
+        return
+    _show_held_out(federation, newest.number)
+
+
+class Counted:
+    """A watch that remembers who was absent or refused, and passes everything on."""
+
+    def __init__(self, other: Any) -> None:
+        self._other = other
+        self.absent: set[str] = set()
+        self.refused: list[dict[str, Any]] = []
+
+    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+        if event == "absent":
+            self.absent |= set(facts["names"])
+        if event == "refused":
+            self.refused.append(dict(facts))
+        self._other(event, facts)
+
+
+def deliver(folder: Folder) -> None:
+    """Hand the newest release of DIR to the holders that are there and do not have it."""
+    from coordinator.service import run_work
+    from coordinator.words import Narrator
+
+    federation = _federation(folder)
+    if federation.newest is None:
+        raise InputError(f"{folder} has no release yet; run a round first")
+    run_work(federation, "deliver", Narrator())
+
+
+def status(folder: Folder, json: Json = False) -> None:
+    """Who is on the roster of DIR, who is online, what they sent, and which release they hold."""
+    from coordinator.authority import certificate_facts
+    from coordinator.connection import Connection
+
+    federation = _federation(folder)
+    standing, connection = federation.ledger.standing(), Connection(federation.link)
+    is_up = connection.is_up()
+    online: set[str] = set()
+    if is_up:
+        try:
+            online = {node.name for node in connection.nodes() if node.online}
+        except LinkError:
+            is_up = False
+    certificate = certificate_facts(federation.link / "server.crt")
+    holders = [
+        {
+            "name": name,
+            "domain": holder.domain,
+            "online": name in online,
+            "retired": holder.domain in standing.retired,
+            "contributed": name in standing.contributions,
+            "release": standing.delivered.get(name, 0),
+        }
+        for name, holder in sorted(standing.roster.items())
+    ]
+    newest = federation.newest
+    if json:
+        emit_json(
+            {
+                "up": is_up,
+                "rounds": standing.rounds,
+                "unfinished_round": standing.open_round is not None,
+                "release": newest.number if newest else 0,
+                "certificate_expires": certificate.ends.isoformat(),
+                "holders": holders,
+            }
+        )
+        return
+    step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificate to {certificate.ends:%Y-%m-%d}")
+    step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
+    if standing.open_round is not None:
+        step("note", "the last round runs now, or was cut off; what it accepted is kept")
+    headings = ["holder", "domain", "online", "sums", "release"]
+    rows = [
+        [
+            str(each["name"]),
+            f"{each['domain']} (retired)" if each["retired"] else str(each["domain"]),
+            "yes" if each["online"] else "no",
+            "here" if each["contributed"] else "none",
+            f"{each['release']:04}" if each["release"] else "none",
+        ]
+        for each in holders
+    ]
+    table(headings, rows, numbers_from=5)
+
+
+def releases(folder: Folder, json: Json = False) -> None:
+    """The releases of DIR, the newest last."""
+    federation = _federation(folder)
+    listed = federation.ledger.standing().releases
+    if json:
+        emit_json(
+            [
+                {"number": each.number, "release": each.release, "cause": each.cause, "time": each.time}
+                | {"domains": list(each.domains), "folder": str(federation.release_folder(each.number))}
+                for each in listed
+            ]
+        )
+        return
+    rows = [
+        [f"{each.number:04}", each.release[:12], each.time[:19], each.cause, ", ".join(each.domains)] for each in listed
+    ]
+    table(["release", "id", "made at (UTC)", "by", "domains"], rows, numbers_from=5)
+
+
+def show(
+    folder: Folder,
+    number: Annotated[
+        int | None, typer.Argument(metavar="[NUMBER]", help="Which release; the newest if left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What release NUMBER of DIR says of itself: choices, held-out accuracy, confusion."""
+    federation = _federation(folder)
+    newest = federation.newest
+    if newest is None:
+        raise InputError(f"{folder} has no release yet; run a round first")
+    if number is not None and number not in {each.number for each in federation.ledger.standing().releases}:
+        raise InputError(f"{folder} has no release {number}; its newest is {newest.number}")
+    number = number or newest.number
+    manifest = _manifest(federation, number)
+    if json:
+        emit_json(manifest)
+        return
+    selector = manifest["selector"]
+    rule = selector["name"] + (f" k={selector['k']}" if selector["name"] == "entropy" else "")
+    step("release", f"{number:04}", str(federation.release_folder(number)))
+    step("cohort", count(manifest["cohort"]["holders"], "holder"), ", ".join(manifest["domains"]))
+    step(
+        "chosen",
+        f"λ {manifest['ridge']['value']:g}",
+        rule,
+        "columns normalised" if manifest["normalise_columns"] else "",
+    )
+    _show_held_out(federation, number)
+
+
+def _show_held_out(federation: Federation, number: int) -> None:
+    from common.cli import show_evaluation
+    from common.evaluation import Evaluation
+
+    figures = _manifest(federation, number)["evaluation"]
+    if figures is None:
+        step("note", "this release was not evaluated by the holders")
+        return
+    show_evaluation(Evaluation(tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])))
+
+
+def _manifest(federation: Federation, number: int) -> dict[str, Any]:
+    from common.release import load_release
+
+    return load_release(federation.release_folder(number), key=federation.identity.public).manifest
+
+
+def retire(
+    folder: Folder,
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped.")],
+    json: Json = False,
+) -> None:
+    """Drop DOMAIN from the router of DIR at once, without a round; later rounds leave it out."""
+    from coordinator.membership import retire as change
+
+    federation = _federation(folder)
+    _show_change("retired", domain, change(federation, domain), json)
+
+
+def remove(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")],
+    json: Json = False,
+) -> None:
+    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve again."""
+    from coordinator.membership import remove as change
+
+    federation = _federation(folder)
+    done = change(federation, name)
+    _register(federation)
+    _show_change("removed", name, done, json)
+
+
+def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
+    published = done.published
+    if json:
+        release = {"number": published.number, "release": published.release} if published else None
+        emit_json({verb: subject, "release": release, "unbalanced": list(done.unbalanced)})
+        return
+    step(verb, subject)
+    if published is not None:
+        step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
+    if done.unbalanced:
+        step("note", f"{', '.join(done.unbalanced)} will take over the whole weight of the domain in the next round")
+
+
+def verify(folder: Folder, json: Json = False) -> None:
+    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's signature."""
+    federation = _federation(folder)
+    counts = federation.ledger.verify()
+    made = federation.ledger.standing().releases
+    for each in made:
+        from common.release import load_release
+
+        if load_release(federation.release_folder(each.number), key=federation.identity.public).id != each.release:
+            raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
+    counts |= {"releases": len(made)}
+    if json:
+        emit_json(counts)
+        return
+    step("verified", str(folder), *(count(number, noun.rstrip("s")) for noun, number in counts.items()))
+
+
+def _federation(folder: Path) -> Federation:
+    from coordinator.federation import SETTINGS, Federation
+
+    if not (folder / SETTINGS).is_file():
+        raise InputError(f"{folder} is not a coordinator's folder; make one with: ridgeway coordinator init {folder}")
+    return Federation(folder)

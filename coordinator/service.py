@@ -1,0 +1,152 @@
+"""A running coordinator: its SuperLink kept up, its roster registered, rounds submitted and followed.
+
+Knows the folder, the SuperLink's connection and the app that is submitted. Imports nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from common.bundle import installed_sha256, write_app
+from common.errors import LinkDown, LinkError, RoundFailed
+from common.invite import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
+from coordinator.connection import Connection
+from coordinator.federation import Federation
+from coordinator.progress import Follower
+from coordinator.superlink import LinkSettings, run
+from coordinator.talk import Watch
+
+POLL_S = 0.25
+ASK_S = 5.0
+DELIVER_S = 15.0
+AGAIN_S = 60.0
+LOST_S = 60.0
+
+Word = Callable[[str], None]
+
+
+def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[], None], word: Word) -> None:
+    """Keep the SuperLink running; register the roster, and hand the newest release to holders that come back."""
+    host, _, port = federation.settings.listen.rpartition(":")
+    courier = Courier(federation, word)
+
+    def on_start(connection: Connection) -> None:
+        register(federation, connection)
+        started()
+
+    run(LinkSettings(federation.link, host.strip("[]"), int(port)), stopped, on_start, courier.tick, word)
+
+
+def register(federation: Federation, connection: Connection) -> None:
+    """Let the SuperNodes of the roster in, and shut out those that were removed from it."""
+    roster = {holder.node: name for name, holder in federation.ledger.standing().roster.items()}
+    for line, name in roster.items():
+        connection.register(line, name)
+    for node in connection.nodes():
+        if node.public_line is not None and node.public_line not in roster:
+            connection.unregister(node.node_id)
+
+
+def run_work(federation: Federation, work: str, watch: Watch) -> None:
+    """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
+    connection = Connection(federation.link)
+    if not connection.is_up():
+        raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
+    register(federation, connection)
+    _compare_bundle(federation, watch)
+    name, number = _submit(federation, connection, work)
+    try:
+        _follow(Follower(federation.progress(name)), connection, number, watch)
+    except KeyboardInterrupt:
+        connection.stop_run(number)
+        raise KeyboardInterrupt("the round was stopped; what was accepted is kept, so run it again") from None
+
+
+def _compare_bundle(federation: Federation, watch: Watch) -> None:
+    """Say so if holders were invited to run other code than what is installed now: they will refuse it."""
+    path = federation.folder / "invite" / INVITE
+    if path.exists() and read_paper(path, Invite).bundle != installed_sha256():
+        watch("other_bundle", {"folder": str(federation.folder)})
+
+
+def _submit(federation: Federation, connection: Connection, work: str) -> tuple[str, int]:
+    app = federation.link / "app"
+    write_app(app)
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    return name, connection.submit(app, {"work": work, "name": name})
+
+
+def _follow(follower: Follower, connection: Connection, number: int, watch: Watch) -> None:
+    asked = time.monotonic()
+    ended = False
+    while True:
+        for event, facts in follower.events():
+            if event == "done":
+                return
+            if event == "failed":
+                raise RoundFailed(str(facts["reason"]))
+            watch(event, facts)
+        if ended:
+            raise RoundFailed(
+                "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
+            )
+        if time.monotonic() - asked > ASK_S:
+            ended, asked = _has_ended(connection, number), time.monotonic()
+        time.sleep(POLL_S)
+
+
+def _has_ended(connection: Connection, number: int) -> bool:
+    """Whether the run is over; a SuperLink that is down for the moment says nothing about it."""
+    try:
+        return connection.run_status(number).state == "finished"
+    except LinkError:
+        return False
+
+
+class Courier:
+    """Brings the newest release to holders that were away when it was made."""
+
+    def __init__(self, federation: Federation, word: Word) -> None:
+        self._federation, self._word = federation, word
+        self._next = 0.0
+
+    def tick(self, connection: Connection) -> None:
+        """Called again and again while the SuperLink runs; mostly there is nothing to do."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + DELIVER_S
+        missing = self._missing()
+        if not missing or self._federation.is_busy():
+            return
+        try:
+            if any(node.online and node.name in missing for node in connection.nodes()):
+                _submit(self._federation, connection, "deliver")
+                self._next = time.monotonic() + AGAIN_S
+        except LinkError as error:
+            self._word(f"the newest release could not be delivered yet: {error}")
+
+    def _missing(self) -> set[str]:
+        newest, standing = self._federation.newest, self._federation.ledger.standing()
+        if newest is None:
+            return set()
+        return {name for name in standing.active if standing.delivered.get(name, 0) < newest.number}
+
+
+def write_invite(federation: Federation) -> Invite:
+    """Write the folder to hand to holders: the invitation and the authority's certificate."""
+    roster = federation.ledger.standing().roster.values()
+    invite = Invite(
+        coordinator=federation.identity.public,
+        address=federation.settings.address,
+        terms=federation.terms,
+        bundle=installed_sha256(),
+        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in roster),
+    )
+    folder = federation.folder / "invite"
+    folder.mkdir(exist_ok=True)
+    (folder / AUTHORITY).write_bytes((federation.link / AUTHORITY).read_bytes())
+    write_paper(invite, federation.identity, folder / INVITE)
+    return invite
