@@ -6,6 +6,7 @@ Knows the words of the agreement. Knows nothing of messages, files or Flower.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -55,7 +56,7 @@ class Terms(Record):
     weighting: Weighting
     mass: int = Field(ge=0, le=1 << 37)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Sums made under other terms cannot be added to these."""
         return sha256(canonical_json(self.model_dump(mode="json")))
@@ -96,11 +97,11 @@ class Cohort(Record):
             raise ValueError("shares belong to equal weighting, and to nothing else")
         return self
 
-    @property
+    @cached_property
     def domains(self) -> tuple[str, ...]:
         return tuple(sorted({member.domain for member in self.members}))
 
-    @property
+    @cached_property
     def id(self) -> str:
         return sha256(canonical_json(self.model_dump(mode="json")))
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +54,7 @@ class Journal:
     def __init__(self, path: Path, clock: Clock = system_clock) -> None:
         self.path = path
         self._clock = clock
+        self._opened: sqlite3.Connection | None = None
 
     def append(self, *events: tuple[str, Mapping[str, Any]]) -> list[Entry]:
         """Add entries, all or none; they are on disk when this returns."""
@@ -106,12 +108,22 @@ class Journal:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as database:
-                database.execute("pragma journal_mode = wal")
-                database.execute("pragma synchronous = full")
-                yield database
+            if self._opened is None:
+                self._opened = self._open()
+            yield self._opened
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(f"{self.path} cannot be used ({error}); restore it from a copy") from error
+        finally:
+            if self._opened is not None and self._opened.in_transaction:
+                self._opened.rollback()
+
+    def _open(self) -> sqlite3.Connection:
+        """A connection that is kept as long as the journal is in use."""
+        database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        weakref.finalize(self, database.close)
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma synchronous = full")
+        return database
 
 
 def _entry(number: int, time: str, kind: str, facts: Mapping[str, Any], previous: str) -> Entry:

@@ -51,7 +51,9 @@ def script(name: str) -> str:
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (folder / name).is_file():
             return str(folder / name)
-    raise ProcessError(f"the command {name} is not beside {sys.executable}; install ridgeway[client] or ridgeway[coordinator] there")
+    raise ProcessError(
+        f"the command {name} is not beside {sys.executable}; install ridgeway[client] or ridgeway[coordinator] there"
+    )
 
 
 def flower_environment(home: Path) -> dict[str, str]:

@@ -76,6 +76,34 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+class CountingBar:
+    """A bar over things of one kind on stderr, begun with the first and ended with the last or by `close`."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._label = ""
+
+    def advance(self, label: str, total: int) -> None:
+        """One more of these; silent where stderr is not a terminal."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if label != self._label:
+            self.close()
+            console = Console(stderr=True)
+            columns = (TextColumn(f"{label:<10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar, self._label = Progress(*columns, console=console, transient=True), label
+            self._bar.disable = not console.is_terminal
+            self._bar.start()
+            self._bar.add_task(label, total=total)
+        self._bar.advance(0)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._label = None, ""
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C or SIGTERM into a flag that long work looks at; a second one stops at once."""

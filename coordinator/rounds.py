@@ -162,6 +162,7 @@ class _Round:
                 return cohort
             for name in missing - self._ask_for(cohort, shares, offers, missing):
                 del offers[name]
+                self._left_out.clear()  # in the smaller cohort, what they sent before may fit again
 
     def _stored(self) -> set[str]:
         """Holders whose accepted sums can be used, whether they are there or not."""
@@ -271,6 +272,7 @@ class _Round:
         def take(name: str, opened: Opened) -> None:
             assert isinstance(opened.message, Scores)
             counts[domain_of[name]] += _counted(opened.message.counts, shape)
+            self._watch("scored", {"name": name})
 
         request = Evaluate(terms=self._terms, domains=total.domains, candidates=tuple(candidates))
         blobs = [weights_blob(solution.weights) for solution in solutions]

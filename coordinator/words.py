@@ -8,21 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from common.terminal import count, step
+from common.terminal import CountingBar, count, step
+
+MANY = 20
+BY_HOLDER = ("offered", "received", "scored")
 
 
 class Narrator:
-    """A watch that tells what happens, step by step."""
+    """A watch that tells what happens, step by step. Where holders are many, a bar counts them instead."""
 
-    def __init__(self, *, each_holder: bool = True) -> None:
-        self._each_holder = each_holder
+    def __init__(self) -> None:
+        self._holders = 0
+        self._bar = CountingBar()
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         tell = getattr(self, f"_{event}", None)
         if tell is not None:
+            if event not in BY_HOLDER:
+                self._bar.close()
             tell(**facts)
 
+    def _of_holder(self, verb: str, name: str, *figures: str) -> None:
+        if self._holders > MANY:
+            self._bar.advance(verb, self._holders)
+        else:
+            step(verb, name, *figures)
+
     def _opened(self, number: int, holders: int, encoder_name: str, mode: str, **_: Any) -> None:
+        self._holders = holders
         step("round", str(number), count(holders, "holder"), f"encoder {encoder_name}", f"statistics {mode}")
 
     def _other_bundle(self, folder: str) -> None:
@@ -33,12 +46,14 @@ class Narrator:
         step("waiting", "for holders", f"{online} of {wanted} online")
 
     def _offered(self, name: str, domain: str) -> None:
-        if self._each_holder:
-            step("ready", name, f"domain {domain}")
+        self._of_holder("ready", name, f"domain {domain}")
 
     def _received(self, name: str, domain: str, bytes: int) -> None:
-        if self._each_holder:
-            step("received", name, f"domain {domain}", f"{bytes / 1e6:.1f} MB")
+        self._of_holder("received", name, f"domain {domain}", f"{bytes / 1e6:.1f} MB")
+
+    def _scored(self, name: str) -> None:
+        if self._holders > MANY:
+            self._bar.advance("scored", self._holders)
 
     def _refused(self, name: str | None, code: str, reason: str, **_: Any) -> None:
         step("refused", name or "someone unknown", code, reason)

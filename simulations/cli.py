@@ -36,15 +36,17 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
-    from coordinator.words import Narrator
+    from coordinator.words import MANY, Narrator
     from simulations.simulate import simulate as run
 
-    narrator = Narrator(each_holder=(holders or 0) <= 20)
+    narrator = Narrator()
 
     def watch(event: str, facts: Mapping[str, Any]) -> None:
-        if event == "settled":
-            there = "" if facts["there"] else "not there"
-            step("holder", facts["name"], count(facts["documents"], "document"), there)
+        if event == "settled" and (len(facts["holders"]) <= MANY):
+            for name, documents in facts["holders"].items():
+                step("holder", name, count(documents, "document"), "not there" if name in facts["away"] else "")
+        elif event == "settled":
+            step("settled", count(len(facts["holders"]), "holder"))
         narrator(event, facts)
 
     with _folder(work) as folder:

@@ -1,7 +1,6 @@
-"""The whole path on one machine, on real text: what `make demo` runs.
+"""A whole federation on one machine, on real text: what `make demo` runs.
 
-Harvests the built-in corpora, then runs the same commands that holders, operator and users would type, and shows them.
-Everything it writes lies in demo-run/.
+Runs the same commands that a newcomer would type, and shows them. Everything it writes lies in demo-run/.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import time
 from pathlib import Path
 
 from common.errors import RidgewayError
-from common.terminal import step
-from simulations import corpora
 
 FOLDER = Path("demo-run")
 COMMAND = Path(sys.executable).with_name("ridgeway")
@@ -29,42 +26,19 @@ PROMPTS = (
 
 def main() -> int:
     started = time.monotonic()
-    for name in ("holders", "stats", "held-out", "test", "release"):
+    for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
-    domains = _lay_out_corpora()
-    _say("Each holder turns its own files into sums, and keeps a share of its documents for evaluation.")
-    for domain in domains:
-        corpus = FOLDER / "holders" / domain
-        _run("client", "prepare", corpus, "--domain", domain, "--out", FOLDER / "stats" / f"{domain}.stats")
-        _run("client", "held-out", corpus, "--out", FOLDER / "held-out" / f"{domain}.test.jsonl")
-    _say("This is all that leaves a holder's machine:")
-    _run("client", "inspect", FOLDER / "stats" / f"{domains[0]}.stats")
-    _say("The operator adds the sums up, solves, signs a release, and fits its confidence on held-out text.")
-    _run("coordinator", "solve", *sorted((FOLDER / "stats").iterdir()), "--out", FOLDER / "release")
-    _run("coordinator", "calibrate", FOLDER / "release", FOLDER / "held-out")
-    _say("On test files that nobody has used so far:")
-    _run("evaluate", FOLDER / "release", FOLDER / "test")
+    _say("Six holders with real text that is on this machine anyway: source code, headers, licences, documentation.")
+    _say("Each sums its own files and sends the sums; the coordinator adds, solves, and lets the holders evaluate.")
+    _run("simulate", "--out", FOLDER / "release", "--work", FOLDER / "federation")
+    _say("All that one holder has sent:")
+    _run("client", "status", next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))))
     _say("Anyone with the release routes prompts:")
     for prompt in PROMPTS:
         _run("route", FOLDER / "release", prompt)
     _run("route", FOLDER / "release", PROMPTS[0], "--explain")
     _say(f"Done in {time.monotonic() - started:.0f} s. The release lies in {FOLDER / 'release'}.")
     return 0
-
-
-def _lay_out_corpora() -> list[str]:
-    """Every holder gets a folder with its training text; the test files lie apart."""
-    _say("Real text that is on this machine anyway: source code, headers, licences, documentation.")
-    found = corpora.builtin()
-    corpora.write(found, FOLDER / "test")
-    for corpus in found:
-        train = FOLDER / "test" / f"{corpus.name}.train.jsonl"
-        holder = FOLDER / "holders" / corpus.name
-        holder.mkdir(parents=True)
-        train.rename(holder / "documents.jsonl")
-        size = f"{sum(len(text.encode()) for text in corpus.train) / 1e6:.1f} MB"
-        step("holder", corpus.name, f"{len(corpus.train):,} documents", size, f"{len(corpus.test):,} to test")
-    return [corpus.name for corpus in found]
 
 
 def _say(words: str) -> None:

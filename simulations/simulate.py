@@ -64,8 +64,7 @@ def simulate(
     found = layout.read_corpora(data)
     clock.note("corpora")
     village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder)
-    for name, size in village.sizes.items():
-        watch("settled", {"name": name, "documents": size, "there": name in village.nodes})
+    watch("settled", {"holders": dict(village.sizes), "away": sorted(set(village.sizes) - set(village.nodes))})
     clock.note("set_up")
     {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](village, watch)
     clock.note("round")

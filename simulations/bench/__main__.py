@@ -15,6 +15,7 @@ from typing import Any
 from common.encoder_sources import find_encoder
 from common.files import write_whole
 from common.terminal import step, table
+from simulations.bench.federation import bench_federation
 from simulations.bench.measuring import Result
 from simulations.bench.memory import bench_memory
 from simulations.bench.preparing import bench_prepare
@@ -45,7 +46,9 @@ def _ratios(text: BenchText) -> list[Result]:
     step("measuring", "sums", text.name)
     results += bench_reference(encoder, text)
     step("measuring", "prepare", text.name)
-    return results + bench_prepare(encoder, text, WORK)
+    results += bench_prepare(encoder, text, WORK)
+    step("measuring", "a federation", "built-in text")
+    return results + bench_federation()
 
 
 def _facts(text: str, results: list[Result]) -> dict[str, Any]:

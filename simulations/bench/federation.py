@@ -1,0 +1,99 @@
+"""A whole round in the in-process engine: what the protocol costs beside tokenising, summing and solving.
+
+Run as a module with a number of holders, it simulates one federation in a process of its own and prints the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import client.holder
+import coordinator.rounds
+from client.scoring import Scorer
+from simulations.bench.measuring import Result, at_most
+from simulations.simulate import simulate
+
+FEW, MANY = 6, 200
+WORK: dict[str, list[tuple[Any, str]]] = {
+    "reading, tokenising and summing": [(client.holder, "prepare"), (client.holder, "held_out_sample")],
+    "scoring": [(Scorer, "routed"), (Scorer, "reliability")],
+    "solving": [(coordinator.rounds, "solve"), (coordinator.rounds, "compose")],
+}
+
+
+def bench_federation() -> list[Result]:
+    """Seconds and memory of a round, and the share of it that is neither summing nor solving."""
+    few, many = _measured(FEW), _measured(MANY)
+    each = (many["overhead"] - few["overhead"]) / (MANY - FEW)
+    whole = f"{many['round']:.1f} s in the round"
+    return [
+        at_most(f"a federation of {MANY}, seconds", many["whole"], 60, f"{many['whole']:.1f} s", whole),
+        at_most(f"a federation of {MANY}, memory in GB", many["memory"], 4, f"{many['memory']:.2f} GB", ""),
+        at_most("what each holder adds to the protocol, seconds", each, 0.25, _parts(many), f"{MANY} holders"),
+    ]
+
+
+def _parts(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {figures[name]:.1f} s" for name in (*WORK, "overhead"))
+
+
+def _measured(holders: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "simulations.bench.federation", str(holders)]
+    started = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures | {"whole": time.perf_counter() - started}
+
+
+class Stopwatch:
+    """Adds up the seconds that calls of some functions take; a call within a call counts once."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(WORK, 0.0)
+        self._inside = False
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if self._inside:
+                return function(*arguments, **options)
+            self._inside, started = True, time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._inside = False
+                self.seconds[name] += time.perf_counter() - started
+
+        return wrapped
+
+
+def main(holders: int) -> None:
+    watch = Stopwatch()
+    patches = [
+        mock.patch.object(module, function, watch.timed(name, getattr(module, function)))
+        for name, places in WORK.items()
+        for module, function in places
+    ]
+    for patch in patches:
+        patch.start()
+    with tempfile.TemporaryDirectory() as work:
+        done = simulate(Path(work), lambda event, facts: None, holders=holders)
+    seconds = done.timings["round"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(
+        json.dumps(
+            {**watch.seconds, "round": seconds, "overhead": seconds - sum(watch.seconds.values()), "memory": peak}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
