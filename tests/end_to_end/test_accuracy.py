@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from client.prepare import Job, prepare
-from common.encoder import Encoder
+from common.encoder import Encoder, save_encoder
 from common.evaluation import Evaluation, evaluate
 from common.identity import create_identity
 from common.records import labelled_texts
 from common.router import Confidence, Router
 from common.settings import Preset, preset
 from coordinator.publish import Choices, publish
+from simulations.simulate import simulate
 
 
 def measured(folder: Path, chosen: Preset, encoder: Encoder, work: Path) -> Evaluation:
@@ -42,3 +43,15 @@ def test_the_preset_paper_gives_the_published_method(
 ) -> None:
     """With ten tokens voting it does as well as the public code does on these corpora: 91 ± 1."""
     assert measured(shared_data / setting, preset("paper"), smollm2, tmp_path).accuracy == pytest.approx(91, abs=1)
+
+
+@pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 96.0)])
+def test_a_federation_that_chooses_by_itself_reaches_the_same(
+    shared_data: Path, smollm2: Encoder, tmp_path: Path, setting: str, least: float
+) -> None:
+    """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than the defaults."""
+    save_encoder(smollm2, tmp_path / "encoder")
+    done = simulate(
+        tmp_path / "work", lambda event, facts: None, data=shared_data / setting, encoder=f"dir:{tmp_path / 'encoder'}"
+    )
+    assert done.evaluation.accuracy >= least

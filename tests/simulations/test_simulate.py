@@ -1,0 +1,175 @@
+"""Whole federations on one machine: the command, the dealing of corpora, and the two engines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.encoder import save_encoder
+from common.errors import InputError
+from common.release import load_release
+from coordinator.federation import Federation
+from simulations.corpora import Corpus
+from simulations.engines import run_in_memory, run_on_flower
+from simulations.layout import Village, deal, settle
+from simulations.simulate import simulate
+from tests.commands import Workshop
+from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.making import contents
+from tests.tiny import tiny_encoder
+
+WIDTH = 16
+
+
+def silent(event: str, facts: Mapping[str, Any]) -> None:
+    """A watch that does not look."""
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    """An encoder and a folder of corpora, as `simulate --data` wants them."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    for domain in ALPHABETS:
+        write_jsonl(tmp_path / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
+        write_jsonl(tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:])
+    return Workshop(tmp_path)
+
+
+def corpora() -> list[Corpus]:
+    return [Corpus(domain, tuple(sentences(domain, 40)), tuple(sentences(domain, 50)[40:])) for domain in ALPHABETS]
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5), data=st.data())
+def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataObject) -> None:
+    """No text is lost or dealt twice, every holder has some, and there are as many holders as were asked for."""
+    found = [
+        Corpus(f"d{place}", tuple(f"{place}-{each}" for each in range(size)), ()) for place, size in enumerate(sizes)
+    ]
+    holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
+    dealt = deal(found, holders)
+    assert len(dealt) == holders
+    assert all(texts for _, texts in dealt.values())
+    texts = [text for _, own in dealt.values() for text in own]
+    assert sorted(texts) == sorted(text for each in found for text in each.train)
+    assert all(text.startswith(domain[1:] + "-") for domain, own in dealt.values() for text in own)
+
+
+def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> None:
+    """Accuracy, domains, confusion and timings as JSON; the release where it was asked for, and it routes."""
+    done = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder, "--out", "out", "--json")
+    assert done.code == 0, done.stderr
+    assert set(done.json) >= {"accuracy", "domains", "confusion", "order", "timings", "release", "holders", "engine"}
+    assert done.json["accuracy"] == 100.0
+    assert done.json["order"] == sorted(ALPHABETS)
+    assert done.json["holders"] == 3
+    loaded = load_release(workshop / "out")
+    assert loaded.id == done.json["release"]
+    assert loaded.manifest["evaluation"]["candidates"] == 48
+    assert loaded.router.route(sentences("law", 1)[0]).domain == "law"
+
+
+def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) -> None:
+    """Whoever is away is named, and the others make the release; a domain goes on with the holders it has left."""
+    words = ["simulate", "--data", "data", "--encoder", workshop.encoder, "--holders", "7", "--drop", "law-1", "--json"]
+    done = workshop.call(*words)
+    assert done.code == 0, done.stderr
+    assert done.json["absent"] == ["law-1"]
+    assert "absent    law-1" in done.stderr
+    assert done.json["order"] == sorted(ALPHABETS)
+    gone = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder, "--drop", "law", "--json")
+    assert gone.json["order"] == ["code", "medicine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--holders", "2"], "3 domains need at least as many holders, not 2"),
+        (["--holders", "1000"], "too few for"),
+        (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
+        (["--engine", "ray"], "there is no engine 'ray'"),
+        (["--data", "nowhere"], "nowhere holds 0 files"),
+        (["--work", "data"], "data exists already and is not empty"),
+        (["--out", "data"], "in use by something that is not a release"),
+        (["--drop", "law", "--drop", "code"], "needs two domains"),
+    ],
+)
+def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentence: str) -> None:
+    """A non-zero exit, one line of why, and nothing written."""
+    before = sorted(workshop.folder.rglob("*"))
+    named = [] if "--data" in words else ["--data", "data"]
+    done = workshop.call("simulate", *named, "--encoder", workshop.encoder, *words)
+    assert done.code == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ridgeway: ")
+    assert sentence in last
+    assert not done.stdout
+    assert [path for path in sorted(workshop.folder.rglob("*")) if path not in before] == []
+
+
+def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
+    """Every domain needs texts to be tested on; the missing file is named."""
+    (workshop / "data" / "law.test.jsonl").unlink()
+    done = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder)
+    assert done.code == 2
+    assert "law.test.jsonl" in done.stderr
+
+
+def moved(village: Village, folder: Path) -> Village:
+    """A copy of a village: the same keys, the same corpora, nothing sent so far."""
+    shutil.copytree(village.folder, folder, symlinks=True)
+    nodes = {name: folder / home.relative_to(village.folder) for name, home in village.nodes.items()}
+    return replace(village, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+
+
+def test_both_engines_give_the_same_release_bit_for_bit(tmp_path: Path) -> None:
+    """In this process and on Flower's simulation engine: every byte, the signature with it."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    village = settle(tmp_path / "memory", corpora(), holders=5, encoder=f"dir:{tmp_path / 'encoder'}")
+    other = moved(village, tmp_path / "flower")
+    run_in_memory(village, silent)
+    run_on_flower(other, silent)
+    ours, theirs = (each.federation.release_folder(1) for each in (village, other))
+    assert contents(ours) == contents(theirs)
+    homes = [*village.nodes.values(), *other.nodes.values()]
+    assert len(homes) == 10
+    assert all(contents(home / "releases" / "0001") == contents(ours) for home in homes)
+    assert other.federation.ledger.verify()["contributions"] == 5
+
+
+def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
+    """Holders may answer in any order."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    village = settle(tmp_path / "one", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    other = moved(village, tmp_path / "other")
+    run_in_memory(village, silent)
+    run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), silent)
+    assert contents(village.federation.release_folder(1)) == contents(other.federation.release_folder(1))
+
+
+def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path) -> None:
+    """Nothing is made for it."""
+    with pytest.raises(InputError, match="there is no engine"):
+        simulate(tmp_path / "work", silent, engine="carrier pigeon")
+    assert not (tmp_path / "work").exists()
+
+
+def test_nothing_private_reaches_the_coordinator(tmp_path: Path) -> None:
+    """No word of a text and no path of a corpus stands in anything the coordinator keeps."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    village = settle(tmp_path / "work", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    run_in_memory(village, silent)
+    kept = b"".join(path.read_bytes() for path in village.federation.folder.rglob("*") if path.is_file())
+    assert len(kept) > 10_000
+    for domain in ALPHABETS:
+        for text in sentences(domain, 40):
+            assert text[10:40].encode() not in kept
+    assert b"corpora" not in kept
+    assert json.dumps(str(tmp_path)).strip('"').encode() not in kept.replace(f"dir:{tmp_path}".encode(), b"")
