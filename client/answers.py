@@ -94,7 +94,7 @@ def _announce(holder: Holder, request: Opened) -> Answer:
     assert isinstance(message, Announce)
     check_terms(holder.settings.policy, message.terms)
     ready = holder.ready(message.terms)
-    offer = Offer(domain=holder.domain, source=ready.content, holdout=ready.holdout, release=holder.newest)
+    offer = Offer(domain=holder.domain, source=holder.source(ready), holdout=ready.holdout, release=holder.newest)
     return offer, ()
 
 
@@ -106,7 +106,7 @@ def _collect(holder: Holder, request: Opened) -> Answer:
     ready = holder.current(cohort.terms)
     weighted = ready.statistics.weighted(member.share) if member.share else ready.statistics
     placed = weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains))
-    return ClearStatistics(cohort=cohort.id, source=ready.content), statistics_blobs(placed)
+    return ClearStatistics(cohort=cohort.id, source=holder.source(ready)), statistics_blobs(placed)
 
 
 def _evaluate(holder: Holder, request: Opened) -> Answer:

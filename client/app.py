@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 from flwr.app import Context, Error, Message
@@ -24,6 +25,7 @@ def ridgeway(message: Message, context: Context) -> Message:
         reply = answer(_holder(context), from_record(message.content))
         return Message(to_record(reply), reply_to=message)
     except Exception:
+        traceback.print_exc()  # into the holder's own log
         return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
 
 

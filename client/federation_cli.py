@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from client.holder import Holder
     from common.invite import Invite
 
+DEFAULT_WINDOW = 16
+"""The smallest window that a holder agrees to unless its invitation says a smaller one."""
+
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder.")]
 
 
@@ -78,7 +81,7 @@ def init(
             coordinator=paper.coordinator,
             encoders=(paper.terms.encoder,),
             weightings=(paper.terms.weighting,),
-            min_window=min(paper.terms.sampling.window, 16),
+            min_window=min(paper.terms.sampling.window, DEFAULT_WINDOW),
         )
         settings = Settings(
             domain=domain,
@@ -103,7 +106,17 @@ def init(
     step("pinned", f"coordinator {paper.coordinator}")
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
     step("agreed", f"encoder {paper.terms.encoder_name}", f"windows of {paper.terms.sampling.window}", paper.terms.mode)
+    _warn(paper)
     step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+
+
+def _warn(paper: Invite) -> None:
+    """Say plainly what unusual terms would give away."""
+    if paper.terms.sampling.window < DEFAULT_WINDOW:
+        words = f"windows of {paper.terms.sampling.window} tokens give away how often tokens occur in your text"
+        step("warning", words, "policy.min_window in client.toml refuses them")
+    if paper.terms.weighting == "tokens":
+        step("warning", "weighting by tokens tells how large your corpus is", "policy.weightings refuses it")
 
 
 def _check_key(paper: Invite, known: str | None) -> None:

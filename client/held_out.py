@@ -19,15 +19,15 @@ from client.parts import Stamp
 from client.prepare import Job, held_out_documents
 from client.scoring import HeldOut
 from common.encoder import Encoder
+from common.evaluation import MOST_HELD_OUT
 from common.files import canonical_json, sha256, write_whole
 
-MOST_DOCUMENTS = 2000
 MOST_CHARACTERS = 20_000
 VERSION = 1
 
 
 def held_out_sample(job: Job, encoder: Encoder, folder: Path) -> HeldOut:
-    """At most MOST_DOCUMENTS held-out documents, each cut after MOST_CHARACTERS; the same until a file changes."""
+    """At most MOST_HELD_OUT held-out documents, each cut after MOST_CHARACTERS; the same until a file changes."""
     path = folder / f"{_key(job, encoder)}.ids"
     kept = _read(path)
     if kept is not None:
@@ -42,14 +42,14 @@ def held_out_sample(job: Job, encoder: Encoder, folder: Path) -> HeldOut:
 
 def _tokenised(job: Job, encoder: Encoder) -> HeldOut:
     texts = (text[:MOST_CHARACTERS] for text in held_out_documents(job, Counters()))
-    chosen = heapq.nsmallest(MOST_DOCUMENTS, texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    chosen = heapq.nsmallest(MOST_HELD_OUT, texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     ids, lengths = encoder.tokenizer.encode_many(chosen) if chosen else (np.empty(0, np.int32), np.empty(0, np.int64))
     return HeldOut(ids.astype(np.int32), lengths.astype(np.int64))
 
 
 def _key(job: Job, encoder: Encoder) -> str:
     stamps = [asdict(Stamp.of(source.path)) for source in find_sources(job.roots)[0]]
-    rules = [VERSION, MOST_DOCUMENTS, MOST_CHARACTERS, job.holdout, list(job.text_fields), encoder.fingerprint]
+    rules = [VERSION, MOST_HELD_OUT, MOST_CHARACTERS, job.holdout, list(job.text_fields), encoder.fingerprint]
     return sha256(canonical_json(rules), repr(stamps).encode(errors="surrogateescape"))
 
 

@@ -24,7 +24,7 @@ from common.cohort import Digest, DomainName, Record, Terms
 from common.encoder import Encoder
 from common.encoder_sources import find_by_fingerprint
 from common.errors import EncoderError, FormatError, InputError, Refused
-from common.files import whole_folder, write_whole
+from common.files import sha256, whole_folder, write_whole
 from common.identity import Identity, load_identity
 from common.journal import Entry, Journal
 from common.release import MANIFEST, ROUTER, TOKENIZER, load_release
@@ -106,6 +106,10 @@ class Holder:
             if _fits(kept, self.domain, terms):
                 return kept
         return self.ready(terms)
+
+    def source(self, prepared: Prepared) -> str:
+        """A name for raw sums that is the same for the same sums, and that nobody else can compute to test a guess."""
+        return sha256(self.identity.sign(f"ridgeway source {prepared.content}".encode()).encode())
 
     @property
     def _current(self) -> Path:

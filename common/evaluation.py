@@ -23,6 +23,8 @@ BINS = 10
 BEGINNINGS = (4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on their first so many tokens, as if they were prompts of that length."""
 GROWTHS = tuple(step / 10 for step in range(11))
+MOST_HELD_OUT = 2000
+"""A holder evaluates on so many documents at most; larger counts are refused."""
 EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 

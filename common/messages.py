@@ -139,7 +139,7 @@ class Here(Message):
 
 
 class Offer(Message):
-    """Ready to send: `source` is the digest of the raw sums, so that unchanged ones need not be sent again."""
+    """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again."""
 
     kind: ClassVar[str] = "offer"
     domain: DomainName

@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     """
     federation = Federation(Path(os.environ[LINK]).parent)
     work = {"round": run_round, "deliver": deliver_newest}[str(context.run_config["work"])]
-    with ProgressFile(federation.progress(str(context.run_config["name"]))) as watch:
+    with ProgressFile(federation.progress(str(context.run_config["name"]))) as watch, federation.logged():
         work(federation, GridTransport(grid), watch)
 
 

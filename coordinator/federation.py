@@ -9,7 +9,9 @@ import contextlib
 import fcntl
 import os
 import re
+import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from pydantic import Field
 from common.cohort import Mode, Record, Terms, Window, equal_mass
 from common.encoder import Encoder
 from common.encoder_sources import find_encoder
-from common.errors import InputError
+from common.errors import InputError, RidgewayError
 from common.identity import Identity, load_identity
 from common.journal import Clock, system_clock
 from common.settings import DEFAULT, Weighting
@@ -109,6 +111,20 @@ class Federation:
                 return False
         except InputError:
             return True
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Keep the whole story of what nobody foresaw: Flower throws away what a ServerApp prints."""
+        try:
+            yield
+        except RidgewayError:
+            raise
+        except Exception:
+            path = self.folder / "logs" / "rounds.log"
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"{datetime.now(UTC).isoformat()}\n{traceback.format_exc()}\n")
+            raise
 
     @property
     def link(self) -> Path:

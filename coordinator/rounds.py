@@ -18,7 +18,7 @@ import numpy as np
 from common.cohort import Cohort, Member, form_cohort
 from common.compiled import normalised_columns
 from common.errors import Refused, RidgewayError, RoundFailed
-from common.evaluation import EDGES, GROWTHS
+from common.evaluation import BEGINNINGS, EDGES, GROWTHS, MOST_HELD_OUT
 from common.messages import (
     Announce,
     Calibrate,
@@ -288,10 +288,7 @@ class _Round:
 
         def take(name: str, opened: Opened) -> None:
             assert isinstance(opened.message, Reliability)
-            given = np.array(opened.message.counts, dtype=np.int64)
-            if given.size != int(np.prod(shape)):
-                raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
-            counts[domain_of[name]] += given.reshape(shape)
+            counts[domain_of[name]] += _reliable(opened.message.counts, shape)
 
         request = Calibrate(
             terms=self._terms,
@@ -387,6 +384,20 @@ def _counted(rows: Sequence[Sequence[int]], shape: tuple[int, int]) -> Counts:
     counts = np.array(rows, dtype=np.int64)
     if len(set(counts.sum(axis=1).tolist())) != 1:
         raise Refused("broken_identity", "the candidates were not all scored on the same documents")
+    if counts[0].sum() > MOST_HELD_OUT:
+        raise Refused("over_bound", f"more documents than the {MOST_HELD_OUT:_} that a holder may evaluate on")
+    return counts
+
+
+def _reliable(given: Sequence[int], shape: tuple[int, ...]) -> Counts:
+    if len(given) != int(np.prod(shape)):
+        raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+    counts = np.array(given, dtype=np.int64).reshape(shape)
+    fallen, right = counts[..., 0], counts[..., 1]
+    if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
+        raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
+    if fallen[0, 0].sum() > MOST_HELD_OUT * (len(BEGINNINGS) + 1):
+        raise Refused("over_bound", f"more documents than the {MOST_HELD_OUT:_} that a holder may evaluate on")
     return counts
 
 

@@ -20,10 +20,10 @@ from coordinator.superlink import LinkSettings, run
 from coordinator.talk import Watch
 
 POLL_S = 0.25
-ASK_S = 5.0
+ASK_S = 10.0
 DELIVER_S = 15.0
 AGAIN_S = 60.0
-LOST_S = 60.0
+LOST_S = 120.0
 
 Word = Callable[[str], None]
 
@@ -80,7 +80,7 @@ def _submit(federation: Federation, connection: Connection, work: str) -> tuple[
 
 
 def _follow(follower: Follower, connection: Connection, number: int, watch: Watch) -> None:
-    asked = time.monotonic()
+    asked = heard = time.monotonic()
     ended = False
     while True:
         for event, facts in follower.events():
@@ -93,17 +93,19 @@ def _follow(follower: Follower, connection: Connection, number: int, watch: Watc
             raise RoundFailed(
                 "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
             )
-        if time.monotonic() - asked > ASK_S:
-            ended, asked = _has_ended(connection, number), time.monotonic()
+        now = time.monotonic()
+        if now - heard > LOST_S:
+            raise RoundFailed(
+                f"the SuperLink has not answered for {LOST_S:g} s; see that `coordinator up` runs, then run the round "
+                "again: what was accepted is kept"
+            )
+        if now - asked > ASK_S:
+            try:
+                ended, asked = connection.run_status(number).state == "finished", now
+                heard = now
+            except LinkError:  # down for the moment, it says nothing about the round
+                asked = now
         time.sleep(POLL_S)
-
-
-def _has_ended(connection: Connection, number: int) -> bool:
-    """Whether the run is over; a SuperLink that is down for the moment says nothing about it."""
-    try:
-        return connection.run_status(number).state == "finished"
-    except LinkError:
-        return False
 
 
 class Courier:

@@ -14,8 +14,8 @@ from common.toml import quoted, read_settings
 from coordinator.federation import SETTINGS, Federation, Settings
 
 TEMPLATE = """\
-# A Ridgeway coordinator. Times are in seconds. After a change, nothing need be restarted but `coordinator up`,
-# and that only for [network].
+# A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
+# again for a change of `listen` only.
 
 # The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH. Changing it makes every holder sum again.
 encoder = {encoder}

@@ -20,6 +20,7 @@ class Narrator:
     def __init__(self) -> None:
         self._holders = 0
         self._bar = CountingBar()
+        self._online = -1
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         tell = getattr(self, f"_{event}", None)
@@ -43,7 +44,9 @@ class Narrator:
         step("note", words, f"run: ridgeway coordinator invite {folder}")
 
     def _waiting(self, online: int, wanted: int) -> None:
-        step("waiting", "for holders", f"{online} of {wanted} online")
+        if online != self._online:
+            step("waiting", "for holders", f"{online} of {wanted} online")
+        self._online = online
 
     def _offered(self, name: str, domain: str) -> None:
         self._of_holder("ready", name, f"domain {domain}")
