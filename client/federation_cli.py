@@ -17,6 +17,7 @@ from common.terminal import count, emit_json, progress_bar, step, stop_on_signal
 
 if TYPE_CHECKING:
     from client.holder import Holder
+    from client.policy import Policy
     from common.invite import Invite
 
 DEFAULT_WINDOW = 16
@@ -61,28 +62,16 @@ def init(
     from pydantic import ValidationError
 
     from client.holder import SETTINGS, Settings
-    from client.policy import Policy
     from client.setup import CARD, create_holder
     from common.invite import AUTHORITY, INVITE, Invite, read_paper
     from common.statistics_file import check_domain_name
 
     check_domain_name(domain)
-    if (corpus is None) == (statistics is None):
-        raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
-    for path in (*(corpus or ()), *filter(None, (statistics, held_out))):
-        if not path.exists():
-            raise InputError(f"there is no {path}")
+    _check_sources(corpus, statistics, held_out)
     paper = read_paper(invite / INVITE, Invite)
     _check_key(paper, coordinator_key)
     same = _check_bundle(paper, approve_bundle)
-    authority = (invite / AUTHORITY).read_bytes()
     try:
-        policy = Policy(
-            coordinator=paper.coordinator,
-            encoders=(paper.terms.encoder,),
-            weightings=(paper.terms.weighting,),
-            min_window=min(paper.terms.sampling.window, DEFAULT_WINDOW),
-        )
         settings = Settings(
             domain=domain,
             corpus=tuple(str(path.resolve()) for path in corpus or ()),
@@ -93,11 +82,11 @@ def init(
             encoder=encoder,
             address=paper.address,
             bundles=(paper.bundle,),
-            policy=policy,
+            policy=_policy(paper),
         )
     except ValidationError as error:
         raise InputError(f"a setting cannot be used: {error.errors()[0]['msg']}") from None
-    made = create_holder(folder, settings, {INVITE: (invite / INVITE).read_bytes(), AUTHORITY: authority})
+    made = create_holder(folder, settings, {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)})
     if json:
         key = made.identity.public
         emit_json({"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle})
@@ -108,6 +97,26 @@ def init(
     step("agreed", f"encoder {paper.terms.encoder_name}", f"windows of {paper.terms.sampling.window}", paper.terms.mode)
     _warn(paper)
     step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+
+
+def _check_sources(corpus: list[Path] | None, statistics: Path | None, held_out: Path | None) -> None:
+    if (corpus is None) == (statistics is None):
+        raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
+    for path in (*(corpus or ()), *filter(None, (statistics, held_out))):
+        if not path.exists():
+            raise InputError(f"there is no {path}")
+
+
+def _policy(paper: Invite) -> Policy:
+    """What the holder agrees to by taking the invitation up, and no more."""
+    from client.policy import Policy
+
+    return Policy(
+        coordinator=paper.coordinator,
+        encoders=(paper.terms.encoder,),
+        weightings=(paper.terms.weighting,),
+        min_window=min(paper.terms.sampling.window, DEFAULT_WINDOW),
+    )
 
 
 def _warn(paper: Invite) -> None:

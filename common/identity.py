@@ -51,14 +51,19 @@ def create_identity(path: Path) -> Identity:
     """Make a new key file that only its owner can read; an existing one is never overwritten."""
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_key(path, pem)
+    return Identity(key)
+
+
+def write_key(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read; an existing one is never overwritten."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise IdentityError(f"{path} exists already; a key is never overwritten") from None
     with os.fdopen(handle, "wb") as file:
-        file.write(pem)
-    return Identity(key)
+        file.write(content)
 
 
 def load_identity(path: Path) -> Identity:

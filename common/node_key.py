@@ -5,7 +5,6 @@ Knows the cryptography package. A private key is never printed.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.errors import IdentityError
+from common.identity import write_key
 
 KIND = "ecdsa-sha2-nistp384"
 MAX_LINE = 1000
@@ -24,13 +24,7 @@ def create_node_key(path: Path) -> str:
     content = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise IdentityError(f"{path} exists already; a key is never overwritten") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
+    write_key(path, content)
     return _line(key.public_key())
 
 

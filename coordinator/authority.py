@@ -7,7 +7,6 @@ Knows nothing of Flower. Private keys are readable by their owner only and are n
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import CertificateError
 from common.files import write_whole
+from common.identity import write_key
 
 CA_DAYS = 3650
 SERVER_DAYS = 730
@@ -50,7 +50,7 @@ def create_authority(folder: Path, hosts: Sequence[str]) -> None:
             raise CertificateError(f"{folder / name} exists already; keys and certificates are never overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_key(folder / "ca.key", key)
+    write_key(folder / "ca.key", _pem(key))
     _write_certificate(folder / "ca.crt", _authority(key))
     _issue(folder, names)
 
@@ -138,15 +138,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise CertificateError(f"{path} exists already; a key is never overwritten") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(_pem(key))
 
 
 def _write_certificate(path: Path, certificate: x509.Certificate) -> None:

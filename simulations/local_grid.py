@@ -37,16 +37,16 @@ class LocalGrid(Grid):
         self.down: set[int] = set()
 
     def set_run(self, run: Run) -> None:
-        raise NotImplementedError
+        self._run = run
 
     @property
     def run(self) -> Run:
-        raise NotImplementedError
+        return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        raise NotImplementedError
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self._contexts if node not in self.down]
