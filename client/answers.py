@@ -12,7 +12,7 @@ from typing import Any
 from client.holder import Holder
 from client.policy import check_cohort, check_coordinator, check_terms
 from client.scoring import Scorer
-from common.errors import BoundExceeded, CorpusError, Refused, RidgewayError
+from common.errors import BoundExceeded, CorpusError, InputError, Refused, RidgewayError
 from common.messages import (
     Announce,
     Blob,
@@ -39,8 +39,10 @@ from common.messages import (
 
 Answer = tuple[Message, Sequence[Blob]]
 NO_ROUND = "0" * 32
+UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
 REASONS: dict[type[RidgewayError], tuple[str, str]] = {
-    CorpusError: ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why"),
+    CorpusError: UNREADABLE,
+    InputError: UNREADABLE,  # its settings name something that is not there
     BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
 }
 

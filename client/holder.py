@@ -176,7 +176,12 @@ class Holder:
         return self.folder / "releases" / f"{number:04}"
 
     def store_release(self, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
-        """Verify a release against the pinned key, then put it in place whole."""
+        """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
+        known = {int(entry.facts["number"]): entry.facts["release"] for entry in self.releases()}
+        if known.get(number) == release:
+            return
+        if known and number <= max(known):
+            raise Refused("old_release", f"release {max(known)} is stored here, so another release {number} is not")
         folder = self.release_folder(number)
         with whole_folder(folder) as draft:
             for name, content in zip(RELEASE_FILES, files, strict=True):

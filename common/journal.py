@@ -87,7 +87,19 @@ class Journal:
             rows = database.execute(
                 "select number, time, kind, facts, hash from entries where number > ? order by number", (after,)
             ).fetchall()
-        return [Entry(number, time, kind, json.loads(facts), hash_) for number, time, kind, facts, hash_ in rows]
+        return [self._decoded(*row) for row in rows]
+
+    def _decoded(self, number: int, time: str, kind: str, words: str, hash_: str) -> Entry:
+        """An entry as it was written: facts that are spelled in any other way were altered."""
+        try:
+            facts = json.loads(words)
+            if isinstance(facts, dict) and canonical_json(facts).decode() == words:
+                return Entry(number, time, kind, facts, hash_)
+        except (ValueError, RecursionError):
+            pass
+        raise JournalError(
+            f"{self.path}: entry {number} was altered after it was written; restore the file from a copy"
+        )
 
     def verify(self) -> int:
         """Walk the chain; raises at the first entry that is not what was written. Returns the number of entries."""

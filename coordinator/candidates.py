@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from common.settings import DEFAULT, Ridge, Selector, SelectorName
 from common.statistics import Statistics
 
 Counts = NDArray[np.int64]
+Penalty = Annotated[float, Field(gt=0)]
+Voters = Annotated[int, Field(ge=1, le=1 << 20)]
 
 MIDDLES = np.array([(low + high) / 2 for low, high in zip(EDGES, (*EDGES[1:], 1.0), strict=True)])
 STEPS = range(-28, 13)
@@ -29,10 +31,10 @@ STEPS = range(-28, 13)
 class Grid(Record):
     """What is tried. Of equals the first wins, so the usual choice stands first in every list."""
 
-    ridges: tuple[float, ...] = Field(default=(DEFAULT.ridge.value, 1e-4, 1e-2, 1e-1), min_length=1, max_length=16)
+    ridges: tuple[Penalty, ...] = Field(default=(DEFAULT.ridge.value, 1e-4, 1e-2, 1e-1), min_length=1, max_length=16)
     normalise_columns: tuple[bool, ...] = Field(default=(False, True), min_length=1, max_length=2)
     selectors: tuple[SelectorName, ...] = Field(default=("average", "all", "entropy"), min_length=1, max_length=3)
-    k: tuple[int, ...] = Field(default=(10, 5, 20, 50), min_length=1, max_length=16)
+    k: tuple[Voters, ...] = Field(default=(10, 5, 20, 50), min_length=1, max_length=16)
 
     def penalties(self) -> list[Ridge]:
         return [Ridge(value) for value in self.ridges]

@@ -9,13 +9,14 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from common.cohort import Mode, Record, Terms, Window, equal_mass
 from common.encoder import Encoder
@@ -30,6 +31,10 @@ from coordinator.ledger import Ledger, Published
 
 SETTINGS = "coordinator.toml"
 LATEST = "latest"
+POLL_S = 0.2
+PATIENCE_S = 60.0
+"""For so long a change waits for another to end: a delivery that nobody asked for must not stand in its way."""
+
 NAME = re.compile("[0-9a-z-]{1,64}")
 
 
@@ -42,8 +47,16 @@ class RoundSettings(Record):
 
 
 class Abstention(Record):
+    """Below which confidence a router names the fallback instead of a domain."""
+
     threshold: float = Field(default=0.0, ge=0, le=1)
-    fallback: str | None = None
+    fallback: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _something_to_name(self) -> Abstention:
+        if self.threshold > 0 and self.fallback is None:
+            raise ValueError("to abstain below a threshold, name a fallback")
+        return self
 
 
 class Settings(Record):
@@ -55,7 +68,7 @@ class Settings(Record):
     mode: Mode = "clear"
     weighting: Weighting = DEFAULT.weighting
     window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
-    max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0)
+    max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
@@ -89,17 +102,17 @@ class Federation:
         )
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the folder, so that no two rounds or changes of membership run at once."""
+    def alone(self, patience: float = PATIENCE_S) -> Iterator[None]:
+        """Hold the folder, so that no two rounds or changes of membership run at once; a short wait for it is fine."""
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise InputError(
-                f"a round or another change is running in {self.folder}; wait until it is done, and try again"
-            ) from None
-        try:
+            until = time.monotonic() + patience
+            while not _locked(handle):
+                if time.monotonic() >= until:
+                    raise InputError(
+                        f"a round or another change is running in {self.folder}; wait until it is done, and try again"
+                    )
+                time.sleep(POLL_S)
             yield
         finally:
             os.close(handle)
@@ -107,7 +120,7 @@ class Federation:
     def is_busy(self) -> bool:
         """Whether a round or a change of membership is running."""
         try:
-            with self.alone():
+            with self.alone(patience=0.0):
                 return False
         except InputError:
             return True
@@ -165,3 +178,11 @@ class Federation:
         draft.unlink(missing_ok=True)
         draft.symlink_to(target)
         draft.replace(link)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

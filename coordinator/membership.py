@@ -80,7 +80,7 @@ def remove(federation: Federation, name: str) -> Change:
             raise InputError(f"there is no holder {name!r} to remove; there are {', '.join(sorted(standing.roster))}")
         newest, given = federation.newest, standing.contributions.get(name)
         removal = ("removed", {"name": name})
-        if newest is None or given is None or given.domain not in newest.domains:
+        if newest is None or given is None or given.domain not in {*newest.domains, *standing.retired}:
             ledger.journal.append(removal)
             ledger.erase_outdated()
             return Change(None)

@@ -39,7 +39,7 @@ from common.messages import (
 )
 from common.release import MANIFEST, ROUTER, TOKENIZER
 from common.router import Confidence
-from common.statistics import Statistics
+from common.statistics import Statistics, check_bound
 from coordinator.candidates import Choice, Counts, Fitted, choose, fit, temperatures
 from coordinator.federation import Federation
 from coordinator.ledger import Contribution, Published
@@ -373,6 +373,8 @@ def checked(placed: Statistics, member: Member, cohort: Cohort) -> Statistics:
         raise Refused("wrong_domain", f"sums for domains other than {member.domain}")
     own = Statistics(placed.gram, np.ascontiguousarray(placed.cross[:, [place]]))
     own.check(rounded=1 if member.share else 0)
+    if not member.share:
+        check_bound(own.mass * len(cohort.members))  # plain masses must leave room for the others'
     if member.share and own.mass != member.share:
         raise Refused("wrong_mass", f"sums of mass {own.mass:_} where the cohort gives {member.share:_}")
     return own

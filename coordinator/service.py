@@ -6,9 +6,11 @@ Knows the folder, the SuperLink's connection and the app that is submitted. Impo
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from common.bundle import installed_sha256, write_app
 from common.errors import LinkDown, LinkError, RoundFailed
@@ -73,10 +75,12 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
 
 
 def _submit(federation: Federation, connection: Connection, work: str) -> tuple[str, int]:
-    app = federation.link / "app"
-    write_app(app)
+    """Submit the app from a folder of its own: the courier and the operator may do so at the same time."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    return name, connection.submit(app, {"work": work, "name": name})
+    with tempfile.TemporaryDirectory(prefix="app-", dir=federation.link) as place:
+        app = Path(place) / "app"
+        write_app(app)
+        return name, connection.submit(app, {"work": work, "name": name})
 
 
 def _follow(follower: Follower, connection: Connection, number: int, watch: Watch) -> None:

@@ -6,7 +6,8 @@ Knows Flower's commands and starts them as processes; imports nothing of Flower.
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
     link.json                      where it listens, for other commands
-    flwr-home/ app/ logs/          what Flower keeps, the app that is submitted, what each process said
+    flwr-home/ logs/               what Flower keeps, what each process said
+    app-*/                         the app, while it is submitted
 """
 
 from __future__ import annotations

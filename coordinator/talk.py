@@ -69,9 +69,9 @@ class Talk:
             try:
                 opened = open_packet(answer)
                 name = self._names.get(opened.sender)
-                self._check(opened, packet, name, expected, heard, names)
                 if name is None:
                     raise Refused("unknown_holder", f"the key {opened.sender[:12]}… is not on the roster")
+                self._check(opened, packet, name, expected, heard, names)
                 self.peer_of[name] = peer
                 if isinstance(opened.message, Refusal):
                     raise Refused(opened.message.code, opened.message.reason)
@@ -87,7 +87,7 @@ class Talk:
         self,
         opened: Opened,
         packet: Packet,
-        name: str | None,
+        name: str,
         expected: type[Message],
         heard: Collection[str],
         names: Collection[str] | None,
