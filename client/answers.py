@@ -48,7 +48,7 @@ REASONS: dict[type[RidgewayError], tuple[str, str]] = {
 
 
 def answer(holder: Holder, packet: Packet) -> Packet:
-    """The holder's signed answer to a packet. Never raises for what arrives or for what goes wrong with it."""
+    """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note what it sends."""
     round_ = NO_ROUND
     try:
         request = open_packet(packet)
@@ -115,6 +115,7 @@ def _evaluate(holder: Holder, request: Opened) -> Answer:
     message = request.message
     assert isinstance(message, Evaluate)
     check_terms(holder.settings.policy, message.terms)
+    _must_be_among(message.domains, holder.domain)
     features, domains = message.terms.features, len(message.domains)
     weights = [weights_of(blob, features, domains) for blob in request.blobs]
     if any(candidate.ridge >= len(weights) for candidate in message.candidates):
@@ -127,13 +128,17 @@ def _calibrate(holder: Holder, request: Opened) -> Answer:
     message = request.message
     assert isinstance(message, Calibrate)
     check_terms(holder.settings.policy, message.terms)
-    if holder.domain not in message.domains:
-        raise Refused("wrong_domain", f"this holder's domain {holder.domain} is not among the router's")
+    _must_be_among(message.domains, holder.domain)
     weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
     counts = _scorer(holder, message).reliability(
         weights, message.candidate, message.domains.index(holder.domain), message.temperatures, message.growths
     )
     return Reliability(counts=tuple(counts.ravel().tolist())), ()
+
+
+def _must_be_among(domains: Sequence[str], own: str) -> None:
+    if own not in domains:
+        raise Refused("wrong_domain", f"this holder's domain {own} is not among the router's")
 
 
 def _scorer(holder: Holder, message: Evaluate | Calibrate) -> Scorer:

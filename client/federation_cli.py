@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from client.policy import Policy
     from common.invite import Invite
 
-DEFAULT_WINDOW = 16
-"""The smallest window that a holder agrees to unless its invitation says a smaller one."""
+SMALL_WINDOW = 16
+"""Below this a holder is warned."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder.")]
 
@@ -63,8 +63,10 @@ def init(
 
     from client.holder import SETTINGS, Settings
     from client.setup import CARD, create_holder
+    from common.encoder_sources import absolute_source
     from common.invite import AUTHORITY, INVITE, Invite, read_paper
     from common.statistics_file import check_domain_name
+    from common.toml import plain_reason
 
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out)
@@ -79,13 +81,14 @@ def init(
             held_out=str(held_out.resolve()) if held_out else None,
             text_field=text_field,
             holdout=holdout,
-            encoder=encoder,
+            encoder=absolute_source(encoder) if encoder else None,
             address=paper.address,
             bundles=(paper.bundle,),
             policy=_policy(paper),
         )
     except ValidationError as error:
-        raise InputError(f"a setting cannot be used: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
     made = create_holder(folder, settings, {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)})
     if json:
         key = made.identity.public
@@ -102,6 +105,8 @@ def init(
 def _check_sources(corpus: list[Path] | None, statistics: Path | None, held_out: Path | None) -> None:
     if (corpus is None) == (statistics is None):
         raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
+    if held_out is not None and statistics is None:
+        raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
     for path in (*(corpus or ()), *filter(None, (statistics, held_out))):
         if not path.exists():
             raise InputError(f"there is no {path}")
@@ -115,17 +120,20 @@ def _policy(paper: Invite) -> Policy:
         coordinator=paper.coordinator,
         encoders=(paper.terms.encoder,),
         weightings=(paper.terms.weighting,),
-        min_window=min(paper.terms.sampling.window, DEFAULT_WINDOW),
+        window=paper.terms.sampling.window,
+        max_tokens=paper.terms.sampling.max_tokens,
     )
 
 
 def _warn(paper: Invite) -> None:
     """Say plainly what unusual terms would give away."""
-    if paper.terms.sampling.window < DEFAULT_WINDOW:
-        words = f"windows of {paper.terms.sampling.window} tokens give away how often tokens occur in your text"
-        step("warning", words, "policy.min_window in client.toml refuses them")
+    sampling = paper.terms.sampling
+    smallest = min(sampling.window, sampling.max_tokens or sampling.window)
+    if smallest < SMALL_WINDOW:
+        words = f"windows of {smallest} tokens give away how often tokens occur in your text"
+        step("warning", words, "ask the operator for larger ones")
     if paper.terms.weighting == "tokens":
-        step("warning", "weighting by tokens tells how large your corpus is", "policy.weightings refuses it")
+        step("warning", "weighting by tokens tells how large your corpus is")
 
 
 def _check_key(paper: Invite, known: str | None) -> None:

@@ -27,7 +27,9 @@ from common.errors import EncoderError, FormatError, InputError, Refused
 from common.files import sha256, whole_folder, write_whole
 from common.identity import Identity, load_identity
 from common.journal import Entry, Journal
+from common.records import field_names
 from common.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from common.settings import DEFAULT
 from common.statistics_file import Prepared, load_prepared, save_prepared
 from common.threads import cores
 from common.toml import read_settings
@@ -52,7 +54,7 @@ class Settings(Record):
     statistics: str | None = None
     held_out: str | None = None
     text_field: str = "text"
-    holdout: float = Field(default=0.05, ge=0, lt=1)
+    holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
     threads: int = Field(default=0, ge=0)
     encoder: str | None = None
     address: str
@@ -133,7 +135,7 @@ class Holder:
             domain=self.domain,
             sampling=terms.sampling.sampling,
             holdout=holdout,
-            text_fields=tuple(self.settings.text_field.split(",")),
+            text_fields=field_names(self.settings.text_field),
             threads=self.settings.threads or cores(),
         )
 

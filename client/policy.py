@@ -17,13 +17,16 @@ class Policy(Record):
 
     coordinator: the key that requests and releases must be signed with.
     encoders:    fingerprints of the encoders whose sums may leave.
+    window:      tokens a sample, and `max_tokens` where documents are cut: these and no others, since sums over many
+                 different windows of one text would tell more about it than sums over one.
     """
 
     coordinator: PublicKey
     encoders: tuple[Digest, ...] = Field(min_length=1)
     require_masking: bool = False
     weightings: tuple[Weighting, ...] = ("equal",)
-    min_window: int = Field(default=16, ge=1)
+    window: int = Field(ge=1)
+    max_tokens: int = Field(default=0, ge=0)
     min_cohort: int = Field(default=2, ge=1)
 
 
@@ -45,10 +48,11 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         raise Refused("masking_required", "this holder sends masked statistics only")
     if terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
-    if terms.sampling.window < policy.min_window:
+    if (terms.sampling.window, terms.sampling.max_tokens) != (policy.window, policy.max_tokens):
         raise Refused(
-            "window_too_small",
-            f"this holder agrees to windows of {policy.min_window} tokens or more, not of {terms.sampling.window}",
+            "window_not_allowed",
+            f"this holder has agreed to windows of {policy.window} tokens with documents cut after {policy.max_tokens} "
+            f"(0: never), not to {terms.sampling.window} and {terms.sampling.max_tokens}",
         )
 
 

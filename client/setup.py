@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from client.holder import SETTINGS, Holder, Settings
-from common.errors import InputError
-from common.files import whole_folder, write_whole
+from common.files import check_new_folder, whole_folder, write_whole
 from common.identity import Identity, create_identity
 from common.invite import Card, write_paper
 from common.node_key import create_node_key, public_line
@@ -46,10 +45,12 @@ coordinator = {coordinator}
 encoders = {encoders}
 # Refuse rounds in which statistics travel in the clear.
 require_masking = {require_masking}
-# "equal" hides how large the corpus is; "tokens" tells it.
+# "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
 weightings = {weightings}
-# Sums over single tokens give away how often each token occurs; larger windows hide it better.
-min_window = {min_window}
+# Tokens a sample, and where documents are cut (0: never). Sums over single tokens give away how often each token
+# occurs; larger windows blur it. Rounds with other windows are refused.
+window = {window}
+max_tokens = {max_tokens}
 # The fewest holders that a cohort must have.
 min_cohort = {min_cohort}
 """
@@ -60,9 +61,8 @@ def create_holder(folder: Path, settings: Settings, papers: Mapping[str, bytes] 
 
     papers: files of the invitation to keep beside the settings.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already and is not empty; name a new folder")
-    with whole_folder(folder) as draft:
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
         identity = create_identity(draft / "identity.key")
         create_node_key(draft / "node.key")
         write_whole(draft / SETTINGS, settings_text(settings).encode())
@@ -70,7 +70,6 @@ def create_holder(folder: Path, settings: Settings, papers: Mapping[str, bytes] 
         _write_card(draft, settings.domain, identity)
         for name, content in (papers or {}).items():
             write_whole(draft / name, content)
-        draft.chmod(0o700)
     folder.chmod(0o700)
     return Holder(folder)
 
@@ -96,7 +95,8 @@ def settings_text(settings: Settings) -> str:
         encoders=_list(policy.encoders),
         require_masking=str(policy.require_masking).lower(),
         weightings=_list(policy.weightings),
-        min_window=policy.min_window,
+        window=policy.window,
+        max_tokens=policy.max_tokens,
         min_cohort=policy.min_cohort,
     )
 

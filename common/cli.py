@@ -198,11 +198,13 @@ def evaluate(
 
 def show_evaluation(result: Any) -> None:
     """Accuracy by domain beside the confusion matrix."""
+    accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
     rows = [
-        [name, f"{sum(row):,}", f"{result.by_domain[name]:.1f} %", *(str(count) for count in row)]
+        [name, f"{sum(row):,}", accuracy.get(name, "–"), *(str(count) for count in row)]
         for name, row in zip(result.domains, result.confusion, strict=True)
     ]
-    rows.append(["mean over domains", f"{sum(map(sum, result.confusion)):,}", f"{result.accuracy:.1f} %"])
+    mean = f"{result.accuracy:.1f} %" if accuracy else "–"
+    rows.append(["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean])
     table(["domain", "texts", "accuracy", *(f"→ {name}" for name in result.domains)], rows)
 
 

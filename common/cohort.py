@@ -9,16 +9,30 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from common.files import canonical_json, sha256
-from common.settings import EQUAL_MASS, Sampling, Weighting
+from common.settings import DOMAIN_NAME, EQUAL_MASS, Sampling, Weighting
+
+
+def check_port(address: str) -> str:
+    if not 1 <= int(address.rpartition(":")[2]) <= 65535:
+        raise ValueError("a port lies between 1 and 65535")
+    return address
+
+
+def check_name(name: str) -> str:
+    if not DOMAIN_NAME.fullmatch(name):
+        raise ValueError("a name has at most 64 letters, digits, dots, dashes and underscores")
+    return name
+
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PublicKey = Digest
-DomainName = Annotated[str, Field(pattern=r"^\w[\w.-]{0,63}$")]
+DomainName = Annotated[str, AfterValidator(check_name)]
 HolderName = DomainName
-EncoderName = Annotated[str, Field(max_length=200)]
+EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/-]*$")]
+Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
 Mode = Literal["clear", "masked"]
 
 MOST_HOLDERS = 10_000

@@ -57,6 +57,13 @@ def find_encoder(source: str) -> Encoder:
     raise EncoderError(f"there is no encoder {source!r}; give smollm2, hf:NAME_OR_DIR or dir:PATH")
 
 
+def absolute_source(source: str) -> str:
+    """The same source, so written that it means the same from any folder."""
+    kind, colon, rest = source.partition(":")
+    here = Path(rest)
+    return f"{kind}:{here.resolve()}" if colon and here.exists() else source
+
+
 def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> Encoder:
     """The encoder that statistics were made with: from the named source, else the cache, else its public name."""
     folder = cache_folder() / "encoders" / fingerprint

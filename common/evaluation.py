@@ -47,7 +47,9 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The mean over domains, in percent."""
+        """The mean over the domains that had texts, in percent."""
+        if not self.by_domain:
+            raise InputError("there is no text to measure accuracy on")
         return sum(self.by_domain.values()) / len(self.by_domain)
 
     def to_json(self) -> dict[str, Any]:

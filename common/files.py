@@ -68,14 +68,17 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         temporary.chmod(0o600 if private else 0o666 & ~_umask())
         temporary.replace(path)
+        _sync(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
     """Fill the yielded folder; it takes the place of `path` whole if the block ends well, else it vanishes.
+
+    new: refuse if there is anything at `path` by then but an empty folder.
 
     An older folder there is moved aside just before, and stands beside as `.NAME.old.*` if power fails in between.
     """
@@ -85,10 +88,29 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o777 & ~_umask())
-        _exchange(temporary, path)
+        if new:
+            _take_new_place(temporary, path)
+        else:
+            _exchange(temporary, path)
+        _sync(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _take_new_place(folder: Path, path: Path) -> None:
+    try:
+        folder.replace(path)
+    except OSError:
+        raise InputError(f"{path} exists already and is not empty; name a new folder") from None
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise unless a folder may be made here: where there is nothing, or an empty folder that nobody stands in."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} exists already and is not empty; name a new folder")
+    if path.resolve() == Path.cwd():
+        raise InputError("the folder that you are in cannot be used; name a new one inside it")
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -107,6 +129,15 @@ def _exchange(new: Path, path: Path) -> None:
         old.replace(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Let a name that was just given survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from common.cohort import Digest, DomainName, HolderName, PublicKey, Record, Terms
+from common.cohort import Address, Digest, DomainName, HolderName, PublicKey, Record, Terms
 from common.errors import FormatError
 from common.files import canonical_json, write_whole
 from common.identity import Identity, is_signed_by
@@ -36,7 +36,7 @@ class Invite(Record):
     format: Literal["ridgeway.invite"] = "ridgeway.invite"
     version: Literal[1] = 1
     coordinator: PublicKey
-    address: str = Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$")
+    address: Address
     terms: Terms
     bundle: Digest
     roster: tuple[Place, ...] = ()
@@ -69,7 +69,7 @@ def read_paper(path: Path, kind: type[Paper]) -> Paper:
         paper = kind.model_validate_json(json.dumps(content))
     except FileNotFoundError:
         raise FormatError(f"there is no file {path}; {what} was expected there") from None
-    except (ValueError, ValidationError, KeyError, AttributeError, TypeError):
+    except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
         raise FormatError(f"{path} is not {what}, is damaged, or is of another version; ask for it again") from None
     signer = paper.coordinator if isinstance(paper, Invite) else paper.key
     if not is_signed_by(signer, signature, canonical_json(content)):

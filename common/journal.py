@@ -56,6 +56,15 @@ class Journal:
         self._clock = clock
         self._opened: sqlite3.Connection | None = None
 
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, so that it may be moved."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
     def append(self, *events: tuple[str, Mapping[str, Any]]) -> list[Entry]:
         """Add entries, all or none; they are on disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +132,9 @@ class Journal:
             if self._opened is None:
                 self._opened = self._open()
             yield self._opened
+        except sqlite3.OperationalError as error:
+            words = "the disk may be full, or the file may not be written" if "disk" in str(error) else str(error)
+            raise JournalError(f"{self.path} cannot be used now: {words}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(f"{self.path} cannot be used ({error}); restore it from a copy") from error
         finally:

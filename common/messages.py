@@ -32,6 +32,8 @@ Blob = bytes | memoryview
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Counts = tuple[Count, ...]
+Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
+"""A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 
 
@@ -184,7 +186,7 @@ class Refusal(Message):
 
     kind: ClassVar[str] = "refusal"
     code: Code
-    reason: str = Field(max_length=500)
+    reason: Words
 
 
 Request = Hello | Announce | Collect | Evaluate | Calibrate | Deliver

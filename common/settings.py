@@ -5,6 +5,7 @@ Knows nothing of files, text or arithmetic.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,6 +16,12 @@ SelectorName = Literal["average", "entropy", "all"]
 
 FEATURE_LIMIT = 1 << 12
 """No integer feature is larger than this: the public bound of the quantised table."""
+
+DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
+"""What domains and holders may be called; names become names of files."""
+
+LISTEN = "127.0.0.1:9443"
+"""Where a coordinator listens unless it is told otherwise."""
 
 EQUAL_MASS = 1 << 24
 """The public sample mass that every domain is normalised to under `equal` weighting."""

@@ -17,14 +17,13 @@ from safetensors.numpy import save
 
 from common.errors import FormatError, InputError, StatisticsError
 from common.files import canonical_json, sha256, write_whole
-from common.settings import Sampling
+from common.settings import DOMAIN_NAME, Sampling
 from common.statistics import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
 VERSION = 1
 ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|hf:[\w.-]{1,96}(/[\w.-]{1,96})?")
 FINGERPRINT = re.compile("[0-9a-f]{64}")
-DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

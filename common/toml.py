@@ -24,12 +24,20 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         return model.model_validate_json(json.dumps(content, default=str))
     except FileNotFoundError:
         raise InputError(f"there is no {path}; `init` makes one") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply to be a settings file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a settings file in TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: {where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+        raise InputError(f"{path}: {where}: {plain_reason(first['msg'])}") from None
+
+
+def plain_reason(words: str) -> str:
+    """What a check said, without the library's own preface."""
+    words = words.removeprefix("Value error, ")
+    return f"{words[:1].lower()}{words[1:]}"
 
 
 def quoted(text: str) -> str:

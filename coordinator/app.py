@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
@@ -16,10 +17,9 @@ from common.messages import Packet
 from coordinator.federation import Federation
 from coordinator.progress import ProgressFile
 from coordinator.rounds import deliver_newest, run_round
+from coordinator.talk import Watch
 
 app = ServerApp()
-AT_ONCE = 4
-"""Replies are fetched so many at a time, so that memory does not grow with the number of holders."""
 POLL_S = 0.5
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
@@ -34,14 +34,14 @@ def main(grid: Grid, context: Context) -> None:
     federation = Federation(Path(os.environ[LINK]).parent)
     work = {"round": run_round, "deliver": deliver_newest}[str(context.run_config["work"])]
     with ProgressFile(federation.progress(str(context.run_config["name"]))) as watch, federation.logged():
-        work(federation, GridTransport(grid), watch)
+        work(federation, GridTransport(grid, watch), watch)
 
 
 class GridTransport:
     """Flower's Grid as the transport of a round."""
 
-    def __init__(self, grid: Grid, poll_s: float = POLL_S) -> None:
-        self._grid, self._poll_s = grid, poll_s
+    def __init__(self, grid: Grid, watch: Watch, poll_s: float = POLL_S) -> None:
+        self._grid, self._watch, self._poll_s = grid, watch, poll_s
         self._late: dict[str, int] = {}
 
     def peers(self) -> Sequence[int]:
@@ -62,19 +62,25 @@ class GridTransport:
         self._late |= waiting
 
     def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, Packet | None]]:
-        """What has come since; it is waited for no longer."""
-        numbers = list(waiting)
-        for start in range(0, len(numbers), AT_ONCE):
-            for reply in self._grid.pull_messages(numbers[start : start + AT_ONCE]):
-                peer = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if peer is not None:
-                    yield peer, _packet(reply)
+        """What has come since, fetched one by one: memory stays small, and no peer can spoil another's reply."""
+        for number in list(waiting):
+            try:
+                replies = list(self._grid.pull_messages([number]))
+            except httpx.HTTPError:  # the SuperLink is away for the moment
+                continue
+            except Exception:  # Flower cannot put together what this peer has sent
+                yield waiting.pop(number), None
+                continue
+            for reply in replies:
+                yield waiting.pop(number), self._packet(reply)
+                break
 
-
-def _packet(reply: Message) -> Packet | None:
-    if reply.has_error():
-        return None
-    try:
-        return from_record(reply.content)
-    except Refused:
-        return UNREADABLE
+    def _packet(self, reply: Message) -> Packet | None:
+        if reply.has_error():
+            reason = "".join(filter(str.isprintable, reply.error.reason or ""))[:200]
+            self._watch("failed_peer", {"code": reply.error.code, "reason": reason})
+            return None
+        try:
+            return from_record(reply.content)
+        except Refused:
+            return UNREADABLE

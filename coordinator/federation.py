@@ -18,13 +18,13 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from common.cohort import Mode, Record, Terms, Window, equal_mass
+from common.cohort import Address, Mode, Record, Terms, Window, equal_mass
 from common.encoder import Encoder
 from common.encoder_sources import find_encoder
 from common.errors import InputError, RidgewayError
 from common.identity import Identity, load_identity
 from common.journal import Clock, system_clock
-from common.settings import DEFAULT, Weighting
+from common.settings import DEFAULT, LISTEN, Weighting
 from common.toml import read_settings
 from coordinator.candidates import Grid
 from coordinator.ledger import Ledger, Published
@@ -62,8 +62,8 @@ class Abstention(Record):
 class Settings(Record):
     """coordinator.toml."""
 
-    listen: str = Field(default="127.0.0.1:9443", pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$")
-    address: str = Field(default="127.0.0.1:9443", pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$")
+    listen: Address = LISTEN
+    address: Address = LISTEN
     encoder: str = "smollm2"
     mode: Mode = "clear"
     weighting: Weighting = DEFAULT.weighting

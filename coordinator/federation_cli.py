@@ -13,11 +13,14 @@ import typer
 
 from common.cli import Json
 from common.errors import InputError, LinkDown, LinkError
+from common.settings import LISTEN
 from common.terminal import count, emit_json, step, stop_on_signal, table
 
 if TYPE_CHECKING:
     from coordinator.federation import Federation
     from coordinator.membership import Change
+
+MOST_WEIGHT = 1000
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
 
@@ -30,9 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 def init(
     folder: Folder,
-    listen: Annotated[str, typer.Option(help="Where holders' SuperNodes connect: the address to bind.")] = (
-        "127.0.0.1:9443"
-    ),
+    listen: Annotated[str, typer.Option(help="Where holders' SuperNodes connect: the address to bind.")] = LISTEN,
     address: Annotated[
         str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
     ] = None,
@@ -42,33 +43,25 @@ def init(
     """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""
     from pydantic import ValidationError
 
-    from common.encoder_sources import find_encoder
+    from common.encoder_sources import absolute_source, find_encoder
     from coordinator.authority import create_authority
     from coordinator.federation import SETTINGS, Settings
     from coordinator.setup import create_federation
 
     address = address or listen
     try:
-        settings = Settings(listen=listen, address=address, encoder=_absolute(encoder))
+        settings = Settings(listen=listen, address=address, encoder=absolute_source(encoder))
     except ValidationError:
         raise InputError(f"{listen!r} or {address!r} is not an address; write HOST:PORT") from None
     found = find_encoder(encoder)
-    made = create_federation(folder, settings)
     hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
-    create_authority(made.link, hosts)
+    made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
     if json:
         emit_json({"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint})
         return
     step("made", str(folder), f"certificates for {', '.join(hosts)}")
     step("key", made.identity.public, "releases are signed with it; holders pin it")
     step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
-
-
-def _absolute(source: str) -> str:
-    """An encoder's source that means the same from any folder."""
-    kind, colon, rest = source.partition(":")
-    here = Path(rest)
-    return f"{kind}:{here.resolve()}" if colon and here.exists() else source
 
 
 def up(folder: Folder) -> None:
@@ -99,8 +92,8 @@ def admit(
     from common.statistics_file import check_domain_name
 
     check_domain_name(name)
-    if not 1 <= weight <= 1_000_000:
-        raise InputError(f"a weight lies between 1 and a million, not {weight}")
+    if not 1 <= weight <= MOST_WEIGHT:
+        raise InputError(f"a weight lies between 1 and {MOST_WEIGHT:,}, not {weight}")
     federation = _federation(folder)
     paper = read_paper(card, Card)
     check_public_line(paper.node)
@@ -122,7 +115,7 @@ def _register(federation: Federation) -> bool:
     connection = Connection(federation.link)
     try:
         if connection.is_up():
-            register(federation, connection)
+            register(federation, connection, lambda words: step("note", words))
             return True
     except LinkDown:
         pass
@@ -220,7 +213,7 @@ def status(folder: Folder, json: Json = False) -> None:
             "name": name,
             "domain": holder.domain,
             "online": name in online,
-            "retired": holder.domain in standing.retired,
+            "retired": name in standing.retired,
             "contributed": name in standing.contributions,
             "release": standing.delivered.get(name, 0),
         }
@@ -355,11 +348,14 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
     published = done.published
     if json:
         release = {"number": published.number, "release": published.release} if published else None
-        emit_json({verb: subject, "release": release, "unbalanced": list(done.unbalanced)})
+        facts = {"unbalanced": list(done.unbalanced), "newest_release_is_as_it_was": done.names_it}
+        emit_json({verb: subject, "release": release, **facts})
         return
     step(verb, subject)
     if published is not None:
         step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
+    if done.names_it:
+        step("note", "fewer than two domains are left, so no release was made: the newest one still holds its sums")
     if done.unbalanced:
         step("note", f"{', '.join(done.unbalanced)} will take over the whole weight of the domain in the next round")
 

@@ -6,7 +6,8 @@ named by its digest and written whole before the journal speaks of it. Knows not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from common.cohort import Terms
 from common.errors import InputError, JournalError
 from common.files import sha256, write_whole
 from common.invite import Card
@@ -51,24 +53,54 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A release in the ledger; `cause` says what it came of."""
+    """A release in the ledger.
+
+    cause:   what it came of. terms: those of its cohort.
+    members: the very sums that it was solved from.
+    """
 
     number: int
     release: str
     cause: str
     domains: tuple[str, ...]
-    time: str
+    members: tuple[Contribution, ...]
+    terms: Terms
+    time: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger keeps; the time is the entry's own."""
+        return {
+            "number": self.number,
+            "release": self.release,
+            "cause": self.cause,
+            "domains": list(self.domains),
+            "members": [asdict(member) for member in self.members],
+            "terms": self.terms.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def of(cls, entry: Entry) -> Published:
+        facts = entry.facts
+        members = tuple(Contribution(**member) for member in facts["members"])
+        terms = Terms.model_validate_json(json.dumps(facts["terms"]))
+        named = (facts["number"], facts["release"], facts["cause"], tuple(facts["domains"]))
+        return cls(*named, members, terms, entry.time)
 
 
 @dataclass(slots=True)
 class Standing:
-    """What the entries so far add up to."""
+    """What the entries so far add up to.
+
+    retired: holders, by name, whose domain was retired since they were last admitted.
+    gone:    keys of holders that were removed; the SuperLink would not let them in again.
+    """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
     contributions: dict[str, Contribution] = field(default_factory=dict)
     releases: list[Published] = field(default_factory=list)
     delivered: dict[str, int] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
     rounds: int = 0
     open_round: str | None = None
 
@@ -77,13 +109,17 @@ class Standing:
         match entry.kind:
             case "admitted":
                 self.roster[facts["name"]] = Admitted(**facts)
-                self.retired.discard(facts["domain"])
+                self.retired.discard(facts["name"])
             case "removed":
-                self.roster.pop(facts["name"], None)
+                removed = self.roster.pop(facts["name"], None)
+                self.gone |= {removed.key, removed.node} if removed else set()
                 self.contributions.pop(facts["name"], None)
                 self.delivered.pop(facts["name"], None)
+                self.retired.discard(facts["name"])
             case "retired":
-                self.retired.add(facts["domain"])
+                for name in [name for name, holder in self.roster.items() if holder.domain == facts["domain"]]:
+                    self.retired.add(name)
+                    self.contributions.pop(name, None)
             case "opened":
                 self.rounds, self.open_round = self.rounds + 1, facts["round"]
             case "closed":
@@ -92,15 +128,20 @@ class Standing:
                 known = {name: facts[name] for name in Contribution.__slots__}
                 self.contributions[facts["name"]] = Contribution(**known)
             case "released":
-                named = (facts["number"], facts["release"], facts["cause"], tuple(facts["domains"]))
-                self.releases.append(Published(*named, entry.time))
+                self.releases.append(Published.of(entry))
             case "delivered":
                 self.delivered[facts["name"]] = max(facts["number"], self.delivered.get(facts["name"], 0))
 
     @property
     def active(self) -> dict[str, Admitted]:
-        """The holders whose domains are not retired, by name."""
-        return {name: holder for name, holder in self.roster.items() if holder.domain not in self.retired}
+        """The holders that rounds count on, by name."""
+        return {name: holder for name, holder in self.roster.items() if name not in self.retired}
+
+    @property
+    def needed(self) -> list[Contribution]:
+        """The sums that later rounds, or a removal from the newest release, may need."""
+        newest = self.releases[-1].members if self.releases else ()
+        return [*self.contributions.values(), *(member for member in newest if member.name in self.roster)]
 
 
 class Ledger:
@@ -111,6 +152,7 @@ class Ledger:
         self._sums = folder / "contributions"
         self._standing = Standing()
         self._read = 0
+        self._whole: set[str] = set()
 
     def standing(self) -> Standing:
         """What the journal says now; entries that were read before are not read again."""
@@ -123,15 +165,22 @@ class Ledger:
         self.journal.append((kind, facts))
 
     def admit(self, name: str, card: Card, weight: int) -> Admitted:
-        """Put a holder on the roster; a name or a key that is there already is refused."""
+        """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice."""
         holder = Admitted(name, card.domain, card.key, card.node, weight)
-        for other in self.standing().roster.values():
-            if other == holder:
-                return other
+        standing = self.standing()
+        if {card.key, card.node} & standing.gone:
+            raise InputError(
+                "this holder was removed, and a removed key cannot come back; ask it to `init` a new folder"
+            )
+        for other in standing.roster.values():
+            if (other.name, other.key, other.node) == (name, card.key, card.node):
+                continue
             if other.name == name:
                 raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
             if other.key == card.key or other.node == card.node:
                 raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
+        if standing.active.get(name) == holder:
+            return holder
         facts = {"name": name, "domain": card.domain, "key": card.key, "node": card.node, "weight": weight}
         self.note("admitted", **facts)
         return holder
@@ -144,11 +193,21 @@ class Ledger:
         content = np.ascontiguousarray(triangle, dtype="<i8")
         stored = replace(given, digest=sha256(content.data))
         path = self._path(stored.digest)
-        if not path.exists():
-            write_whole(path, save({"gram": content}), private=True)
+        write_whole(path, save({"gram": content}), private=True)
         facts = {name: getattr(stored, name) for name in Contribution.__slots__}
         self.note("contributed", round=round_, mass=mass, **facts)
         return stored
+
+    def has_sums(self, contribution: Contribution) -> bool:
+        """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
+        if contribution.digest in self._whole:
+            return True
+        try:
+            self.sums(contribution)
+        except JournalError:
+            return False
+        self._whole.add(contribution.digest)
+        return True
 
     def sums(self, contribution: Contribution) -> Statistics:
         """The stored sums of one domain's holder, held against their digest."""
@@ -158,7 +217,7 @@ class Ledger:
         except (FileNotFoundError, SafetensorError, KeyError) as error:
             raise JournalError(
                 f"the sums of {contribution.name!r} are missing or damaged ({path.name}); restore them from a copy, "
-                "or remove the holder and admit it again"
+                "or run a round while the holder is there"
             ) from error
         if triangle.dtype != np.int64 or sha256(np.ascontiguousarray(triangle, dtype="<i8").data) != path.stem:
             raise JournalError(f"the sums of {contribution.name!r} were altered after they were accepted ({path.name})")
@@ -166,10 +225,10 @@ class Ledger:
         return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
 
     def erase_outdated(self) -> None:
-        """Delete sums that no contribution names any more."""
-        named = {contribution.digest for contribution in self.standing().contributions.values()}
-        for path in self._sums.glob("*.sums"):
-            if path.stem not in named:
+        """Delete sums that nothing needs any more, and what a killed process may have left of some."""
+        named = {f"{contribution.digest}.sums" for contribution in self.standing().needed}
+        for path in self._sums.iterdir():
+            if path.name not in named:
                 path.unlink(missing_ok=True)
 
     def _path(self, digest: str) -> Path:
@@ -178,7 +237,6 @@ class Ledger:
     def verify(self) -> dict[str, int]:
         """The chain, and every stored sum against its digest."""
         entries = self.journal.verify()
-        contributions = self.standing().contributions.values()
-        for contribution in contributions:
+        for contribution in self.standing().needed:
             self.sums(contribution)
-        return {"entries": entries, "contributions": len(contributions)}
+        return {"entries": entries, "contributions": len(self.standing().contributions)}

@@ -6,18 +6,19 @@ had never sent them, and solves again. Knows the ledger and releases. Knows noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from common.cohort import Terms
+from common.encoder import Encoder
+from common.encoder_sources import find_by_fingerprint
 from common.errors import InputError
 from common.release import Release, load_release, save_release
 from common.router import Confidence
 from common.settings import Ridge, Selector
 from coordinator.federation import Federation
-from coordinator.ledger import Published
+from coordinator.ledger import Contribution, Published
 from coordinator.publish import Choices, compose, sign
 from coordinator.solve import solve
 from coordinator.total import add_weighted
@@ -27,28 +28,37 @@ MADE_ANEW = ("format", "version", "step", "files", "signature")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change came to: the release that was made, if any, and the holders whose share no longer fits."""
+    """What a change came to.
+
+    unbalanced: holders of the same domain, which keep their share until the next round.
+    names_it:   whether no release could be made, so that the newest one is as it was.
+    """
 
     published: Published | None
     unbalanced: tuple[str, ...] = ()
+    names_it: bool = False
 
 
 def retire(federation: Federation, domain: str) -> Change:
-    """Drop a domain's column. Its holders are not asked again, and later rounds leave their sums out."""
+    """Drop a domain's column at once. Later rounds leave its holders out until they are admitted again."""
     with federation.alone():
         standing = federation.ledger.standing()
-        if domain not in {holder.domain for holder in standing.roster.values()} or domain in standing.retired:
-            active = sorted({holder.domain for holder in standing.active.values()})
-            raise InputError(f"there is no domain {domain!r} to retire; there are {', '.join(active) or 'none'}")
+        active = {holder.domain for holder in standing.active.values()}
+        if domain not in active:
+            raise InputError(
+                f"there is no domain {domain!r} to retire; there are {', '.join(sorted(active)) or 'none'}"
+            )
+        retirement = ("retired", {"domain": domain})
         newest = federation.newest
         if newest is None or domain not in newest.domains:
-            federation.ledger.note("retired", domain=domain)
+            federation.ledger.journal.append(retirement)
             return Change(None)
         loaded = load_release(federation.release_folder(newest.number), key=federation.identity.public)
         number = federation.next_number
         release = _without(federation, loaded, domain, number)
-        facts = _released(number, release, f"retired {domain}", loaded.router.without(domain).domains)
-        federation.ledger.journal.append(("retired", {"domain": domain}), ("released", facts))
+        kept = tuple(name for name in newest.domains if name != domain)
+        published = replace(newest, number=number, release=release, cause=f"retired {domain}", domains=kept)
+        federation.ledger.journal.append(retirement, ("released", published.to_json()))
         federation.point_to_latest()
         return Change(federation.newest)
 
@@ -73,58 +83,56 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
 
 
 def remove(federation: Federation, name: str) -> Change:
-    """Take a holder off the roster, subtract its sums and erase them; the choices of the newest release stay."""
+    """Take a holder off the roster, subtract its sums and erase them; the choices of the newest release stay.
+
+    No release is made where the newest one does not hold its sums, or where fewer than two domains would be left.
+    """
     with federation.alone():
         ledger, standing = federation.ledger, federation.ledger.standing()
         if name not in standing.roster:
             raise InputError(f"there is no holder {name!r} to remove; there are {', '.join(sorted(standing.roster))}")
-        newest, given = federation.newest, standing.contributions.get(name)
-        removal = ("removed", {"name": name})
-        if newest is None or given is None or given.domain not in {*newest.domains, *standing.retired}:
+        removal, domain = ("removed", {"name": name}), standing.roster[name].domain
+        newest = federation.newest
+        left = (
+            tuple(each for each in newest.members if each.name != name and each.domain in newest.domains)
+            if newest
+            else ()
+        )
+        counts = newest is not None and name in {each.name for each in newest.members}
+        if newest is None or not counts or len({each.domain for each in left}) < 2:
             ledger.journal.append(removal)
-            ledger.erase_outdated()
-            return Change(None)
-        loaded = load_release(federation.release_folder(newest.number), key=federation.identity.public)
-        left = {each: kept for each, kept in _counted(federation, loaded).items() if each != name}
-        if len({kept.domain for kept in left.values()}) < 2:
-            raise InputError(f"without {name!r} fewer than two domains are left, and a router needs two")
-        number = federation.next_number
-        release, domains = _solved_again(federation, loaded, left, number)
-        ledger.journal.append(removal, ("released", _released(number, release, f"removed {name}", domains)))
-        federation.point_to_latest()
+            published = None
+        else:
+            published = _solved_again(federation, newest, left, f"removed {name}")
+            ledger.journal.append(removal, ("released", published.to_json()))
+            federation.point_to_latest()
         ledger.erase_outdated()
-        return Change(federation.newest, tuple(each for each, kept in left.items() if kept.domain == given.domain))
+        others = tuple(member.name for member in left if member.domain == domain)
+        return Change(published, others if published else (), names_it=counts and published is None)
 
 
-def _counted(federation: Federation, loaded: Release) -> dict[str, Any]:
-    """The contributions that the release was made of."""
-    standing = federation.ledger.standing()
-    return {
-        name: each
-        for name, each in sorted(standing.contributions.items())
-        if each.domain in loaded.router.domains and each.terms == federation.terms.id
-    }
-
-
-def _solved_again(
-    federation: Federation, loaded: Release, left: Mapping[str, Any], number: int
-) -> tuple[str, tuple[str, ...]]:
-    manifest = loaded.manifest
-    parts = ((each.domain, federation.ledger.sums(each), each.holdout) for each in left.values())
-    total = add_weighted(parts, federation.terms)
-    confidence = replace(Confidence(**manifest["confidence"]), calibrated=False)
+def _solved_again(federation: Federation, newest: Published, left: tuple[Contribution, ...], cause: str) -> Published:
+    """The newest release as it would be had it been solved from these sums alone, under its own terms."""
+    manifest = load_release(federation.release_folder(newest.number), key=federation.identity.public).manifest
+    encoder = _encoder(federation, newest.terms)
+    total = add_weighted(((each.domain, federation.ledger.sums(each), each.holdout) for each in left), newest.terms)
     ridge = Ridge(**manifest["ridge"])
     choices = Choices(
-        weighting=federation.settings.weighting,
+        weighting=newest.terms.weighting,
         ridge=ridge,
         normalise_columns=manifest["normalise_columns"],
         selector=Selector(**manifest["selector"]),
-        confidence=confidence,
+        confidence=replace(Confidence(**manifest["confidence"]), calibrated=False),
     )
-    solution = solve(total.statistics, federation.encoder.scale, ridge)
-    draft = compose(total, federation.encoder, choices, solution, number=number, parent=loaded.id)
-    return sign(draft, federation.identity, federation.release_folder(number)).release, total.domains
+    number = federation.next_number
+    solution = solve(total.statistics, encoder.scale, ridge)
+    draft = compose(total, encoder, choices, solution, number=number, parent=newest.release)
+    release = sign(draft, federation.identity, federation.release_folder(number)).release
+    return Published(number, release, cause, total.domains, left, newest.terms)
 
 
-def _released(number: int, release: str, cause: str, domains: tuple[str, ...]) -> dict[str, Any]:
-    return {"number": number, "release": release, "cause": cause, "domains": list(domains)}
+def _encoder(federation: Federation, terms: Terms) -> Encoder:
+    """The encoder of a release; the settings may name another by now."""
+    if federation.encoder.fingerprint == terms.encoder:
+        return federation.encoder
+    return find_by_fingerprint(terms.encoder, terms.encoder_name)

@@ -49,6 +49,7 @@ from coordinator.talk import Talk, Transport, Watch
 from coordinator.total import Total, add_weighted
 
 POLL_S = 1.0
+GREETING_S = 60.0
 
 
 def run_round(federation: Federation, transport: Transport, watch: Watch) -> Published:
@@ -88,9 +89,8 @@ class _Round:
             offers = self.announce()
             cohort = self.collect(offers)
             total = self.add_up(cohort)
-            present = set(offers) & self._members(cohort)
-            chosen = self.evaluate(total, present)
-            published = self.publish(total, chosen)
+            chosen = self.evaluate(total, set(offers) & self._members(cohort))
+            published = self.publish(cohort, total, chosen)
         except RidgewayError as error:
             self._ledger.note("closed", round=self._talk.nonce, release=None, reason=str(error))
             raise
@@ -141,14 +141,16 @@ class _Round:
             assert isinstance(opened.message, Here)
             held[name] = opened.message.release
 
-        self._talk.ask(Hello(), Here, take)
+        self._talk.ask(Hello(), Here, take, seconds=GREETING_S)
         return held
 
     # Collect: until every member's sums are there under the share that the cohort gives it
 
     def collect(self, offers: dict[str, Offer]) -> Cohort:
-        """The cohort whose sums are all in the ledger. Sums that are there already are not asked for again."""
-        offers = dict(offers)
+        """The cohort whose sums are all in the ledger. Sums that are there already are not asked for again.
+
+        Whoever offers and then does not deliver is taken out of the offers.
+        """
         while True:
             cohort = self._cohort(set(offers) | self._stored())
             shares = self._shares(cohort)
@@ -158,7 +160,7 @@ class _Round:
                 self._leave_out(away)
                 continue
             if not missing:
-                self._must_suffice(cohort)
+                self._must_suffice(cohort, set(offers))
                 return cohort
             for name in missing - self._ask_for(cohort, shares, offers, missing):
                 del offers[name]
@@ -197,9 +199,10 @@ class _Round:
 
     def _is_settled(self, name: str, member: Member, offer: Offer | None) -> bool:
         stored = self._ledger.standing().contributions.get(name)
-        if stored is None or stored.terms != self._terms.id or stored.share != member.share:
+        wanted = (self._terms.id, member.domain, member.share)
+        if stored is None or (stored.terms, stored.domain, stored.share) != wanted:
             return False
-        return offer is None or stored.source == offer.source
+        return (offer is None or stored.source == offer.source) and self._ledger.has_sums(stored)
 
     def _ask_for(
         self, cohort: Cohort, shares: dict[str, Member], offers: dict[str, Offer], names: Collection[str]
@@ -227,12 +230,14 @@ class _Round:
 
         return self._talk.ask(Collect(cohort=cohort), ClearStatistics, take, names=names)
 
-    def _must_suffice(self, cohort: Cohort) -> None:
+    def _must_suffice(self, cohort: Cohort, there: set[str]) -> None:
+        """Enough holders must be there themselves, for sums of the absent cannot evaluate anything."""
         least = self._federation.settings.round.min_holders
-        if len(cohort.members) < least or len(cohort.domains) < 2:
+        present = self._members(cohort) & there
+        if len(present) < least or len(cohort.domains) < 2:
             raise RoundFailed(
-                f"{len(cohort.members)} holders of {len(cohort.domains)} domains took part; at least {least} holders "
-                "and two domains are needed. What was accepted is kept: run the round again when more are there"
+                f"{len(present)} holders took part, with sums of {len(cohort.domains)} domains; at least {least} "
+                "holders and two domains are needed. What was accepted is kept: run the round again when more are there"
             )
 
     # Total, candidates, choice
@@ -254,17 +259,18 @@ class _Round:
         solutions = [solve(total.statistics, scale, ridge) for ridge in grid.penalties()]
         self._watch("solved", {"features": total.statistics.shape[0], "condition": solutions[0].condition})
         candidates = grid.candidates()
-        counts = self._scores(total, solutions, candidates, present)
+        counts, heard = self._scores(total, solutions, candidates, present)
         choice = choose(candidates, total.domains, counts)
         solution = solutions[choice.candidate.ridge]
         facts = {"candidates": choice.tried, "documents": choice.documents, **choice.candidate.model_dump(mode="json")}
         accuracy = choice.evaluation.accuracy if choice.evaluation else None
         self._watch("chosen", facts | {"ridge": grid.ridges[choice.candidate.ridge], "accuracy": accuracy})
-        return _Chosen(choice, solution, self._calibrated(total, choice, solution, present))
+        return _Chosen(choice, solution, self._calibrated(total, choice, solution, heard))
 
     def _scores(
         self, total: Total, solutions: Sequence[Solution], candidates: Sequence[Candidate], names: Collection[str]
-    ) -> dict[str, Counts]:
+    ) -> tuple[dict[str, Counts], set[str]]:
+        """What was counted, by domain, and by whom."""
         shape = (len(candidates), len(total.domains))
         counts = {name: np.zeros(shape, dtype=np.int64) for name in total.domains}
         domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
@@ -276,8 +282,7 @@ class _Round:
 
         request = Evaluate(terms=self._terms, domains=total.domains, candidates=tuple(candidates))
         blobs = [weights_blob(solution.weights) for solution in solutions]
-        self._talk.ask(request, Scores, take, names=names, blobs=blobs)
-        return counts
+        return counts, self._talk.ask(request, Scores, take, names=names, blobs=blobs)
 
     def _calibrated(self, total: Total, choice: Choice, solution: Solution, names: Collection[str]) -> Fitted | None:
         weights = normalised_columns(solution.weights) if choice.candidate.normalise_columns else solution.weights
@@ -305,7 +310,7 @@ class _Round:
 
     # Publish
 
-    def publish(self, total: Total, chosen: _Chosen) -> Published:
+    def publish(self, cohort: Cohort, total: Total, chosen: _Chosen) -> Published:
         """Sign the release, store it whole, and let the ledger speak of it, in this order."""
         federation, newest = self._federation, self._federation.newest
         number = federation.next_number
@@ -319,16 +324,16 @@ class _Round:
             evaluation=_figures(chosen),
         )
         release = sign(draft, federation.identity, federation.release_folder(number)).release
-        facts: dict[str, Any] = {"number": number, "release": release, "domains": list(total.domains)}
-        cause = f"round {self._ledger.standing().rounds}"
+        standing = self._ledger.standing()
+        members = tuple(standing.contributions[name] for name in sorted(self._members(cohort)))
+        cause = f"round {standing.rounds}"
+        published = Published(number, release, cause, total.domains, members, self._terms)
         self._ledger.journal.append(
-            ("released", {**facts, "cause": cause}),
+            ("released", published.to_json()),
             ("closed", {"round": self._talk.nonce, "release": release, "reason": ""}),
         )
         federation.point_to_latest()
-        self._watch("released", facts)
-        published = federation.newest
-        assert published is not None
+        self._watch("released", {"number": number, "release": release, "domains": list(total.domains)})
         return published
 
     def _choices(self, chosen: _Chosen) -> Choices:
@@ -347,8 +352,13 @@ class _Round:
     # Deliver
 
     def deliver(self, published: Published, held: dict[str, int]) -> set[str]:
-        """Send a release to the holders that do not have it yet."""
-        names = {name for name, number in held.items() if number < published.number and name in self._talk.peer_of}
+        """Send a release to the holders that do not have it yet; that others have it is noted, if it was not."""
+        noted = self._ledger.standing().delivered
+        for name, number in held.items():
+            if number >= published.number > noted.get(name, 0):
+                self._ledger.note("delivered", name=name, number=published.number, release=published.release)
+        there = set(self._talk.peer_of) - self._talk.silent
+        names = {name for name, number in held.items() if number < published.number and name in there}
         if not names:
             return set()
         folder = self._federation.release_folder(published.number)
@@ -386,7 +396,7 @@ def _counted(rows: Sequence[Sequence[int]], shape: tuple[int, int]) -> Counts:
     counts = np.array(rows, dtype=np.int64)
     if len(set(counts.sum(axis=1).tolist())) != 1:
         raise Refused("broken_identity", "the candidates were not all scored on the same documents")
-    if counts[0].sum() > MOST_HELD_OUT:
+    if counts.max() > MOST_HELD_OUT or counts[0].sum() > MOST_HELD_OUT:
         raise Refused("over_bound", f"more documents than the {MOST_HELD_OUT:_} that a holder may evaluate on")
     return counts
 
@@ -396,10 +406,10 @@ def _reliable(given: Sequence[int], shape: tuple[int, ...]) -> Counts:
         raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
     counts = np.array(given, dtype=np.int64).reshape(shape)
     fallen, right = counts[..., 0], counts[..., 1]
+    if counts.max() > MOST_HELD_OUT * (len(BEGINNINGS) + 1):
+        raise Refused("over_bound", f"more documents than the {MOST_HELD_OUT:_} that a holder may evaluate on")
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
-    if fallen[0, 0].sum() > MOST_HELD_OUT * (len(BEGINNINGS) + 1):
-        raise Refused("over_bound", f"more documents than the {MOST_HELD_OUT:_} that a holder may evaluate on")
     return counts
 
 

@@ -5,6 +5,7 @@ Knows the folder, the SuperLink's connection and the app that is submitted. Impo
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import tempfile
 import time
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from common.bundle import installed_sha256, write_app
-from common.errors import LinkDown, LinkError, RoundFailed
+from common.errors import LinkDown, LinkError, RidgewayError, RoundFailed
 from common.invite import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
 from coordinator.connection import Connection
 from coordinator.federation import Federation
@@ -25,6 +26,8 @@ POLL_S = 0.25
 ASK_S = 10.0
 DELIVER_S = 15.0
 AGAIN_S = 60.0
+MOST_DOUBLINGS = 6
+"""Who does not take a release is asked again after one, two, four … minutes, and at last every hour."""
 LOST_S = 120.0
 
 Word = Callable[[str], None]
@@ -36,17 +39,22 @@ def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[]
     courier = Courier(federation, word)
 
     def on_start(connection: Connection) -> None:
-        register(federation, connection)
+        register(federation, connection, word)
         started()
 
     run(LinkSettings(federation.link, host.strip("[]"), int(port)), stopped, on_start, courier.tick, word)
 
 
-def register(federation: Federation, connection: Connection) -> None:
+def register(federation: Federation, connection: Connection, word: Word) -> None:
     """Let the SuperNodes of the roster in, and shut out those that were removed from it."""
     roster = {holder.node: name for name, holder in federation.ledger.standing().roster.items()}
     for line, name in roster.items():
-        connection.register(line, name)
+        try:
+            connection.register(line, name)
+        except LinkDown:
+            raise
+        except LinkError as error:  # one key that cannot be registered must not keep the others out
+            word(f"{name} cannot be let in: {error}")
     for node in connection.nodes():
         if node.public_line is not None and node.public_line not in roster:
             connection.unregister(node.node_id)
@@ -57,13 +65,14 @@ def run_work(federation: Federation, work: str, watch: Watch) -> None:
     connection = Connection(federation.link)
     if not connection.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
-    register(federation, connection)
+    register(federation, connection, lambda words: watch("note", {"words": words}))
     _compare_bundle(federation, watch)
     name, number = _submit(federation, connection, work)
     try:
         _follow(Follower(federation.progress(name)), connection, number, watch)
     except KeyboardInterrupt:
-        connection.stop_run(number)
+        with contextlib.suppress(LinkError):
+            connection.stop_run(number)
         raise KeyboardInterrupt("the round was stopped; what was accepted is kept, so run it again") from None
 
 
@@ -117,21 +126,27 @@ class Courier:
 
     def __init__(self, federation: Federation, word: Word) -> None:
         self._federation, self._word = federation, word
-        self._next = 0.0
+        self._look = self._again = 0.0
+        self._asked: set[str] = set()
+        self._tries = 0
 
     def tick(self, connection: Connection) -> None:
         """Called again and again while the SuperLink runs; mostly there is nothing to do."""
-        if time.monotonic() < self._next:
+        now = time.monotonic()
+        if now < self._look:
             return
-        self._next = time.monotonic() + DELIVER_S
-        missing = self._missing()
-        if not missing or self._federation.is_busy():
-            return
+        self._look = now + DELIVER_S
         try:
-            if any(node.online and node.name in missing for node in connection.nodes()):
+            missing = self._missing()
+            if not missing or (missing == self._asked and now < self._again) or self._federation.is_busy():
+                return
+            online = sorted(node.name for node in connection.nodes() if node.online and node.name in missing)
+            if online:
+                self._word(f"brings the newest release to {', '.join(online)}")
                 _submit(self._federation, connection, "deliver")
-                self._next = time.monotonic() + AGAIN_S
-        except LinkError as error:
+                self._tries = self._tries + 1 if missing == self._asked else 0
+                self._asked, self._again = missing, now + AGAIN_S * 2 ** min(self._tries, MOST_DOUBLINGS)
+        except (RidgewayError, OSError) as error:
             self._word(f"the newest release could not be delivered yet: {error}")
 
     def _missing(self) -> set[str]:

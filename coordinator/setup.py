@@ -5,13 +5,14 @@ Knows files and settings. Certificates and processes are made by others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from common.errors import InputError
-from common.files import whole_folder, write_whole
+from common.files import check_new_folder, whole_folder, write_whole
 from common.identity import create_identity
 from common.toml import quoted, read_settings
 from coordinator.federation import SETTINGS, Federation, Settings
+from coordinator.ledger import Ledger
 
 TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
@@ -57,21 +58,23 @@ threshold = {threshold}
 """
 
 
-def create_federation(folder: Path, settings: Settings) -> Federation:
-    """Make the folder; an existing one is never touched."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already and is not empty; name a new folder")
-    with whole_folder(folder) as draft:
-        create_identity(draft / "coordinator.key")
+def create_federation(folder: Path, settings: Settings, add: Callable[[Path], None] = lambda draft: None) -> Federation:
+    """Make the folder, whole or not at all; an existing one is never touched.
+
+    add: puts more into the folder before it is there for others.
+    """
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
+        identity = create_identity(draft / "coordinator.key")
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, Settings)
         for name in ("contributions", "releases"):
             (draft / name).mkdir()
-        draft.chmod(0o700)
+        add(draft)
+        with Ledger(draft).journal as journal:
+            journal.append(("founded", {"coordinator": identity.public}))
     folder.chmod(0o700)
-    made = Federation(folder)
-    made.ledger.note("founded", coordinator=made.identity.public)
-    return made
+    return Federation(folder)
 
 
 def settings_text(settings: Settings) -> str:

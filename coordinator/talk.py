@@ -43,6 +43,7 @@ class Talk:
         self._federation, self._transport, self._watch = federation, transport, watch
         self.nonce = nonce
         self.peer_of: dict[str, int] = {}
+        self.silent: set[str] = set()
         self._names = {holder.key: name for name, holder in federation.ledger.standing().roster.items()}
 
     def ask(
@@ -53,6 +54,7 @@ class Talk:
         *,
         names: Collection[str] | None = None,
         blobs: Sequence[Blob] = (),
+        seconds: float | None = None,
     ) -> set[str]:
         """Ask these holders, or all peers, and take in each answer; returns who gave one that was taken.
 
@@ -60,9 +62,10 @@ class Talk:
         """
         packet = seal_packet(message, self._federation.identity, round=self.nonce, blobs=blobs)
         peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+        deadline = self._federation.settings.round.deadline
         heard: set[str] = set()
         refused: set[str] = set()
-        for peer, answer in self._transport.exchange(packet, peers, self._federation.settings.round.deadline):
+        for peer, answer in self._transport.exchange(packet, peers, min(seconds or deadline, deadline)):
             if answer is None:
                 continue
             name: str | None = None
@@ -112,6 +115,7 @@ class Talk:
     def _miss(self, step: str, names: Collection[str] | None, answered: Collection[str]) -> None:
         wanted = set(self._federation.ledger.standing().active) if names is None else set(names)
         missing = sorted(wanted - set(answered))
+        self.silent |= set(missing)
         if missing:
             self._federation.ledger.note("absent", round=self.nonce, step=step, names=missing)
             self._watch("absent", {"step": step, "names": missing})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from common.terminal import CountingBar, count, step
+from common.terminal import CountingBar, count, size, step
 
 MANY = 20
 BY_HOLDER = ("offered", "received", "scored")
@@ -43,6 +43,12 @@ class Narrator:
         words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
         step("note", words, f"run: ridgeway coordinator invite {folder}")
 
+    def _failed_peer(self, code: int, reason: str) -> None:
+        step("failed", "a holder's SuperNode", reason or f"error {code}")
+
+    def _note(self, words: str) -> None:
+        step("note", words)
+
     def _waiting(self, online: int, wanted: int) -> None:
         if online != self._online:
             step("waiting", "for holders", f"{online} of {wanted} online")
@@ -52,7 +58,7 @@ class Narrator:
         self._of_holder("ready", name, f"domain {domain}")
 
     def _received(self, name: str, domain: str, bytes: int) -> None:
-        self._of_holder("received", name, f"domain {domain}", f"{bytes / 1e6:.1f} MB")
+        self._of_holder("received", name, f"domain {domain}", size(bytes))
 
     def _scored(self, name: str) -> None:
         if self._holders > MANY:

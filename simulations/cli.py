@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from common.cli import Json, show_evaluation
-from common.errors import InputError
+from common.files import check_new_folder
 from common.terminal import count, emit_json, step
 
 
@@ -69,7 +69,6 @@ def _folder(work: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="ridgeway-") as name:
             yield Path(name)
         return
-    if work.exists() and (not work.is_dir() or any(work.iterdir())):
-        raise InputError(f"{work} exists already and is not empty; name a new folder")
+    check_new_folder(work)
     work.mkdir(parents=True, exist_ok=True)
     yield work

@@ -37,7 +37,7 @@ def run_in_memory(village: Village, watch: Watch) -> None:
     from simulations.local_grid import LocalGrid
 
     nodes = dict(enumerate(village.nodes.values(), start=1))
-    run_round(village.federation, GridTransport(LocalGrid(app, nodes), poll_s=0.0), watch)
+    run_round(village.federation, GridTransport(LocalGrid(app, nodes), watch, poll_s=0.0), watch)
 
 
 def run_on_flower(village: Village, watch: Watch) -> None:

@@ -19,6 +19,7 @@ from common.files import write_whole
 from common.invite import Card, read_paper
 from common.records import jsonl_texts
 from common.settings import DEFAULT
+from common.statistics_file import check_domain_name
 from coordinator.federation import Federation, RoundSettings, Settings
 from coordinator.setup import create_federation
 from simulations import corpora
@@ -47,6 +48,8 @@ def read_corpora(data: Path | None) -> list[corpora.Corpus]:
     if data is None:
         return list(corpora.builtin())
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
+    for name in names:
+        check_domain_name(name)
     if len(names) < 2:
         raise InputError(f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs at least two")
     return [corpora.Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}")) for name in names]
@@ -56,7 +59,10 @@ def _texts(path: Path) -> tuple[str, ...]:
     if not path.exists():
         raise InputError(f"there is no {path.name} beside the training files; every domain needs one to be tested on")
     with path.open(encoding="utf-8", errors="replace") as lines:
-        return tuple(jsonl_texts(lines, ["text"], str(path)))
+        texts = tuple(jsonl_texts(lines, ["text"], str(path)))
+    if not texts:
+        raise InputError(f"{path} holds no text")
+    return texts
 
 
 def settle(
@@ -69,7 +75,7 @@ def settle(
     loaded: Encoder | None = None,
 ) -> Village:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
-    dealt = deal(found, holders or len(found))
+    dealt = deal(found, len(found) if holders is None else holders)
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
         raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
@@ -100,6 +106,8 @@ def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, 
             raise InputError(f"{each.name!r} has {len(each.train)} documents, too few for {own} holders")
         for turn in range(own):
             name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
+            if name in dealt:
+                raise InputError(f"two holders would be called {name!r}; rename one of the domains")
             dealt[name] = (each.name, each.train[turn::own])
     return dict(sorted(dealt.items()))
 
@@ -113,7 +121,8 @@ def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federati
         coordinator=federation.identity.public,
         encoders=(federation.terms.encoder,),
         weightings=(settings.weighting,),
-        min_window=min(settings.window, 16),
+        window=settings.window,
+        max_tokens=settings.max_tokens,
     )
     home = folder / "holders" / name
     create_holder(

@@ -1,0 +1,384 @@
+"""A network that loses, delays, repeats, reorders, replays, forges and damages; a coordinator that crashes; an oracle.
+
+Everything that goes wrong is decided by one seeded generator, so that a failure can be run again. The oracle knows each
+holder's own sums and nothing of how the coordinator keeps or adds them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import client.answers
+import client.holder
+import common.release
+import coordinator.candidates
+import coordinator.ledger
+import coordinator.publish
+import coordinator.rounds
+from client.answers import answer
+from client.held_out import held_out_sample
+from client.holder import Holder
+from client.prepare import Job, prepare
+from common.compiled import compile_table
+from common.encoder import Encoder
+from common.files import write_whole
+from common.identity import Identity
+from common.journal import Journal
+from common.messages import Collect, Message, Packet, open_packet, seal_packet
+from common.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
+from common.settings import EQUAL_MASS, Ridge
+from common.statistics import Statistics
+from common.statistics_file import Prepared
+from coordinator.federation import LATEST, Federation
+from coordinator.ledger import Contribution, Ledger, Standing
+from coordinator.solve import solve
+from tests.making import fixed_identity
+from tests.village import Village, hurry
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Crash(BaseException):
+    """The coordinator's process ends here."""
+
+
+class Steps:
+    """Everything a coordinator does, step by step; at one of them it crashes.
+
+    Law: the same seed crashes in the same place.
+    """
+
+    def __init__(self, crash: Callable[[], None]) -> None:
+        self._crash = crash
+        self.taken, self.last = 0, 0
+
+    def allow(self, steps: int) -> None:
+        """So many steps from now on, then a crash; 0 for no crash."""
+        self.taken, self.last = 0, steps
+
+    def __call__(self, *_: Any) -> None:
+        self.taken += 1
+        if self.taken == self.last:
+            self._crash()
+
+    def clock(self) -> datetime:
+        """Told while an entry is being written: a crash here is one within a transaction."""
+        self()
+        return DAY
+
+    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **words: Any) -> Any:
+            self()
+            result = work(*args, **words)
+            self()
+            return result
+
+        return wrapped
+
+
+def raise_crash() -> None:
+    raise Crash
+
+
+def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
+    """Count every write of the coordinator as two steps: before and after."""
+    plain_append = Journal.append
+
+    def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
+        spied = steps.around(plain_append) if journal.path.name == "ledger.db" else plain_append
+        return spied(journal, *events)
+
+    patch.setattr(Journal, "append", append)
+    patch.setattr(Federation, "point_to_latest", steps.around(Federation.point_to_latest))
+    patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
+    patch.setattr(coordinator.ledger, "write_whole", steps.around(write_whole))
+    patch.setattr(coordinator.publish, "save_release", steps.around(save_release))
+    patch.setattr(common.release, "write_whole", steps.around(write_whole))
+
+
+def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
+    """No waiting for disks, few temperatures, no holder's diary, and each corpus is read once unless it may change."""
+    hurry(patch)
+    if once:
+        patch.setattr(client.holder, "prepare", _once(prepare))
+        patch.setattr(client.holder, "held_out_sample", _once(held_out_sample))
+    patch.setattr(coordinator.rounds, "GROWTHS", (0.0,))
+    patch.setattr(coordinator.candidates, "GROWTHS", (0.0,))
+    patch.setattr(coordinator.candidates, "STEPS", range(2))
+    patch.setattr(client.answers, "_note", lambda *_: None)
+
+
+def _once(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work, done once for each job."""
+
+    def remembered(job: Job, *more: Any) -> Any:
+        if (work, job) not in _DONE:
+            _DONE[work, job] = work(job, *more)
+        return _DONE[work, job]
+
+    return remembered
+
+
+_DONE: dict[tuple[Callable[..., Any], Job], Any] = {}
+
+
+# The network
+
+
+@dataclass
+class Network:
+    """A transport in which anything can happen to a packet, with the given chance.
+
+    ledger: what the coordinator holds, so that nothing is asked for that is there.
+    honest: whether every answer so far came from the peer that it was said to come from.
+    """
+
+    holders: Sequence[Holder]
+    ledger: Callable[[], Standing]
+    dice: random.Random
+    steps: Steps
+    chance: float
+    honest: bool = True
+    _late: list[tuple[int, Packet]] = field(default_factory=list)
+    _requests: list[tuple[int, Packet]] = field(default_factory=list)
+    _past: list[tuple[int, Packet]] = field(default_factory=list)
+
+    def peers(self) -> list[int]:
+        return [peer for peer in range(len(self.holders)) if not self._happens()]
+
+    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        self.steps()
+        if self.honest:
+            self._must_lack(open_packet(packet).message, peers)
+        waiting, self._requests = [*self._requests, *((peer, packet) for peer in peers)], []
+        for peer, request in self._shuffled(waiting):
+            yield from self._carried(peer, request)
+        arrived, self._late = self._late, []
+        self._past.extend(arrived)
+        if self._past and self._happens():
+            arrived.append(self.dice.choice(self._past))
+        yield from self._shuffled(arrived)
+
+    def _carried(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+        if self._happens():  # the request does not come through as it is
+            fate = self.dice.choice(("lost", "failed", "late", "damaged", "twice"))
+            if fate == "late":
+                self._requests.append((peer, request))
+            if fate == "failed":
+                yield peer, None
+            if fate in ("lost", "failed", "late"):
+                return
+            request = self._damaged(request) if fate == "damaged" else request
+            if fate == "twice":
+                yield from self._returned(peer, request)
+        yield from self._returned(peer, request)
+
+    def _returned(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+        reply = answer(self.holders[peer], request)
+        fate = self.dice.choice(FATES) if self._happens() else "well"
+        if fate in ("late", "twice"):
+            self._late.append((peer, reply))
+        if fate in ("well", "twice"):
+            self._past.append((peer, reply))
+            yield peer, reply
+        elif fate == "damaged":
+            yield peer, self._damaged(reply)
+        elif fate == "forged":
+            yield peer, _forged(reply)
+        elif fate == "swapped":
+            self.honest = False
+            yield self.dice.randrange(len(self.holders)), reply
+        self.steps()
+
+    def _must_lack(self, message: Message, peers: Sequence[int]) -> None:
+        """Fail if sums are asked for that the ledger has already, of the same source and share."""
+        if not isinstance(message, Collect):
+            return
+        standing, terms = self.ledger(), message.cohort.terms
+        for holder in (self.holders[peer] for peer in peers):
+            member = message.cohort.member(holder.identity.public)
+            assert member is not None
+            accepted = {(each.source, each.share) for each in standing.contributions.values()}
+            assert (holder.source(holder.current(terms)), member.share) not in accepted, (
+                "sums that are there are asked for"
+            )
+
+    def _damaged(self, packet: Packet) -> Packet:
+        if packet.blobs and self.dice.random() < 0.5:
+            place = self.dice.randrange(len(packet.blobs))
+            blob = self._flipped(bytes(packet.blobs[place]))
+            return replace(packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :]))
+        if self.dice.random() < 0.3:
+            return replace(packet, signature=packet.signature[::-1])
+        return replace(packet, header=self._flipped(packet.header))
+
+    def _flipped(self, content: bytes) -> bytes:
+        if not content or self.dice.random() < 0.2:
+            return content[: len(content) // 2]
+        place = self.dice.randrange(len(content))
+        return content[:place] + bytes([content[place] ^ (1 << self.dice.randrange(8))]) + content[place + 1 :]
+
+    def _happens(self) -> bool:
+        return self.dice.random() < self.chance
+
+    def _shuffled(self, items: Sequence[tuple[int, Packet]]) -> list[tuple[int, Packet]]:
+        shuffled = list(items)
+        if self.chance:
+            self.dice.shuffle(shuffled)
+        return shuffled
+
+
+FATES = ("lost", "late", "twice", "damaged", "forged", "swapped")
+STRANGER: Identity = fixed_identity(99)
+
+
+def _forged(reply: Packet) -> Packet:
+    """The same words, said by somebody who is not on the roster."""
+    opened = open_packet(reply)
+    return seal_packet(opened.message, STRANGER, round=opened.round, reply_to=opened.reply_to, blobs=opened.blobs)
+
+
+# The oracle
+
+
+@dataclass
+class Oracle:
+    """Knows every holder's own sums, by name and by their digest, and what must follow from them."""
+
+    encoder: Encoder
+    sums: Mapping[tuple[str, str], Prepared]
+    _routers: dict[tuple[frozenset[tuple[str, str]], float], bytes] = field(default_factory=dict)
+
+    def check(self, village: Village) -> int:
+        """Raise unless all that the coordinator's folder says is so; returns how many releases there are."""
+        federation = village.federation()
+        federation.ledger.verify()
+        standing, parent = Standing(), None
+        for entry in federation.ledger.journal.entries():
+            if entry.kind == "contributed":
+                given = Contribution(**{name: entry.facts[name] for name in Contribution.__slots__})
+                assert standing.contributions.get(given.name) != given, f"{given.name} sent twice what was there"
+            standing.take_in(entry)
+            if entry.kind == "released":
+                assert entry.facts["number"] == len(standing.releases), "the numbers of releases have a gap"
+                self._check_release(federation, standing, parent)
+                parent = standing.releases[-1].release
+        _check_folders(federation)
+        for name in village.homes:
+            _check_received(village.holder(name), federation)
+        return len(standing.releases)
+
+    def cohort(self, federation: Federation, number: int) -> set[str]:
+        """Whose sums a release is made of, found out from its weights alone."""
+        standing = Standing()
+        for entry in federation.ledger.journal.entries():
+            standing.take_in(entry)
+            if entry.kind == "released" and entry.facts["number"] == number:
+                break
+        return self._made_of(federation, standing)
+
+    def _check_release(self, federation: Federation, standing: Standing, parent: str | None) -> None:
+        published = standing.releases[-1]
+        loaded = load_release(federation.release_folder(published.number), key=federation.identity.public)
+        assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
+        assert loaded.manifest["number"] == published.number
+        made_of = self._made_of(federation, standing)
+        assert made_of == {member.name for member in published.members}
+        unused = {name: standing.active[name].domain for name in standing.contributions.keys() - made_of}
+        for name, domain in unused.items():
+            alone = list(unused.values()).count(domain) == 1  # of several that fit in turns, none need be taken
+            lost = alone and self._fits(standing, {*made_of, name})
+            assert not lost, f"{name} was lost from release {published.number}"
+
+    def _made_of(self, federation: Federation, standing: Standing) -> set[str]:
+        """The one set of holders whose accepted sums, added, give the router bit for bit."""
+        published = standing.releases[-1]
+        folder = federation.release_folder(published.number)
+        manifest = load_release(folder).manifest
+        content = (folder / ROUTER).read_bytes()
+        masses = dict.fromkeys(published.domains, EQUAL_MASS)
+        assert (manifest["masses"], manifest["domains"]) == (masses, list(published.domains))
+        size, ridge = manifest["cohort"]["holders"], manifest["ridge"]["value"]
+        possible = [
+            set(names)
+            for names in combinations(sorted(standing.active), size)
+            if self._fits(standing, set(names))
+            and {standing.active[name].domain for name in names} == set(published.domains)
+        ]
+        exact = [names for names in possible if self._router(standing, names, ridge) == content]
+        assert len(exact) == 1, f"release {published.number} is not the router of any {size} holders' sums"
+        return exact[0]
+
+    def _fits(self, standing: Standing, names: set[str]) -> bool:
+        """Whether the ledger holds the sums of all of these under the shares of a cohort of just them."""
+        stored = {name: standing.contributions.get(name) for name in names}
+        shares = _shares(standing, names)
+        return all(each is not None and each.share == shares[name] for name, each in stored.items())
+
+    def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:
+        sources = frozenset((name, standing.contributions[name].source) for name in names)
+        if (sources, ridge) not in self._routers:
+            own = {name: self.sums[name, source].statistics for name, source in sources}
+            self._routers[sources, ridge] = router_bytes(own, standing, self.encoder, ridge)
+        return self._routers[sources, ridge]
+
+
+def _shares(standing: Standing, names: set[str]) -> dict[str, int]:
+    """The mass divided among the holders of each domain by weight, what is left over going to the first keys."""
+    shares: dict[str, int] = {}
+    for domain in {standing.roster[name].domain for name in names}:
+        own = sorted((standing.roster[name].key, name) for name in names if standing.roster[name].domain == domain)
+        whole = sum(standing.roster[name].weight for _, name in own)
+        parts = {name: EQUAL_MASS * standing.roster[name].weight // whole for _, name in own}
+        for _, name in own[: EQUAL_MASS - sum(parts.values())]:
+            parts[name] += 1
+        shares |= parts
+    return shares
+
+
+def router_bytes(own: Mapping[str, Statistics], standing: Standing, encoder: Encoder, ridge: float) -> bytes:
+    """router.safetensors of these holders' raw sums, from the definition."""
+    shares = _shares(standing, set(own))
+    domains = sorted({standing.roster[name].domain for name in own})
+    features = encoder.width + 1
+    gram, cross = np.zeros((features, features), np.int64), np.zeros((features, len(domains)), np.int64)
+    for name, statistics in own.items():
+        weighted = statistics.weighted(shares[name])
+        gram += weighted.gram
+        cross[:, domains.index(standing.roster[name].domain)] += weighted.cross[:, 0]
+    weights = solve(Statistics(gram, cross), encoder.scale, Ridge(ridge)).weights
+    compiled = compile_table(encoder.table, encoder.scale, weights)
+    arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def _check_folders(federation: Federation) -> None:
+    """What can be seen among the releases is whole, and `latest` names one that the ledger knows."""
+    known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
+    seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
+    assert known <= seen
+    for name in seen - {LATEST}:
+        load_release(federation.folder / "releases" / name, key=federation.identity.public)
+    if LATEST in seen:
+        assert (federation.folder / "releases" / LATEST).readlink() in {Path(name) for name in known}
+
+
+def _check_received(holder: Holder, federation: Federation) -> None:
+    """A holder has only what the ledger calls a release, every byte of it."""
+    known = {each.number: each.release for each in federation.ledger.standing().releases}
+    for entry in holder.releases():
+        number = entry.facts["number"]
+        assert known.get(number) == entry.facts["release"]
+        for name in (MANIFEST, ROUTER, TOKENIZER):
+            stored = (holder.release_folder(number) / name).read_bytes()
+            assert stored == (federation.release_folder(number) / name).read_bytes()

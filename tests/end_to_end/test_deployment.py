@@ -1,0 +1,312 @@
+"""A federation that is deployed for real: processes on loopback, TLS, authentication, people who come, go and fail.
+
+One story in the order of this file: each test begins where the one before has ended, since a round takes most of a
+minute. Run the file as a whole; after a test that failed the rest is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.commands import WIDTH, Finished
+from tests.end_to_end.deployment import SECRET, Copy, Deployment, Running, files_of, holding
+from tests.tiny import tiny_encoder
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+
+FIRST = ("code", "law", "medicine")
+DEADLINE_S = 120
+SHORT_DEADLINE_S = 25
+ANOTHER_BUNDLE = "1" * 64
+TRACEBACK = "Traceback (most recent call last)"
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A coordinator that is up, three holders that are connected, and somebody whom nobody has admitted."""
+    with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
+        made.found(wait=3.0, deadline=DEADLINE_S)
+        for name in ("code", "law"):
+            made.settle(name)
+            made.admit(name)
+        up = made.start("up", "coordinator", "up", made.coordinator)
+        made.settle("medicine", ahead=True)
+        made.settle("chess")
+        made.wait_for("the coordinator is up", lambda: up.has_said("up"))
+        made.start("stranger", "client", "join", made.holder("chess"))
+        made.admit("medicine")
+        made.join(*FIRST)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def go_on(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Skips what would build upon a part of the story that failed."""
+    before = request.session.testsfailed
+
+    def check() -> None:
+        if request.session.testsfailed > before:
+            pytest.skip("an earlier part of the story failed")
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def _logs(request: pytest.FixtureRequest, go_on: Callable[[], None], town: Deployment) -> Iterator[None]:
+    """Show the logs where a test fails."""
+    go_on()
+    before = request.session.testsfailed
+    yield
+    if request.session.testsfailed > before:
+        print(town.tails())
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A round's outcome, and the folders as they were before it."""
+
+    finished: Finished
+    before: Copy
+
+
+@pytest.fixture(scope="module")
+def first(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    before = Copy(town, FIRST, tmp_path_factory.mktemp("before"))
+    return Played(town.round().end(), before)
+
+
+# Three holders, a round, a release
+
+
+def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(town: Deployment, first: Played) -> None:
+    """Exit code 0 and release 0001; holders list it, and it routes a prompt of each domain."""
+    assert first.finished.code == 0, first.finished.stderr
+    made = first.finished.json
+    assert (made["number"], made["domains"]) == (1, list(FIRST))
+    assert (made["absent"], made["refused"]) == ([], [])
+    assert made["evaluation"]["accuracy"] == 100.0
+    for name in FIRST:
+        [received] = town.do("client", "releases", town.holder(name), "--json").json
+        assert (received["number"], received["release"], received["domains"]) == (1, made["release"], list(FIRST))
+    folder = received["folder"]
+    for prompt, domain in (("12, 345. 67", "code"), ("bad cafe had a", "law"), ("pot stop, run", "medicine")):
+        assert town.do("route", folder, prompt, "--json").json["domain"] == domain
+
+
+def test_the_operator_sees_who_is_there_and_what_was_made(town: Deployment, first: Played) -> None:
+    """status, releases, show and verify agree with the round."""
+    status = town.do("coordinator", "status", town.coordinator, "--json").json
+    assert (status["up"], status["rounds"], status["unfinished_round"], status["release"]) == (True, 1, False, 1)
+    expected = {"online": True, "retired": False, "contributed": True, "release": 1}
+    assert status["holders"] == [{"name": name, "domain": name, **expected} for name in FIRST]
+    [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
+    assert (release["number"], release["cause"]) == (1, "round 1")
+    manifest = town.do("coordinator", "show", town.coordinator, "--json").json
+    assert (manifest["domains"], manifest["cohort"]) == (list(FIRST), {"holders": 3})
+    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    assert (verified["contributions"], verified["releases"]) == (3, 1)
+
+
+def test_a_deployment_and_the_memory_engine_make_the_same_bytes(town: Deployment, first: Played) -> None:
+    """From the same folders, a round over the network and one in a single process sign the very same release."""
+    assert first.before.release() == files_of(town.coordinator / "releases" / "0001")
+
+
+def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
+    """One answer to each question of the round, and nothing else."""
+    for name in FIRST:
+        told = town.do("client", "status", town.holder(name), "--json").json
+        kinds = [entry["kind"] for entry in told["sent"]]
+        assert kinds == ["offer", "clear_statistics", "scores", "reliability", "receipt"]
+        assert (told["domain"], told["release"]) == (name, 1)
+
+
+def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deployment) -> None:
+    """The SuperNode of an unknown key ends by itself, and says what to send to whom."""
+    refused = town.running["stranger"].end()
+    *steps, sentence = refused.stderr.splitlines()
+    assert refused.code != 0
+    assert sentence.startswith(f"ridgeway: the coordinator at {town.address} does not know this holder's key")
+    assert json.loads((town.holder("chess") / "holder.pub").read_text())["node"] in sentence
+    assert [step.split()[0] for step in steps] == ["joining"]
+    assert not (town.holder("chess") / "journal.db").exists()
+
+
+# A fourth holder; one that does not trust the code; one that is away
+
+
+@pytest.fixture(scope="module")
+def second(town: Deployment, go_on: Callable[[], None]) -> Finished:
+    """A round with a newcomer, while `medicine` is away and `chess` has approved some other code than the round's."""
+    go_on()
+    town.leave("medicine")
+    town.settle("music")
+    town.admit("music")
+    town.admit("chess")
+    settings = town.holder("chess") / "client.toml"
+    kept = settings.read_text()
+    town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
+    town.join("music", "chess")
+    done = town.round().end()
+    town.leave("chess")
+    settings.write_text(kept)
+    return done
+
+
+def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(town: Deployment, second: Finished) -> None:
+    """Release 0002 has the fourth domain; the first three were not asked for their sums again."""
+    assert second.code == 0, second.stderr
+    assert (second.json["number"], second.json["domains"]) == (2, [*FIRST, "music"])
+    assert {name: town.sent(name, "clear_statistics") for name in (*FIRST, "music")} == dict.fromkeys(
+        (*FIRST, "music"), 1
+    )
+    assert town.sent("medicine", "offer") == 1
+
+
+def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(town: Deployment, second: Finished) -> None:
+    """The holder's log has the refusal; no app was installed, no code of it ran; the round names the holder."""
+    chess = town.holder("chess")
+    log = (chess / "logs" / "bundles.log").read_text()
+    assert "refused, this holder has not approved the bundle" in log
+    assert " approved bundle" not in log.replace("not approved", "")
+    assert not list((chess / "flwr-home").glob("apps/*"))
+    assert not (chess / "journal.db").exists()
+    assert "chess" in second.json["absent"]
+    assert "chess" not in second.json["domains"]
+
+
+def test_a_retired_domain_is_gone_at_once(town: Deployment, second: Finished) -> None:
+    """Release 0003 lacks the domain, without a round."""
+    town.join("medicine")
+    retired = town.do("coordinator", "retire", town.coordinator, "music", "--json").json
+    assert retired["release"]["number"] == 3
+    newest = town.do("coordinator", "releases", town.coordinator, "--json").json[-1]
+    assert (newest["number"], newest["cause"], newest["domains"]) == (3, "retired music", list(FIRST))
+    assert len(town.ledger("opened")) == 2
+
+
+def test_holders_that_lack_the_newest_release_get_it_without_a_round(town: Deployment, second: Finished) -> None:
+    """The running coordinator hands it to all that are there, also to one that was away while others got theirs."""
+    assert "medicine" in second.json["absent"]
+    for name in FIRST:
+        town.wait_for(f"{name} has release 0003", lambda name=name: town.newest(name) == 3)  # type: ignore[misc]
+        town.wait_for("the ledger has it", lambda name=name: _delivered(town, name) == 3, 30)  # type: ignore[misc]
+    newest = town.do("client", "releases", town.holder("medicine"), "--json").json[-1]
+    assert (newest["number"], newest["domains"]) == (3, list(FIRST))
+    assert len(town.ledger("opened")) == 2
+    assert town.sent("medicine", "offer") == 1
+    town.leave("music")
+
+
+def _delivered(town: Deployment, name: str) -> int:
+    return max(int(entry.facts["number"]) for entry in town.ledger("delivered") if entry.facts["name"] == name)
+
+
+# Power cuts
+
+
+@pytest.fixture(scope="module")
+def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
+    """A round in which `law` cannot read its corpus, and the coordinator is killed after it has accepted new sums."""
+    go_on()
+    town.grow("code", seed=1)
+    away = town.corpus("law").rename(town.corpus("law").with_suffix(".away"))
+    running = town.round()
+    town.wait_for("new sums of code are accepted", lambda: town.told(running, "received", "code"))
+    away.rename(town.corpus("law"))
+    town.kill("up")
+    town.up()
+    town.join("chess")
+    return running.end()
+
+
+def test_a_coordinator_killed_in_mid_round_has_lost_nothing(town: Deployment, cut: Finished) -> None:
+    """What was accepted is kept, no half of a release is seen, and the operator reads in one sentence what to do."""
+    assert cut.code != 0
+    assert cut.stderr.splitlines()[-1].startswith("ridgeway: "), cut.stderr
+    assert "run it again" in cut.stderr
+    assert town.releases() == ["0001", "0002", "0003"]
+    assert town.sent("code", "clear_statistics") == 2
+    assert _verified(town) == 3
+
+
+def test_a_holder_that_fails_tells_the_reason_to_its_own_log_only(town: Deployment, cut: Finished) -> None:
+    """The operator sees the name and a code; the holder finds the path and the whole story."""
+    [refusal] = [line for line in cut.stderr.splitlines() if line.startswith("refused")]
+    assert refusal.split()[1:3] == ["law", "corpus_unreadable"]
+    log = (town.holder("law") / "logs" / "holder.log").read_text()
+    assert str(town.corpus("law")) in log
+    assert TRACEBACK in log
+
+
+def _verified(town: Deployment) -> int:
+    """The ledger and all releases hold; returns how many releases there are."""
+    return int(town.do("coordinator", "verify", town.coordinator, "--json").json["releases"])
+
+
+@pytest.fixture(scope="module")
+def stormy(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The next round: a holder is killed after its offer, and the SuperLink after it has passed on new sums."""
+    go_on()
+    town.wait_for("chess has the newest release", lambda: town.newest("chess") == 3)
+    town.grow("law", seed=2)
+    town.amend(town.coordinator / "coordinator.toml", {"deadline": SHORT_DEADLINE_S})
+    before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-storm"))
+    running = town.round()
+    town.wait_for("chess has offered its sums", lambda: town.told(running, "ready", "chess"))
+    town.kill("chess")
+    town.wait_for("new sums of law are accepted", lambda: town.told(running, "received", "law"))
+    os.kill(town.process("flower-superlink"), signal.SIGKILL)
+    return Played(running.end(), before)
+
+
+def test_a_holder_killed_in_mid_round_is_named_and_the_others_get_their_release(
+    town: Deployment, stormy: Played
+) -> None:
+    """The round does without one that fell silent between its offer and its statistics."""
+    assert stormy.finished.code == 0, stormy.finished.stderr
+    assert stormy.finished.json["domains"] == list(FIRST)
+    assert stormy.finished.json["absent"] == ["chess"]
+    assert (town.sent("chess", "offer"), town.sent("chess", "clear_statistics")) == (1, 0)
+
+
+def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
+    town: Deployment, stormy: Played
+) -> None:
+    """The supervisor says so; no sums were asked for twice, neither in this round nor after the one that was cut."""
+    assert "superlink ended with code -9; it is started again" in town.running["up"].said
+    assert {name: town.sent(name, "clear_statistics") for name in FIRST} == {"code": 2, "law": 2, "medicine": 1}
+    assert _verified(town) == 4
+
+
+def test_after_all_accidents_every_sum_is_counted_once(town: Deployment, stormy: Played) -> None:
+    """The release is, byte for byte, the one of an undisturbed round in memory over the same corpora."""
+    assert files_of(town.coordinator / "releases" / "0004") == stormy.before.release()
+
+
+# The end
+
+
+def test_nothing_private_has_reached_the_coordinator(town: Deployment) -> None:
+    """No text, no path and no traceback of a holder stands in any file, log or database of the operator."""
+    private = [SECRET, str(town.folder / "private"), str(town.folder / "holders")]
+    assert holding([town.corpus("law")], [SECRET.encode()])
+    assert holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
+    received = [path for path in town.coordinator.rglob("*") if path.suffix != ".log"]
+    assert holding(received, [TRACEBACK.encode()]) == []
+
+
+def test_when_all_have_left_no_process_is_left(town: Deployment) -> None:
+    """Every command ends on SIGTERM with code 0, and takes along all that it has started."""
+    for name in (*FIRST, "up"):
+        stopped: Running = town.running[name]
+        done = stopped.stop()
+        assert done.code == 0, done.stderr
+    assert town.processes() == {}

@@ -1,0 +1,398 @@
+"""Laws of the messages: what is sealed opens to the same, and whatever else arrives is refused with a code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common import messages
+from common.cohort import Cohort, Terms, Window, form_cohort
+from common.errors import Refused
+from common.messages import (
+    KINDS,
+    MOST_BLOBS,
+    MOST_HEADER,
+    Announce,
+    Calibrate,
+    Candidate,
+    ClearStatistics,
+    Collect,
+    Deliver,
+    Evaluate,
+    Hello,
+    Here,
+    Message,
+    Offer,
+    Opened,
+    Packet,
+    Receipt,
+    Refusal,
+    Reliability,
+    Scores,
+    open_packet,
+    seal_packet,
+    statistics_blobs,
+    statistics_of,
+    weights_blob,
+    weights_of,
+)
+from common.settings import EQUAL_MASS
+from tests.flower import (
+    BULK,
+    HEADER,
+    MESSAGE_TYPE,
+    Array,
+    ArrayRecord,
+    ClientApp,
+    ConfigRecord,
+    FlowerMessage,
+    LocalGrid,
+    MetricRecord,
+    RecordDict,
+    from_record,
+    to_record,
+    travelled,
+)
+from tests.making import drawn_samples, fixed_identity, one_domain
+
+SENDER, STRANGER = fixed_identity(1), fixed_identity(2)
+ROUND = "ab" * 16
+CODES = {"malformed", "bad_signature", "version", "too_large"}
+
+digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+names = st.text("abcxyz019_-.", min_size=1, max_size=12).map(lambda word: f"d{word}")
+counts = st.integers(0, 1 << 53)
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Terms:
+    equal = draw(st.booleans())
+    return Terms(
+        mode=draw(st.sampled_from(("clear", "masked"))),
+        encoder=draw(digests),
+        encoder_name=draw(st.sampled_from(("tiny", "smollm2", "hf:some/model"))),
+        features=draw(st.integers(2, 1 << 16)),
+        sampling=Window(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
+        weighting="equal" if equal else "tokens",
+        mass=EQUAL_MASS if equal else 0,
+    )
+
+
+@st.composite
+def cohorts(draw: st.DrawFn) -> Cohort:
+    domains = draw(st.dictionaries(digests, names, min_size=1, max_size=4))
+    return form_cohort(draw(terms()), domains, {key: draw(st.integers(1, 9)) for key in domains})
+
+
+candidates = st.builds(
+    Candidate,
+    ridge=st.integers(0, MOST_BLOBS - 1),
+    normalise_columns=st.booleans(),
+    selector=st.sampled_from(("average", "entropy", "all")),
+    k=st.integers(1, 1 << 20),
+)
+some_domains = st.lists(names, min_size=2, max_size=4).map(tuple)
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+
+
+def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(each, min_size=1, max_size=4).map(tuple)
+
+
+MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
+    Hello: st.builds(Hello),
+    Announce: st.builds(Announce, terms=terms()),
+    Collect: st.builds(Collect, cohort=cohorts()),
+    Evaluate: st.builds(Evaluate, terms=terms(), domains=some_domains, candidates=several(candidates)),
+    Calibrate: st.builds(
+        Calibrate,
+        terms=terms(),
+        domains=some_domains,
+        candidate=candidates,
+        temperatures=several(positive),
+        growths=several(st.floats(0, 1)),
+    ),
+    Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
+    Here: st.builds(Here, release=st.integers(0, 1 << 80)),
+    Offer: st.builds(
+        Offer, domain=names, source=digests, holdout=st.floats(0, 1, exclude_max=True), release=st.integers(0, 99)
+    ),
+    ClearStatistics: st.builds(ClearStatistics, cohort=digests, source=digests),
+    Scores: st.builds(Scores, counts=st.lists(several(counts), max_size=3).map(tuple)),
+    Reliability: st.builds(Reliability, counts=several(counts)),
+    Receipt: st.builds(Receipt, release=digests, number=st.integers(1, 99)),
+    Refusal: st.builds(Refusal, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), reason=st.text("abcäß ,.;’", max_size=60)),
+}
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> tuple[Message, Packet]:
+    """A message of any kind, sealed, with as much bulk as its kind carries."""
+    message: Message = draw(st.sampled_from(list(MESSAGES)).flatmap(MESSAGES.__getitem__))
+    size = draw(st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 3)))
+    blobs = [draw(st.binary(max_size=20)) for _ in range(size)]
+    reply_to = draw(st.none() | digests)
+    return message, seal_packet(message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs)
+
+
+def opened_or_refused(packet: Packet) -> Opened | str:
+    """The message, or the code of the refusal; anything else that is raised is a failure."""
+    try:
+        opened = open_packet(packet)
+    except Refused as error:
+        assert error.code in CODES
+        assert error.reason
+        return error.code
+    assert type(opened.message) in KINDS.values()
+    return opened
+
+
+def signed(header: bytes, blobs: tuple[bytes | memoryview, ...] = ()) -> Packet:
+    return Packet(header, SENDER.sign(header), blobs)
+
+
+# What is sent arrives
+
+
+def test_there_is_a_strategy_for_every_kind() -> None:
+    """No message is left out of these laws."""
+    assert {kind.kind: kind for kind in MESSAGES} == KINDS
+
+
+@given(given_packet=packets())
+def test_a_sealed_message_opens_to_itself(given_packet: tuple[Message, Packet]) -> None:
+    """With its bulk, its sender, its round and the request that it answers."""
+    message, packet = given_packet
+    opened = open_packet(packet)
+    assert opened.message == message
+    assert type(opened.message) is type(message)
+    assert (opened.blobs, opened.sender, opened.round) == (packet.blobs, SENDER.public, ROUND)
+    assert opened.digest == packet.digest
+    assert json.loads(packet.header)["reply_to"] == opened.reply_to
+
+
+@given(given_packet=packets())
+def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, Packet]) -> None:
+    """As a record, and taken apart to bytes and put together by Flower's own code."""
+    _, packet = given_packet
+    LocalGrid(ClientApp(), {})
+    sent = FlowerMessage(to_record(packet), 7, MESSAGE_TYPE)
+    sent.metadata.__dict__["_message_id"] = sent.object_id
+    for record in (to_record(packet), travelled(sent).content):
+        arrived = from_record(record)
+        assert (arrived.header, arrived.signature) == (packet.header, packet.signature)
+        assert [bytes(blob) for blob in arrived.blobs] == [bytes(blob) for blob in packet.blobs]
+
+
+@given(samples=drawn_samples(4), place=st.integers(0, 2))
+def test_statistics_travel_bit_for_bit(samples: Any, place: int) -> None:
+    """Through their bulk and back, with the column where it was."""
+    placed = one_domain(samples).placed(place, 3)
+    assert statistics_of(statistics_blobs(placed), 4, 3).equals(placed)
+
+
+@given(weights=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
+def test_weights_travel_bit_for_bit(weights: list[float]) -> None:
+    """Through their bulk and back."""
+    matrix = np.array(weights).reshape(3, 2)
+    assert weights_of(weights_blob(matrix), 3, 2).tobytes() == matrix.tobytes()
+
+
+# Whatever else arrives is refused
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(0, 1 << 300)
+    | st.floats()
+    | st.text(max_size=8)
+    | digests
+    | st.sampled_from(sorted(KINDS))
+)
+json_values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+)
+
+
+@given(header=st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
+@example(header=b"")
+@example(header=b"\xff\xfe")
+@example(header=b'{"version": 1' + b"0" * 5000 + b"}")
+@example(header=b'{"version": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+@example(header=b'{"version": 1, "body": {"a": ' + b"9" * 5000 + b"}}")
+@example(header=b'{"version": NaN}')
+@example(header=b'{"version": true}')
+def test_bytes_that_are_no_message_are_refused_though_they_are_signed(header: bytes) -> None:
+    """Never another error, whatever the bytes."""
+    assert opened_or_refused(signed(header)) in ("malformed", "version")
+
+
+def places(value: Any) -> list[tuple[Any, ...]]:
+    """The path of every field and item within a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for key, each in inner for path in ((key,), *((key, *rest) for rest in places(each)))]
+
+
+def altered(value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    copied = json.loads(json.dumps(value))
+    target = copied
+    for step in path[:-1]:
+        target = target[step]
+    change(target, path[-1])
+    return copied
+
+
+@given(data=st.data())
+def test_a_signed_header_with_any_field_changed_is_refused_or_valid(data: st.DataObject) -> None:
+    """Missing, unknown, of another type, too large, not a number, too deep: a code, or a message that fits its form."""
+    _, packet = data.draw(packets())
+    header = json.loads(packet.header)
+    path = data.draw(st.sampled_from(places(header)))
+    value = data.draw(json_values | st.sampled_from((1e999, -1e999, 10**400, [[[[]]]])))
+    kind = data.draw(st.sampled_from(("set", "drop", "add")))
+    changes: dict[str, Callable[[Any, Any], None]] = {
+        "set": lambda target, key: target.__setitem__(key, value),
+        "drop": lambda target, key: target.__delitem__(key),
+        "add": lambda target, key: target.update(extra=value) if isinstance(target, dict) else None,
+    }
+    changed = altered(header, path, changes[kind])
+    found = opened_or_refused(signed(json.dumps(changed).encode(), packet.blobs))
+    if kind == "add" and changed != header:
+        assert found == "malformed"
+
+
+@pytest.mark.parametrize(
+    "nested", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, "9" * 5000, "NaN", "-1e999"]
+)
+@pytest.mark.parametrize("field", ["body", "round", "kind", "blobs", "extra"])
+def test_values_that_trouble_decoders_are_refused(field: str, nested: str) -> None:
+    """Too deep for a stack, too long for a number, or no number at all, in any place of the header or of the body."""
+    header = json.loads(seal_packet(Here(release=1), SENDER, round=ROUND).header)
+    outer = json.dumps(header | {field: "HERE"}).replace('"HERE"', nested)
+    inner = json.dumps(header | {"body": {"release": "HERE"}}).replace('"HERE"', nested)
+    for words in (outer, inner):
+        assert opened_or_refused(signed(words.encode())) == "malformed"
+
+
+@given(given_packet=packets(), version=st.integers().filter(lambda number: number != 1))
+def test_a_message_of_another_version_is_refused_as_such(given_packet: tuple[Message, Packet], version: int) -> None:
+    """Whatever else a later version may say, so that the other side learns what is wrong."""
+    _, packet = given_packet
+    later = {"version": version, "kind": 3, "new": {}}
+    assert opened_or_refused(signed(json.dumps(later).encode(), packet.blobs)) == "version"
+
+
+@given(data=st.data())
+def test_a_bit_that_flips_on_the_way_is_noticed(data: st.DataObject) -> None:
+    """In the header, in the signature or in the bulk; cut off, too."""
+    _, packet = data.draw(packets())
+    parts = [packet.header, packet.signature.encode(), *map(bytes, packet.blobs)]
+    place = data.draw(st.sampled_from([place for place, part in enumerate(parts) if part]))
+    part = parts[place]
+    bit = data.draw(st.integers(0, 8 * len(part) - 1))
+    flipped = bytearray(part)
+    flipped[bit // 8] ^= 1 << bit % 8
+    parts[place] = bytes(flipped) if data.draw(st.booleans()) else part[: bit // 8]
+    changed = Packet(parts[0], parts[1].decode("latin-1"), tuple(parts[2:]))
+    assert opened_or_refused(changed) in CODES
+
+
+@given(given_packet=packets(), data=st.data())
+def test_bulk_that_was_added_dropped_or_swapped_is_refused(
+    given_packet: tuple[Message, Packet], data: st.DataObject
+) -> None:
+    """The header holds the size and hash of each."""
+    _, packet = given_packet
+    blobs = data.draw(st.permutations(packet.blobs) | st.lists(st.binary(max_size=5), max_size=4))
+    found = opened_or_refused(Packet(packet.header, packet.signature, tuple(blobs)))
+    assert (found == "malformed") == ([bytes(b) for b in blobs] != [bytes(b) for b in packet.blobs])
+
+
+@given(given_packet=packets())
+def test_a_signature_has_one_signer_and_one_spelling(given_packet: tuple[Message, Packet]) -> None:
+    """Another's signature and other spellings of the right one are refused."""
+    _, packet = given_packet
+    right = packet.signature
+    spellings = [right.upper(), f" {right}", f"{right}\n", f"{right[:64]} {right[64:]}", right + "00", right[:-2], ""]
+    for wrong in (STRANGER.sign(packet.header), *(each for each in spellings if each != right)):
+        assert opened_or_refused(Packet(packet.header, wrong, packet.blobs)) == "bad_signature"
+
+
+def test_a_message_larger_than_any_is_refused_before_it_is_read() -> None:
+    """By its header, and by the number of its blobs."""
+    assert opened_or_refused(signed(b" " * (MOST_HEADER + 1))) == "too_large"
+    assert opened_or_refused(signed(b"{}", (b"",) * (MOST_BLOBS + 1))) == "too_large"
+
+
+def test_a_message_that_nobody_would_accept_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same limit holds for what is sent."""
+    size = len(seal_packet(Hello(), SENDER, round=ROUND).header)
+    monkeypatch.setattr(messages, "MOST_HEADER", size)
+    open_packet(seal_packet(Hello(), SENDER, round=ROUND))
+    monkeypatch.setattr(messages, "MOST_HEADER", size - 1)
+    with pytest.raises(Refused, match=f"a message of {size} bytes"):
+        seal_packet(Hello(), SENDER, round=ROUND)
+
+
+# Records of any form
+
+arrays = st.dictionaries(
+    st.sampled_from(("00", "01", "02", "0", "x")),
+    st.builds(
+        Array,
+        dtype=st.just("uint8"),
+        shape=st.just((1,)),
+        stype=st.sampled_from(("numpy.ndarray", "x")),
+        data=st.binary(),
+    ),
+    max_size=3,
+)
+entries: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(("header", "signature", "x")),
+    st.binary(max_size=9) | st.text(max_size=300) | st.integers(0, 9) | st.lists(st.booleans(), max_size=2),
+)
+records = st.dictionaries(
+    st.sampled_from((HEADER, BULK, "other")),
+    entries.map(ConfigRecord) | arrays.map(ArrayRecord) | st.just(MetricRecord({"a": 1.0})),
+    max_size=3,
+)
+
+
+@given(parts=records)
+@example(parts={HEADER: ConfigRecord({"header": b"", "signature": ""}), BULK: ArrayRecord({})})
+@example(parts={HEADER: ConfigRecord({"header": b"", "signature": "a" * 257}), BULK: ArrayRecord({})})
+def test_a_record_of_any_form_is_refused_or_holds_a_packet(parts: dict[str, Any]) -> None:
+    """What another app may send never raises anything but a refusal."""
+    try:
+        packet = from_record(RecordDict(parts))
+    except Refused as error:
+        assert error.code == "malformed"
+    else:
+        assert set(parts) == {HEADER, BULK}
+        assert to_record(packet) is not None
+        opened_or_refused(packet)
+
+
+@given(
+    blobs=st.lists(
+        st.binary(max_size=100) | st.sampled_from((32, 80)).flatmap(lambda n: st.binary(min_size=n, max_size=n))
+    )
+)
+def test_bulk_of_any_bytes_is_refused_or_has_its_shape(blobs: list[bytes]) -> None:
+    """Sums and weights are made of the right number of bytes, or not at all."""
+    try:
+        assert statistics_of(blobs, 4, 1).shape == (4, 1)
+    except Refused as error:
+        assert error.code == "shape_mismatch"
+    for blob in blobs:
+        try:
+            assert np.isfinite(weights_of(blob, 4, 1)).all()
+        except Refused as error:
+            assert error.code in ("shape_mismatch", "malformed")

@@ -1,0 +1,144 @@
+"""Small federations for tests: real folders of a coordinator and of holders, over the tiny encoder, in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.answers import answer
+from client.holder import Holder
+from client.holder import Settings as HolderSettings
+from client.policy import Policy
+from client.setup import CARD, create_holder
+from common.encoder import Encoder, save_encoder
+from common.invite import Card, read_paper
+from common.messages import Packet
+from coordinator.candidates import Grid
+from coordinator.federation import Federation, RoundSettings, Settings
+from coordinator.ledger import Admitted
+from coordinator.setup import create_federation
+from tests.corpora_on_disk import sentences, write_jsonl
+from tests.tiny import tiny_encoder
+
+ONE_CANDIDATE = Grid(ridges=(1e-3,), normalise_columns=(False,), selectors=("average",), k=(10,))
+NO_BUNDLE = "0" * 64
+
+
+def no_watch(event: str, facts: Mapping[str, Any]) -> None:
+    """Nobody looks on."""
+
+
+@dataclass
+class Village:
+    """A coordinator's folder, holders' folders by name, and the corpora of those holders."""
+
+    folder: Path
+    encoder: Encoder
+    homes: dict[str, Path] = field(default_factory=dict)
+
+    def federation(self, clock: Callable[[], Any] | None = None) -> Federation:
+        """The coordinator as a process that was just started sees its folder."""
+        more: dict[str, Any] = {"clock": clock} if clock else {}
+        return Federation(self.folder / "coordinator", encoder=self.encoder, **more)
+
+    def holder(self, name: str) -> Holder:
+        return Holder(self.homes[name])
+
+    def settle(self, name: str, domain: str, texts: Sequence[str], **policy: Any) -> Holder:
+        """Make a holder's corpus and folder; nobody has admitted it yet."""
+        federation = self.federation()
+        corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
+        self.homes[name] = self.folder / "holders" / name
+        window, limit = federation.settings.window, federation.settings.max_tokens
+        agreed = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,), **policy}
+        settings = HolderSettings(
+            domain=domain,
+            corpus=(str(corpus),),
+            holdout=0.25,
+            threads=1,
+            encoder=f"dir:{self.folder / 'encoder'}",
+            address="127.0.0.1:1",
+            bundles=(NO_BUNDLE,),
+            policy=Policy(coordinator=federation.identity.public, encoders=(self.encoder.fingerprint,), **agreed),
+        )
+        return create_holder(self.homes[name], settings)
+
+    def admit(self, name: str, weight: int = 1) -> Admitted:
+        return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card), weight)
+
+    def copy(self, folder: Path, *without: str) -> Village:
+        """The same people with the same keys and corpora in other folders; files of some names stay behind."""
+        for part in ("coordinator", "holders"):
+            leave = shutil.ignore_patterns(*without)
+            shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave)
+        homes = {name: folder / "holders" / home.name for name, home in self.homes.items()}
+        return Village(folder, self.encoder, homes)
+
+
+def found(folder: Path, *, encoder: Encoder | None = None, **settings: Any) -> Village:
+    """A village without holders."""
+    village = Village(folder, encoder or tiny_encoder())
+    save_encoder(village.encoder, folder / "encoder")
+    given = {"window": 8, "round": RoundSettings(wait=0.0, deadline=1.0), "candidates": ONE_CANDIDATE, **settings}
+    create_federation(folder / "coordinator", Settings(encoder=f"dir:{folder / 'encoder'}", **given))
+    return village
+
+
+def populate(village: Village, domains: Mapping[str, str], *, weights: Mapping[str, int] | None = None) -> None:
+    """Settle and admit holders, each with texts that nobody else has."""
+    for place, (name, domain) in enumerate(domains.items()):
+        village.settle(name, domain, own_texts(name, domain, 12 + place))
+        village.admit(name, (weights or {}).get(name, 1))
+
+
+def own_texts(name: str, domain: str, count: int) -> list[str]:
+    """Texts of a domain that only this holder has."""
+    return [f"{name} {text}" for text in sentences(domain, count, 48)]
+
+
+class Direct:
+    """A transport without faults: every peer answers at once, in its order.
+
+    down: peers that are not there. asked: which kinds of requests reached whom.
+    """
+
+    def __init__(self, village: Village, names: Sequence[str] | None = None) -> None:
+        self.names = list(village.homes) if names is None else list(names)
+        self._holders = [village.holder(name) for name in self.names]
+        self.down: set[str] = set()
+        self.replies: list[tuple[str, Packet]] = []
+
+    def peers(self) -> list[int]:
+        return [place for place, name in enumerate(self.names) if name not in self.down]
+
+    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        for peer in peers:
+            if peer in self.peers():
+                yield from ((peer, reply) for reply in self.answers(self.names[peer], peer, packet))
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        """What one holder answers; tests put other words in its mouth."""
+        reply = answer(self._holders[peer], packet)
+        self.replies.append((name, reply))
+        yield reply
+
+
+class _Hasty(sqlite3.Connection):
+    """A connection that does not wait for the disk."""
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        return super().execute("pragma synchronous = off" if sql.startswith("pragma synchronous") else sql, *values)
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Wait for no disk: power does not fail in tests."""
+    patch.setattr(os, "fsync", lambda handle: None)
+    patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_Hasty))
