@@ -64,10 +64,10 @@ class Prepared:
         return f"<Prepared {self.domain} {self.statistics!r}>"
 
 
-def check_domain_name(name: str) -> None:
+def check_domain_name(name: str, what: str = "domain") -> None:
     if not DOMAIN_NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} cannot name a domain; use letters, digits, dots, dashes and underscores, at most 64 of them"
+            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
         )
 
 

@@ -52,7 +52,9 @@ def init(
     try:
         settings = Settings(listen=listen, address=address, encoder=absolute_source(encoder))
     except ValidationError:
-        raise InputError(f"{listen!r} or {address!r} is not an address; write HOST:PORT") from None
+        raise InputError(
+            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port being 1 to 65535"
+        ) from None
     found = find_encoder(encoder)
     hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
     made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
@@ -91,7 +93,7 @@ def admit(
     from common.node_key import check_public_line
     from common.statistics_file import check_domain_name
 
-    check_domain_name(name)
+    check_domain_name(name, "holder")
     if not 1 <= weight <= MOST_WEIGHT:
         raise InputError(f"a weight lies between 1 and {MOST_WEIGHT:,}, not {weight}")
     federation = _federation(folder)
