@@ -14,6 +14,7 @@
     │   └── ReleaseError         a release that is incomplete, altered or signed by someone else
     ├── IdentityError            a key that cannot be read or used
     ├── JournalError             a journal or ledger that was altered, or cannot be read
+    ├── MaskingError             a secret that cannot be shared or put together
     ├── Refused                  a message that one side will not answer or accept; carries a code
     ├── RoundFailed              a round that ended without a release
     ├── BundleError              code that cannot be made into a bundle
@@ -82,6 +83,10 @@ class IdentityError(RidgewayError):
 
 class JournalError(RidgewayError):
     """A journal or ledger that was altered, or cannot be read."""
+
+
+class MaskingError(RidgewayError):
+    """A secret that cannot be shared or put together."""
 
 
 class Refused(RidgewayError):

@@ -1,0 +1,1 @@
+"""Secure aggregation, apart from everything else: shares, keystreams, the session of members and coordinator."""

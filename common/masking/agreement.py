@@ -1,0 +1,172 @@
+"""What the members of a masked session agree on, what it is checked for, and the keys that are derived from it.
+
+Knows the cryptography package. Knows nothing of statistics, files or transport.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from pydantic import Field
+
+from common.cohort import Digest, PublicKey, Record
+from common.errors import Refused
+from common.files import canonical_json, sha256
+from common.identity import is_signed_by
+
+SMALLEST_COHORT = 3
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Place = int
+"""A member's place in the agreement, from 1 on: where its share of a secret lies."""
+
+
+def threshold_for(members: int) -> int:
+    """How many members must work together to open a sum: more than two thirds."""
+    return 2 * members // 3 + 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Secrets:
+    """What one member keeps to itself during a session, for every vector ("lot") that is to be summed.
+
+    cipher: the key that shares to this member are encrypted for. masks: the keys that masks in pairs are made of.
+    seeds:  the masks of its own.
+    """
+
+    nonce: bytes
+    cipher: bytes
+    masks: tuple[bytes, ...]
+    seeds: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return f"<Secrets of {len(self.seeds)} lots>"
+
+
+class Advert(Record):
+    """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed."""
+
+    key: PublicKey
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    cipher: PublicKey
+    masks: tuple[PublicKey, ...]
+    seeds: tuple[Digest, ...]
+    signature: Signature
+
+
+class Agreement(Record):
+    """What every member of a session must see alike: its digest stands in every key and every signature."""
+
+    terms: Digest
+    round: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    lots: tuple[str, ...] = Field(min_length=1, max_length=8)
+    threshold: int = Field(ge=1)
+    adverts: tuple[Advert, ...] = Field(min_length=1)
+
+    @cached_property
+    def id(self) -> bytes:
+        return bytes.fromhex(sha256(canonical_json(self.model_dump(mode="json"))))
+
+    @property
+    def places(self) -> range:
+        return range(1, len(self.adverts) + 1)
+
+    def place(self, key: str) -> Place:
+        return next((place for place in self.places if self.advert(place).key == key), 0)
+
+    def advert(self, place: Place) -> Advert:
+        return self.adverts[place - 1]
+
+
+def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
+    return canonical_json({"ridgeway": "masking advert 1", "terms": terms, "round": round_, **facts})
+
+
+def check_agreement(
+    agreement: Agreement, own: Advert, roster: Collection[str], smallest: int = SMALLEST_COHORT
+) -> None:
+    """Raise Refused unless everything about a session is as it must be; called before anything secret is sent.
+
+    roster: the keys that this member has pinned. own: what this member advertised for this very session.
+    """
+    adverts = agreement.adverts
+    if len(adverts) < max(smallest, SMALLEST_COHORT):
+        raise Refused("cohort_too_small", f"a masked cohort of {len(adverts)} members hides too little")
+    if agreement.threshold != threshold_for(len(adverts)):
+        raise Refused("wrong_threshold", f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer")
+    keys = [advert.key for advert in adverts]
+    if not set(keys) <= set(roster):
+        raise Refused("forged_roster", "a member of the cohort is not on the roster that this holder has pinned")
+    if own not in adverts:
+        raise Refused("swapped_key", "the cohort shows other keys for this holder than it has advertised")
+    seen = [value for advert in adverts for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)]
+    if len(set(seen)) != len(seen) or keys != sorted(keys):
+        raise Refused("repeated_key", "two members of the cohort show the same key, or stand in a wrong order")
+    for advert in adverts:
+        if len(advert.masks) != len(agreement.lots) or len(advert.seeds) != len(agreement.lots):
+            raise Refused("malformed", "a member's keys are not one for each sum")
+        facts = advert.model_dump(mode="json", exclude={"signature"})
+        if not is_signed_by(advert.key, advert.signature, advert_words(facts, agreement.terms, agreement.round)):
+            raise Refused("bad_advert", "a member's keys were not signed by it for this round")
+
+
+def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Collection[Place]) -> None:
+    """Raise Refused unless these sets can be: enough have sent, and only such as have shared."""
+    if not set(sent) <= set(shared) <= set(agreement.places):
+        raise Refused("malformed", "those who sent are not all among those who shared")
+    if len(set(sent)) < agreement.threshold:
+        raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {agreement.threshold} are needed")
+
+
+def survivor_words(agreement: Agreement, lot: str, shared: Collection[Place], sent: Collection[Place]) -> bytes:
+    return canonical_json(
+        {
+            "ridgeway": "masking survivors 1",
+            "session": agreement.id.hex(),
+            "lot": lot,
+            "shared": sorted(set(shared)),
+            "sent": sorted(set(sent)),
+        }
+    )
+
+
+def self_key(agreement: Agreement, lot: str, place: Place, seed: bytes) -> bytes:
+    return _derived(agreement, seed, f"own mask {lot} {place}")
+
+
+def pair_key(agreement: Agreement, lot: str, one: Place, other: Place, private: bytes, public: str) -> bytes:
+    low, high = sorted((one, other))
+    return _derived(agreement, _exchanged(private, public), f"mask in pairs {lot} {low} {high}")
+
+
+def envelope_key(agreement: Agreement, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
+    receiver = other if sender == own else own
+    shared = _exchanged(secrets.cipher, agreement.advert(other).cipher)
+    return _derived(agreement, shared, f"envelope {sender} {receiver}")
+
+
+def _derived(agreement: Agreement, secret: bytes, purpose: str) -> bytes:
+    return HKDF(SHA256(), 32, salt=agreement.id, info=f"ridgeway masking 1 {purpose}".encode()).derive(secret)
+
+
+def _exchanged(private: bytes, public: str) -> bytes:
+    try:
+        return X25519PrivateKey.from_private_bytes(private).exchange(
+            X25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        )
+    except ValueError:
+        raise Refused("bad_key", "a member shows a key that agrees with everybody on the same secret") from None
+
+
+def public_half(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def seed_digest(seed: bytes) -> str:
+    return hashlib.sha256(b"ridgeway masking seed" + seed).hexdigest()

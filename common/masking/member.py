@@ -1,0 +1,157 @@
+"""Secure aggregation, the member's side: advertise, share, seal, confirm, reveal.
+
+Bonawitz et al. 2017 in the variant against a hostile server: every pair of members shares a mask that cancels in the
+sum, every member has a mask of its own, and both can be taken off only with shares that the others hold. A member gives
+out shares of one kind or the other for anybody, never both, and only for a survivor set that enough others have signed.
+
+Pure: randomness, keys and what arrived are passed in, and nothing is remembered here; that a session is answered once
+is for the caller to see to. Knows nothing of statistics, files or transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from common.errors import Refused
+from common.files import canonical_json
+from common.identity import Identity, is_signed_by
+from common.masking.agreement import (
+    Advert,
+    Agreement,
+    Place,
+    Secrets,
+    advert_words,
+    check_survivors,
+    envelope_key,
+    pair_key,
+    public_half,
+    seed_digest,
+    self_key,
+    survivor_words,
+)
+from common.masking.keystream import Vector, apply_masks
+from common.masking.shares import SHARE_BYTES, Random, split
+
+NONCE = bytes(12)
+"""Every envelope has a key of its own, so the nonce need not change."""
+
+
+def new_secrets(lots: int, random: Random) -> Secrets:
+    keys = tuple(random(32) for _ in range(lots))
+    return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(lots)))
+
+
+def advertise(secrets: Secrets, identity: Identity, terms: str, round_: str) -> Advert:
+    """Round 0: sign the public halves."""
+    facts = {
+        "key": identity.public,
+        "nonce": secrets.nonce.hex(),
+        "cipher": public_half(secrets.cipher).hex(),
+        "masks": [public_half(key).hex() for key in secrets.masks],
+        "seeds": [seed_digest(seed) for seed in secrets.seeds],
+    }
+    signature = identity.sign(advert_words(facts, terms, round_))
+    return Advert.model_validate_json(canonical_json({**facts, "signature": signature}))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Dealt:
+    """A member's secrets, dealt out: an envelope for each other member, and the part that it keeps itself."""
+
+    envelopes: dict[Place, bytes]
+    kept: bytes
+
+    def __repr__(self) -> str:
+        return f"<Dealt to {len(self.envelopes)}>"
+
+
+def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) -> Dealt:
+    """Round 1: shares of every seed and every mask key, encrypted for each other member."""
+    shared = [secret for pair in zip(secrets.seeds, secrets.masks, strict=True) for secret in pair]
+    parts = [split(secret, agreement.threshold, agreement.places, random) for secret in shared]
+    dealt = {place: b"".join(part[place] for part in parts) for place in agreement.places}
+    envelopes = {
+        other: ChaCha20Poly1305(envelope_key(agreement, secrets, own, other, sender=own)).encrypt(
+            NONCE, content, agreement.id
+        )
+        for other, content in dealt.items()
+        if other != own
+    }
+    return Dealt(envelopes, dealt[own])
+
+
+def open_envelope(agreement: Agreement, secrets: Secrets, own: Place, sender: Place, envelope: bytes) -> bytes:
+    """The shares that another member has sent; raises Refused if anybody has touched them."""
+    key = envelope_key(agreement, secrets, own, sender, sender=sender)
+    try:
+        content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, agreement.id)
+    except InvalidTag:
+        raise Refused("bad_envelope", f"the shares of member {sender} were changed on their way") from None
+    if len(content) != 2 * SHARE_BYTES * len(agreement.lots):
+        raise Refused("bad_envelope", f"the shares of member {sender} are not of the right size")
+    return content
+
+
+def seal(
+    agreement: Agreement, secrets: Secrets, own: Place, lot: str, shared: Collection[Place], vector: NDArray[np.int64]
+) -> Vector:
+    """Round 2: the vector under this member's own mask and one for every other member that has shared its secrets."""
+    check_survivors(agreement, shared, shared)
+    if own not in shared:
+        raise Refused("not_in_cohort", "this holder is not among those who shared, so nothing of it may be summed")
+    sealed: Vector = vector.astype("<i8").view("<u8").copy()
+    index = agreement.lots.index(lot)
+    added = [self_key(agreement, lot, own, secrets.seeds[index])]
+    subtracted: list[bytes] = []
+    for other in shared:
+        if other != own:
+            key = pair_key(agreement, lot, own, other, secrets.masks[index], agreement.advert(other).masks[index])
+            (added if own < other else subtracted).append(key)
+    apply_masks(sealed, added, subtracted)
+    return sealed
+
+
+def confirm(
+    agreement: Agreement, identity: Identity, lot: str, shared: Collection[Place], sent: Collection[Place]
+) -> str:
+    """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets."""
+    check_survivors(agreement, shared, sent)
+    return identity.sign(survivor_words(agreement, lot, shared, sent))
+
+
+def reveal(
+    agreement: Agreement,
+    own: Place,
+    lot: str,
+    held: Mapping[Place, bytes],
+    shared: Collection[Place],
+    sent: Collection[Place],
+    confirmations: Mapping[Place, str],
+) -> dict[Place, bytes]:
+    """Round 4: for whoever has sent, the share of its seed; for whoever has not, the share of its mask key.
+
+    held: the shares that this member has, its own among them. Never both kinds for one member.
+    """
+    check_survivors(agreement, shared, sent)
+    words = survivor_words(agreement, lot, shared, sent)
+    valid = [
+        place
+        for place, signature in confirmations.items()
+        if place in shared and place != own and is_signed_by(agreement.advert(place).key, signature, words)
+    ]
+    if len(valid) + 1 < agreement.threshold:
+        raise Refused("not_confirmed", "too few members have confirmed this set of survivors")
+    if not set(shared) <= set(held):
+        raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
+    return {place: _part(agreement, lot, held[place], of_seed=place in sent) for place in sorted(shared)}
+
+
+def _part(agreement: Agreement, lot: str, content: bytes, *, of_seed: bool) -> bytes:
+    start = SHARE_BYTES * (2 * agreement.lots.index(lot) + (0 if of_seed else 1))
+    return content[start : start + SHARE_BYTES]

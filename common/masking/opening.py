@@ -1,0 +1,69 @@
+"""Secure aggregation, the coordinator's side: sealed vectors in, their sum out, and nothing in between.
+
+Pure but for the running sum. Knows nothing of statistics, files or transport.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import Refused
+from common.masking.agreement import Agreement, Place, pair_key, public_half, seed_digest, self_key
+from common.masking.keystream import Vector, apply_masks
+from common.masking.shares import combine
+
+
+class Opening:
+    """Adds up sealed vectors and takes the masks off. Until `total` returns it holds nothing but noise."""
+
+    def __init__(self, agreement: Agreement, lot: str, shared: Collection[Place], size: int) -> None:
+        self._agreement, self._lot, self._shared = agreement, lot, frozenset(shared)
+        self._sum: Vector = np.zeros(size, dtype="<u8")
+        self.sent: set[Place] = set()
+
+    def add(self, place: Place, sealed: Vector) -> None:
+        """Take in one member's sealed vector; a second one, or one of another size, is refused."""
+        if place not in self._shared or place in self.sent:
+            raise Refused("duplicate", f"member {place} has sent already, or has not shared its secrets")
+        if sealed.shape != self._sum.shape:
+            raise Refused("shape_mismatch", f"a sealed vector of {sealed.size} numbers where {self._sum.size} belong")
+        np.add(self._sum, sealed, out=self._sum)
+        self.sent.add(place)
+
+    def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
+        """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
+        agreement, index = self._agreement, self._agreement.lots.index(self._lot)
+        added: list[bytes] = []
+        subtracted: list[bytes] = []
+        for place in sorted(self._shared):
+            secret = self._secret(place, reveals)
+            if place in self.sent:
+                subtracted.append(self_key(agreement, self._lot, place, secret))
+                continue
+            for other in sorted(self.sent):  # undo the masks that the senders share with the one who fell away
+                key = pair_key(agreement, self._lot, place, other, secret, agreement.advert(other).masks[index])
+                (added if place < other else subtracted).append(key)
+        opened = self._sum.copy()
+        apply_masks(opened, added, subtracted)
+        return opened.view("<i8").astype(np.int64, copy=False)
+
+    def _secret(self, place: Place, reveals: Mapping[Place, Mapping[Place, bytes]]) -> bytes:
+        """A member's seed or mask key, held against what it advertised."""
+        given = {giver: parts[place] for giver, parts in sorted(reveals.items()) if place in parts}
+        if len(given) < self._agreement.threshold:
+            raise Refused("too_few_shares", f"{len(given)} shares where {self._agreement.threshold} are needed")
+        index = self._agreement.lots.index(self._lot)
+        secret = combine(dict(list(given.items())[: self._agreement.threshold]))
+        advert = self._agreement.advert(place)
+        shown, known = (
+            (seed_digest(secret), advert.seeds[index])
+            if place in self.sent
+            else (public_half(secret).hex(), advert.masks[index])
+        )
+        if not hmac.compare_digest(shown, known):
+            raise Refused("wrong_shares", f"the shares of member {place} do not give what it advertised")
+        return secret

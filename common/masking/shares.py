@@ -1,0 +1,62 @@
+"""Shamir's secret sharing over a prime field: any `threshold` shares give the secret back, fewer say nothing.
+
+Knows arithmetic. Randomness is passed in. Knows nothing of keys, members or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from common.errors import MaskingError
+
+PRIME = (1 << 256) + 297
+"""The smallest prime beyond 2²⁵⁶, so that any 32 bytes are a secret."""
+
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+
+Random = Callable[[int], bytes]
+"""So many random bytes: `secrets.token_bytes`, or fixed ones in tests."""
+
+
+def split(secret: bytes, threshold: int, places: Sequence[int], random: Random) -> dict[int, bytes]:
+    """One share for each place. Places are distinct and positive: a share at 0 would be the secret."""
+    if len(secret) != SECRET_BYTES:
+        raise MaskingError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    if not 1 <= threshold <= len(places) or len(set(places)) != len(places) or min(places) < 1:
+        raise MaskingError(f"{threshold} of {len(places)} places cannot share a secret")
+    coefficients = [int.from_bytes(secret, "big"), *(_field_element(random) for _ in range(threshold - 1))]
+    return {place: _evaluate(coefficients, place).to_bytes(SHARE_BYTES, "big") for place in places}
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """The secret of at least `threshold` shares; of fewer, or of wrong ones, something else or an error."""
+    points = {place: int.from_bytes(share, "big") for place, share in shares.items()}
+    if not points or any(place < 1 for place in points) or any(value >= PRIME for value in points.values()):
+        raise MaskingError("these are not shares of a secret")
+    secret = sum(value * _weight(place, points) for place, value in points.items()) % PRIME
+    if secret >> 256:
+        raise MaskingError("the shares do not belong together")
+    return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def _evaluate(coefficients: Sequence[int], place: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value
+
+
+def _weight(place: int, points: Mapping[int, int]) -> int:
+    """Lagrange's basis polynomial of a place, at 0."""
+    above = below = 1
+    for other in points:
+        if other != place:
+            above = above * other % PRIME
+            below = below * (other - place) % PRIME
+    return above * pow(below, -1, PRIME) % PRIME
+
+
+def _field_element(random: Random) -> int:
+    """Uniform below PRIME: 16 bytes more than needed leave no bias that could be seen."""
+    return int.from_bytes(random(SHARE_BYTES + 16), "big") % PRIME

@@ -1,0 +1,244 @@
+"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from common.errors import Refused
+from common.masking.agreement import Advert, Agreement, check_agreement, check_survivors
+from common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal
+from common.masking.opening import Opening
+from tests.masked_session import ROUND, TERMS, Session, fixed_random, make_session, play
+
+MEMBERS = 7
+ALL = tuple(range(1, MEMBERS + 1))
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return make_session(MEMBERS)
+
+
+def refused(work: Callable[[], object]) -> str:
+    """The code of the refusal that the work must end in."""
+    with pytest.raises(Refused) as refusal:
+        work()
+    return refusal.value.code
+
+
+def other_adverts(session: Session, place: int, advert: Advert) -> tuple[Advert, ...]:
+    adverts = list(session.agreement.adverts)
+    adverts[place - 1] = advert
+    return tuple(adverts)
+
+
+def checked(session: Session, changes: dict[str, object], own: int = 1, roster: Sequence[str] | None = None) -> None:
+    """A member looks at an agreement that the coordinator has changed."""
+    agreement = session.agreement.model_copy(update=changes)
+    keys = [advert.key for advert in session.agreement.adverts] if roster is None else roster
+    check_agreement(agreement, session.agreement.advert(own), keys)
+
+
+# The agreement
+
+
+def test_swapped_keys_of_another_member_are_noticed(session: Session) -> None:
+    """The coordinator cannot put its own keys in a member's place: it cannot sign for it."""
+    theirs = session.agreement.advert(2)
+    forged = theirs.model_copy(update={"masks": tuple("ab" * 32 if n else "cd" * 32 for n in range(2))})
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, forged)})) == "bad_advert"
+
+
+def test_swapped_keys_of_the_member_itself_are_noticed(session: Session) -> None:
+    """Even if it once signed them, for another session."""
+    player = session.players[0]
+    older = advertise(new_secrets(2, fixed_random("older")), player.identity, TERMS, ROUND)
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
+
+
+@pytest.mark.parametrize("changes", [{"round": "6" * 32}, {"terms": "8" * 64}])
+def test_keys_of_another_round_or_other_terms_cannot_be_replayed(session: Session, changes: dict[str, object]) -> None:
+    """A signature is for one round and one set of terms, encoder and all."""
+    assert refused(lambda: checked(session, changes)) == "bad_advert"
+
+
+def test_a_forged_roster_is_noticed(session: Session) -> None:
+    """A member that the holder has not pinned does not take part, however well it signs."""
+    roster = [advert.key for advert in session.agreement.adverts[:-1]]
+    assert refused(lambda: checked(session, {}, roster=roster)) == "forged_roster"
+
+
+def test_a_member_cannot_stand_in_the_cohort_twice(session: Session) -> None:
+    """Nor can two members show one key."""
+    adverts = other_adverts(session, 3, session.agreement.advert(2))
+    assert refused(lambda: checked(session, {"adverts": adverts})) == "repeated_key"
+
+
+def test_a_cohort_below_the_minimum_is_refused() -> None:
+    """Three are the fewest; a holder may ask for more."""
+    small = make_session(3)
+    keys = [advert.key for advert in small.agreement.adverts]
+    own = small.agreement.advert(1)
+    assert refused(lambda: check_agreement(small.agreement, own, keys, smallest=4)) == "cohort_too_small"
+    two = small.agreement.model_copy(update={"adverts": small.agreement.adverts[:2], "threshold": 2})
+    assert refused(lambda: check_agreement(two, own, keys, smallest=1)) == "cohort_too_small"
+
+
+@pytest.mark.parametrize("threshold", [1, 4, 6, 7])
+def test_a_threshold_other_than_the_rule_is_refused(session: Session, threshold: int) -> None:
+    """A lower one would let fewer open, a higher one would let nobody."""
+    assert refused(lambda: checked(session, {"threshold": threshold})) == "wrong_threshold"
+
+
+def test_members_that_see_different_agreements_do_not_understand_each_other(session: Session) -> None:
+    """Envelopes and masks are bound to all that was agreed, so a split view opens nothing."""
+    other = session.agreement.model_copy(update={"lots": ("counts", "sums")})
+    sender, own = session.players[1], session.players[0]
+    envelope = sender.dealt.envelopes[1]
+    assert refused(lambda: open_envelope(other, own.secrets, 1, 2, envelope)) == "bad_envelope"
+
+
+# Envelopes
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "grow", "empty"])
+def test_a_changed_envelope_is_noticed(session: Session, change: str) -> None:
+    """Any change on its way, in any byte."""
+    envelope = session.players[1].dealt.envelopes[1]
+    changed = {
+        "flip": bytes([envelope[0] ^ 1]) + envelope[1:],
+        "cut": envelope[:-1],
+        "grow": envelope + b"x",
+        "empty": b"",
+    }[change]
+    own = session.players[0].secrets
+    assert refused(lambda: open_envelope(session.agreement, own, 1, 2, changed)) == "bad_envelope"
+
+
+def test_an_envelope_for_another_member_or_from_another_is_noticed(session: Session) -> None:
+    """The coordinator cannot pass envelopes to the wrong address, nor back to their sender."""
+    own = session.players[0].secrets
+    for envelope in (session.players[1].dealt.envelopes[3], session.players[2].dealt.envelopes[1]):
+        with pytest.raises(Refused, match="changed on their way"):
+            open_envelope(session.agreement, own, 1, 2, envelope)
+    returned = session.players[0].dealt.envelopes[2]
+    assert refused(lambda: open_envelope(session.agreement, own, 1, 2, returned)) == "bad_envelope"
+
+
+# Survivors
+
+
+def test_two_survivor_sets_cannot_both_be_opened(session: Session) -> None:
+    """Signatures for one set do not open another: no member is shown alive to some and dead to others."""
+    everyone, fewer = ALL, ALL[:-1]
+    confirmed = session.confirmations("sums", ALL, everyone)
+    own = session.players[0]
+    held = session.held(own, ALL)
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, fewer, confirmed)) == "not_confirmed"
+
+
+def test_confirmations_of_another_lot_or_session_do_not_count(session: Session) -> None:
+    """They cannot be replayed."""
+    held = session.held(session.players[0], ALL)
+    older = make_session(MEMBERS, "older").confirmations("sums", ALL, ALL)
+    for confirmed in (session.confirmations("counts", ALL, ALL), older):
+        with pytest.raises(Refused, match="too few members have confirmed"):
+            reveal(session.agreement, 1, "sums", held, ALL, ALL, confirmed)
+
+
+def test_one_signature_under_many_names_is_one(session: Session) -> None:
+    """A coordinator cannot multiply the one confirmation it got."""
+    held = session.held(session.players[0], ALL)
+    only = session.confirmations("sums", ALL, ALL)[2]
+    copied = dict.fromkeys(ALL, only)
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, ALL, copied)) == "not_confirmed"
+
+
+def test_never_both_kinds_of_share_for_one_member(session: Session) -> None:
+    """What a member reveals holds one share for each, of the seed or of the mask key."""
+    sent = ALL[:5]
+    confirmed = session.confirmations("sums", ALL, sent)
+    held = session.held(session.players[0], ALL)
+    given = reveal(session.agreement, 1, "sums", held, ALL, sent, confirmed)
+    assert set(given) == set(ALL)
+    for place, part in given.items():
+        seed, mask = held[place][:33], held[place][33:66]
+        assert part == (seed if place in sent else mask)
+
+
+@pytest.mark.parametrize(
+    ("shared", "sent", "code"),
+    [
+        (ALL, ALL[:4], "too_few_survivors"),
+        (ALL[:6], ALL, "malformed"),
+        ((*ALL, 8), ALL, "malformed"),
+        ((0, *ALL), ALL, "malformed"),
+        (ALL, (1, 1, 1, 1, 1), "too_few_survivors"),
+    ],
+)
+def test_survivors_that_cannot_be_are_refused(
+    session: Session, shared: tuple[int, ...], sent: tuple[int, ...], code: str
+) -> None:
+    """Too few, not among those who shared, or nobody at all."""
+    assert refused(lambda: check_survivors(session.agreement, shared, sent)) == code
+    who = session.players[0].identity
+    assert refused(lambda: confirm(session.agreement, who, "sums", shared, sent)) == code
+
+
+def test_nothing_is_sealed_for_a_set_without_the_member(session: Session) -> None:
+    """Its vector would be counted under masks that nobody takes off, or under none."""
+    own, vector = session.players[0], np.zeros(4, dtype=np.int64)
+    assert refused(lambda: seal(session.agreement, own.secrets, 1, "sums", ALL[1:], vector)) == "not_in_cohort"
+    assert refused(lambda: seal(session.agreement, own.secrets, 1, "sums", (1,), vector)) == "too_few_survivors"
+
+
+# Uploads
+
+
+def opened_with(session: Session, reveals_of: Callable[[dict[int, dict[int, bytes]]], None]) -> None:
+    opening = Opening(session.agreement, "sums", ALL, 4)
+    for place, vector in session.sealed("sums", ALL, [np.arange(4)] * MEMBERS).items():
+        opening.add(place, vector)
+    confirmed = session.confirmations("sums", ALL, ALL)
+    reveals = {
+        player.place: reveal(session.agreement, player.place, "sums", session.held(player, ALL), ALL, ALL, confirmed)
+        for player in session.players
+    }
+    reveals_of(reveals)
+    opening.total(reveals)
+
+
+def test_wrong_shares_of_a_member_are_noticed(session: Session) -> None:
+    """What they give is held against what was advertised."""
+
+    def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
+        reveals[1][2] = reveals[1][3]
+
+    assert refused(lambda: opened_with(session, spoil)) == "wrong_shares"
+
+
+def test_a_second_upload_and_one_of_another_size_are_refused(session: Session) -> None:
+    """A vector counts once, whole."""
+    opening = Opening(session.agreement, "sums", ALL[:6], 4)
+    vector = np.zeros(4, dtype=np.uint64)
+    opening.add(1, vector)
+    assert refused(lambda: opening.add(1, vector)) == "duplicate"
+    assert refused(lambda: opening.add(7, vector)) == "duplicate"
+    assert refused(lambda: opening.add(2, vector[:3])) == "shape_mismatch"
+
+
+def test_a_key_of_small_order_is_refused(session: Session) -> None:
+    """Such a key would agree with everybody on the same secret."""
+    weak = session.agreement.advert(2).model_copy(update={"masks": ("00" * 32, "00" * 32)})
+    agreement = session.agreement.model_copy(update={"adverts": other_adverts(session, 2, weak)})
+    own, vector = session.players[0], np.zeros(4, dtype=np.int64)
+    assert refused(lambda: seal(agreement, own.secrets, 1, "sums", ALL, vector)) == "bad_key"
+
+
+def test_the_same_session_played_honestly_opens(session: Session) -> None:
+    """So that the refusals above are due to the attacks."""
+    assert play(session, "sums", [np.full(4, place) for place in ALL]).tolist() == [sum(ALL)] * 4
+    assert isinstance(session.agreement, Agreement)

@@ -1,0 +1,140 @@
+"""Secure aggregation: what is sealed and opened is the plain sum, whoever falls away, and is noise until then."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import chisquare
+
+from common.errors import MaskingError, Refused
+from common.masking.agreement import threshold_for
+from common.masking.keystream import BLOCK, apply_masks
+from common.masking.shares import PRIME, combine, split
+from tests.masked_session import LOTS, fixed_random, make_session, play
+
+LARGEST = 1 << 61
+
+
+def vectors(members: int, size: int, seed: int = 0) -> list[NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-LARGEST // members, LARGEST // members, size) for _ in range(members)]
+
+
+# Shares
+
+
+@given(
+    secret=st.binary(min_size=32, max_size=32),
+    places=st.sets(st.integers(1, 300), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, places: set[int], data: st.DataObject) -> None:
+    """Which ones does not matter, nor do more of them."""
+    threshold = data.draw(st.integers(1, len(places)))
+    shares = split(secret, threshold, sorted(places), fixed_random("law"))
+    chosen = data.draw(st.sets(st.sampled_from(sorted(places)), min_size=threshold))
+    assert combine({place: shares[place] for place in chosen}) == secret
+
+
+@given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
+def test_fewer_shares_than_the_threshold_fit_every_secret(first: bytes, second: bytes) -> None:
+    """Two of three shares of one secret are, with some third share, shares of any other: they say nothing."""
+    shares = split(first, 3, [1, 2, 3], fixed_random("hidden"))
+    known = {place: int.from_bytes(shares[place], "big") for place in (1, 2)}
+    wanted = int.from_bytes(second, "big")
+    third = (wanted - 3 * known[1] + 3 * known[2]) % PRIME  # from s = 3a - 3b + c
+    made = {**{place: shares[place] for place in (1, 2)}, 3: third.to_bytes(33, "big")}
+    assert combine(made) == second
+
+
+def test_shares_that_cannot_be_are_refused() -> None:
+    """Wrong sizes, places and values are errors, not other secrets."""
+    with pytest.raises(MaskingError):
+        split(bytes(31), 1, [1], fixed_random(""))
+    for threshold, places in ((0, [1]), (2, [1]), (1, [0]), (1, [1, 1])):
+        with pytest.raises(MaskingError):
+            split(bytes(32), threshold, places, fixed_random(""))
+    for shares in ({}, {0: bytes(33)}, {1: PRIME.to_bytes(33, "big")}):
+        with pytest.raises(MaskingError):
+            combine(shares)
+
+
+# Sums
+
+
+@settings(max_examples=25)
+@given(members=st.integers(3, 9), data=st.data())
+def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: st.DataObject) -> None:
+    """Before sharing, after sharing, after sending: any pattern that leaves the threshold."""
+    spare = members - threshold_for(members)
+    order = data.draw(st.permutations(range(1, members + 1)))
+    away = sorted(data.draw(st.lists(st.sampled_from(range(3)), max_size=spare)))
+    stages = {stage: [order[index] for index, each in enumerate(away) if each == stage] for stage in range(3)}
+    given_ = vectors(members, 40, members)
+    lot = data.draw(st.sampled_from(LOTS))
+    total = play(make_session(members), lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
+    counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
+    assert np.array_equal(total, np.sum(counted, axis=0))
+
+
+@pytest.mark.parametrize("stage", ["not_shared", "not_sent", "not_opened"])
+@pytest.mark.parametrize("members", [3, 4, 7])
+def test_one_member_fewer_than_the_threshold_opens_nothing(members: int, stage: str) -> None:
+    """The session ends in a refusal that says so."""
+    gone = list(range(1, members - threshold_for(members) + 2))
+    codes = {"not_shared": "too_few_survivors", "not_sent": "too_few_survivors", "not_opened": "too_few_shares"}
+    with pytest.raises(Refused) as refusal:
+        play(make_session(members), "sums", vectors(members, 8), **{stage: gone})
+    assert refusal.value.code == codes[stage]
+
+
+@given(size=st.integers(0, 3) | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3]))
+@settings(max_examples=12)
+def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
+    """At any length, also across the edges of blocks, and wrapping around 2⁶⁴."""
+    vector = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    masked = vector.copy()
+    keys = [bytes([number]) * 32 for number in range(3)]
+    apply_masks(masked, keys, [])
+    assert size == 0 or not np.array_equal(masked, vector)
+    apply_masks(masked, [], keys[::-1])
+    assert np.array_equal(masked, vector)
+
+
+# Noise
+
+
+def test_a_sealed_vector_looks_like_noise() -> None:
+    """Every byte value is as frequent as any other, though what is sealed is all zeros."""
+    session = make_session(3)
+    zeros = [np.zeros(50_000, dtype=np.int64)] * 3
+    for vector in session.sealed("sums", [1, 2, 3], zeros).values():
+        counts = np.bincount(np.frombuffer(vector.tobytes(), dtype=np.uint8), minlength=256)
+        assert chisquare(counts).pvalue > 1e-6
+
+
+def test_no_keystream_is_used_twice() -> None:
+    """Members, lots and sessions: all masks of zeros differ from each other in every place."""
+    zeros = [np.zeros(64, dtype=np.int64)] * 4
+    seen: Counter[int] = Counter()
+    for seed in ("one", "two"):
+        session = make_session(4, seed)
+        for lot in LOTS:
+            for vector in session.sealed(lot, [1, 2, 3, 4], zeros).values():
+                seen.update(vector.tolist())
+    assert max(seen.values()) == 1
+    assert len(seen) == 2 * 2 * 4 * 64
+
+
+def test_secrets_do_not_print_themselves() -> None:
+    """Neither the keys nor what was dealt out."""
+    player = make_session(3).players[0]
+    words = repr(player.secrets) + repr(player.dealt)
+    for secret in (player.secrets.cipher, *player.secrets.masks, *player.secrets.seeds, player.dealt.kept):
+        assert secret.hex() not in words
+        assert repr(secret) not in words
