@@ -28,7 +28,7 @@ FIRST = {"code": "code", "law-1": "law", "law-2": "law"}
 THERE = ("code", "law-1")
 """Those who are there while the coordinator is killed at every step."""
 NEWCOMER = "medicine"
-SEEDS = 160
+SEEDS = 320
 CHUNKS = 8
 MOST_STEPS = 110
 DIED = 77
