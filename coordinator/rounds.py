@@ -21,6 +21,7 @@ from common.errors import Refused, RidgewayError, RoundFailed
 from common.evaluation import BEGINNINGS, EDGES, GROWTHS, MOST_HELD_OUT
 from common.messages import (
     Announce,
+    Blob,
     Calibrate,
     Candidate,
     ClearStatistics,
@@ -30,7 +31,6 @@ from common.messages import (
     Hello,
     Here,
     Offer,
-    Opened,
     Receipt,
     Reliability,
     Scores,
@@ -76,6 +76,8 @@ class _Chosen:
 
 
 class _Round:
+    """One round, or one delivery, over one conversation with the holders."""
+
     def __init__(self, federation: Federation, transport: Transport, watch: Watch) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
         self._ledger, self._terms = federation.ledger, federation.terms
@@ -120,9 +122,7 @@ class _Round:
         offers: dict[str, Offer] = {}
         active = self._ledger.standing().active
 
-        def take(name: str, opened: Opened) -> None:
-            offer = opened.message
-            assert isinstance(offer, Offer)
+        def take(name: str, offer: Offer, blobs: Sequence[Blob]) -> None:
             if name not in active:
                 raise Refused("retired", "the holder's domain was retired")
             if offer.domain != active[name].domain:
@@ -137,9 +137,8 @@ class _Round:
         """Which release each holder has that is there."""
         held: dict[str, int] = {}
 
-        def take(name: str, opened: Opened) -> None:
-            assert isinstance(opened.message, Here)
-            held[name] = opened.message.release
+        def take(name: str, here: Here, blobs: Sequence[Blob]) -> None:
+            held[name] = here.release
 
         self._talk.ask(Hello(), Here, take, seconds=GREETING_S)
         return held
@@ -207,13 +206,11 @@ class _Round:
     def _ask_for(
         self, cohort: Cohort, shares: dict[str, Member], offers: dict[str, Offer], names: Collection[str]
     ) -> set[str]:
-        def take(name: str, opened: Opened) -> None:
-            reply = opened.message
-            assert isinstance(reply, ClearStatistics)
+        def take(name: str, reply: ClearStatistics, blobs: Sequence[Blob]) -> None:
             if reply.cohort != cohort.id:
                 raise Refused("late", "statistics for another cohort")
             member = shares[name]
-            own = checked(statistics_of(opened.blobs, self._terms.features, len(cohort.domains)), member, cohort)
+            own = checked(statistics_of(blobs, self._terms.features, len(cohort.domains)), member, cohort)
             given = Contribution(
                 name=name,
                 domain=member.domain,
@@ -225,7 +222,7 @@ class _Round:
             )
             offers[name] = offers[name].model_copy(update={"source": reply.source})
             self._ledger.contribute(self._talk.nonce, given, own, own.mass)
-            size = sum(memoryview(blob).nbytes for blob in opened.blobs)
+            size = sum(memoryview(blob).nbytes for blob in blobs)
             self._watch("received", {"name": name, "domain": member.domain, "bytes": size})
 
         return self._talk.ask(Collect(cohort=cohort), ClearStatistics, take, names=names)
@@ -275,9 +272,8 @@ class _Round:
         counts = {name: np.zeros(shape, dtype=np.int64) for name in total.domains}
         domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
 
-        def take(name: str, opened: Opened) -> None:
-            assert isinstance(opened.message, Scores)
-            counts[domain_of[name]] += _counted(opened.message.counts, shape)
+        def take(name: str, scores: Scores, blobs: Sequence[Blob]) -> None:
+            counts[domain_of[name]] += _counted(scores.counts, shape)
             self._watch("scored", {"name": name})
 
         request = Evaluate(terms=self._terms, domains=total.domains, candidates=tuple(candidates))
@@ -291,9 +287,8 @@ class _Round:
         counts = {name: np.zeros(shape, dtype=np.int64) for name in total.domains}
         domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
 
-        def take(name: str, opened: Opened) -> None:
-            assert isinstance(opened.message, Reliability)
-            counts[domain_of[name]] += _reliable(opened.message.counts, shape)
+        def take(name: str, reliability: Reliability, blobs: Sequence[Blob]) -> None:
+            counts[domain_of[name]] += _reliable(reliability.counts, shape)
 
         request = Calibrate(
             terms=self._terms,
@@ -363,9 +358,8 @@ class _Round:
             return set()
         folder = self._federation.release_folder(published.number)
 
-        def take(name: str, opened: Opened) -> None:
-            assert isinstance(opened.message, Receipt)
-            if opened.message.release != published.release:
+        def take(name: str, receipt: Receipt, blobs: Sequence[Blob]) -> None:
+            if receipt.release != published.release:
                 raise Refused("malformed", "a receipt for another release")
             self._ledger.note("delivered", name=name, number=published.number, release=published.release)
 

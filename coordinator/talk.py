@@ -7,7 +7,7 @@ the others. Knows messages and the ledger. Knows nothing of what is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from common.errors import BoundExceeded, BrokenIdentity, Refused, ShapeMismatch, StatisticsError
 from common.messages import Blob, Message, Opened, Packet, Refusal, open_packet, seal_packet
@@ -20,7 +20,9 @@ CODES: dict[type[StatisticsError], str] = {
 }
 
 Watch = Callable[[str, Mapping[str, Any]], None]
-Take = Callable[[str, Opened], None]
+Reply = TypeVar("Reply", bound=Message)
+Take = Callable[[str, Reply, Sequence[Blob]], None]
+"""Uses one holder's answer and its bulk; raises if it is not acceptable."""
 
 
 class Transport(Protocol):
@@ -49,17 +51,14 @@ class Talk:
     def ask(
         self,
         message: Message,
-        expected: type[Message],
-        take: Take,
+        expected: type[Reply],
+        take: Take[Reply],
         *,
         names: Collection[str] | None = None,
         blobs: Sequence[Blob] = (),
         seconds: float | None = None,
     ) -> set[str]:
-        """Ask these holders, or all peers, and take in each answer; returns who gave one that was taken.
-
-        take: uses an answer, and raises if it is not acceptable.
-        """
+        """Ask these holders, or all peers, and take in each answer; returns who gave one that was taken."""
         packet = seal_packet(message, self._federation.identity, round=self.nonce, blobs=blobs)
         peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
         deadline = self._federation.settings.round.deadline
@@ -74,11 +73,9 @@ class Talk:
                 name = self._names.get(opened.sender)
                 if name is None:
                     raise Refused("unknown_holder", f"the key {opened.sender[:12]}… is not on the roster")
-                self._check(opened, packet, name, expected, heard, names)
+                self._check(opened, packet, name, heard, names)
                 self.peer_of[name] = peer
-                if isinstance(opened.message, Refusal):
-                    raise Refused(opened.message.code, opened.message.reason)
-                take(name, opened)
+                take(name, _expected(opened, expected), opened.blobs)
                 heard.add(name)
             except (Refused, StatisticsError) as error:
                 refused |= {name} if name is not None and name not in heard else set()
@@ -91,7 +88,6 @@ class Talk:
         opened: Opened,
         packet: Packet,
         name: str,
-        expected: type[Message],
         heard: Collection[str],
         names: Collection[str] | None,
     ) -> None:
@@ -103,8 +99,6 @@ class Talk:
             raise Refused("duplicate", "a second answer to the same request")
         if names is not None and name not in names:
             raise Refused("not_asked", "an answer from a holder that was not asked")
-        if not isinstance(opened.message, expected | Refusal):
-            raise Refused("malformed", f"{expected.kind} was asked for, not {opened.message.kind}")
 
     def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
         code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
@@ -119,3 +113,12 @@ class Talk:
         if missing:
             self._federation.ledger.note("absent", round=self.nonce, step=step, names=missing)
             self._watch("absent", {"step": step, "names": missing})
+
+
+def _expected(opened: Opened, expected: type[Reply]) -> Reply:
+    """The reply that was asked for; a refusal, and anything else, is raised."""
+    if isinstance(opened.message, Refusal):
+        raise Refused(opened.message.code, opened.message.reason)
+    if not isinstance(opened.message, expected):
+        raise Refused("malformed", f"{expected.kind} was asked for, not {opened.message.kind}")
+    return opened.message
