@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from common.identity import Identity
 from common.masking.agreement import Agreement, Secrets, check_agreement, threshold_for
-from common.masking.keystream import Vector
+from common.masking.keystream import Sealed
 from common.masking.member import Dealt, advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from common.masking.opening import Opening
 from common.masking.shares import Random
 
-TERMS, ROUND, LOTS = "7" * 64, "5" * 32, ("sums", "counts")
+TERMS, COHORT, ROUND, LOTS = "7" * 64, "8" * 64, "5" * 32, ("sums", "counts")
 
 
 def fixed_random(seed: str) -> Random:
@@ -60,7 +60,7 @@ class Session:
         }
         return {**opened, own.place: own.dealt.kept}
 
-    def sealed(self, lot: str, shared: Collection[int], vectors: Sequence[NDArray[np.int64]]) -> dict[int, Vector]:
+    def sealed(self, lot: str, shared: Collection[int], vectors: Sequence[NDArray[np.int64]]) -> dict[int, Sealed]:
         return {
             player.place: seal(self.agreement, player.secrets, player.place, lot, shared, vectors[player.place - 1])
             for player in self.players
@@ -71,16 +71,23 @@ class Session:
         return {
             player.place: confirm(self.agreement, player.identity, lot, shared, sent)
             for player in self.players
-            if player.place in shared
+            if player.place in sent
         }
+
+
+def source_of(who: Identity) -> str:
+    """Stands for the member's sums."""
+    return hashlib.sha256(f"sums of {who.public}".encode()).hexdigest()
 
 
 def make_session(members: int, seed: str = "session", lots: tuple[str, ...] = LOTS) -> Session:
     """Members advertise, check the agreement and deal out their shares."""
     identities = sorted((_identity(f"{seed} {place}") for place in range(members)), key=lambda each: each.public)
     secrets = [new_secrets(len(lots), fixed_random(f"{seed} secrets {place}")) for place in range(members)]
-    adverts = tuple(advertise(own, who, TERMS, ROUND) for own, who in zip(secrets, identities, strict=True))
-    agreement = Agreement(terms=TERMS, round=ROUND, lots=lots, threshold=threshold_for(members), adverts=adverts)
+    adverts = tuple(advertise(own, who, TERMS, ROUND, source_of(who)) for own, who in zip(secrets, identities, strict=True))
+    agreement = Agreement(
+        terms=TERMS, cohort=COHORT, round=ROUND, lots=lots, threshold=threshold_for(members), adverts=adverts
+    )
     players = []
     for place, (who, own) in enumerate(zip(identities, secrets, strict=True), start=1):
         check_agreement(agreement, adverts[place - 1], [advert.key for advert in adverts])

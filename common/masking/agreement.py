@@ -50,9 +50,13 @@ class Secrets:
 
 
 class Advert(Record):
-    """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed."""
+    """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed.
+
+    source: what stands for the sums it will seal, so that the others can see whether they are the same as before.
+    """
 
     key: PublicKey
+    source: Digest
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     cipher: PublicKey
     masks: tuple[PublicKey, ...]
@@ -61,9 +65,13 @@ class Advert(Record):
 
 
 class Agreement(Record):
-    """What every member of a session must see alike: its digest stands in every key and every signature."""
+    """What every member of a session must see alike: its digest stands in every key and every signature.
+
+    terms:  of the statistics, as they were announced. cohort: who takes part, in which domain, with which share.
+    """
 
     terms: Digest
+    cohort: Digest
     round: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     lots: tuple[str, ...] = Field(min_length=1, max_length=8)
     threshold: int = Field(ge=1)
@@ -119,7 +127,7 @@ def check_agreement(
 def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Collection[Place]) -> None:
     """Raise Refused unless these sets can be: enough have sent, and only such as have shared."""
     if not set(sent) <= set(shared) <= set(agreement.places):
-        raise Refused("malformed", "those who sent are not all among those who shared")
+        raise Refused("impossible_survivors", "those who sent are not all among those who shared")
     if len(set(sent)) < agreement.threshold:
         raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {agreement.threshold} are needed")
 

@@ -1,6 +1,7 @@
 """Masks: a keystream of AES-256 in counter mode, added to a vector in the ring Z/2⁶⁴, block by block in place.
 
-Knows the cryptography package and numpy. A key masks one vector and is never used again.
+Knows the cryptography package and numpy. A key masks one vector and is never used again. What is sealed is a type of its
+own, without arithmetic: nothing but a completed session makes numbers of it again.
 """
 
 from __future__ import annotations
@@ -11,17 +12,48 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from common.errors import Refused
+
 Vector = NDArray[np.uint64]
 
+ELEMENT_BYTES = 8
 BLOCK = 1 << 16
 """Elements a step: half a megabyte of keystream, which stays in the cache."""
+
+
+class Sealed:
+    """A vector under its masks: to be sent, stored and added up in an `Opening`, and nothing else."""
+
+    def __init__(self, masked: Vector) -> None:
+        self._masked = masked
+
+    @classmethod
+    def of_bytes(cls, content: bytes | memoryview) -> Sealed:
+        """What arrived, without a copy."""
+        if memoryview(content).nbytes % ELEMENT_BYTES:
+            raise Refused("shape_mismatch", "a sealed vector does not consist of whole numbers")
+        return cls(np.frombuffer(content, dtype="<u8"))
+
+    @property
+    def data(self) -> memoryview:
+        """What is sent, without a copy."""
+        return self._masked.data.cast("B")
+
+    def __len__(self) -> int:
+        return len(self._masked)
+
+    def add_to(self, running: Vector) -> None:
+        np.add(running, self._masked, out=running)
+
+    def __repr__(self) -> str:
+        return f"<Sealed {len(self)} numbers>"
 
 
 def apply_masks(vector: Vector, added: Iterable[bytes], subtracted: Iterable[bytes]) -> None:
     """Add and subtract the keystreams of these keys, modulo 2⁶⁴."""
     streams = [(_stream(key), np.add) for key in added] + [(_stream(key), np.subtract) for key in subtracted]
-    zeros = bytes(BLOCK * 8)
-    buffer = bytearray(BLOCK * 8 + 15)
+    zeros = bytes(BLOCK * ELEMENT_BYTES)
+    buffer = bytearray(BLOCK * ELEMENT_BYTES + 15)
     for start in range(0, len(vector), BLOCK):
         part = vector[start : start + BLOCK]
         size = part.nbytes

@@ -35,7 +35,7 @@ from common.masking.agreement import (
     self_key,
     survivor_words,
 )
-from common.masking.keystream import Vector, apply_masks
+from common.masking.keystream import Sealed, apply_masks
 from common.masking.shares import SHARE_BYTES, Random, split
 
 NONCE = bytes(12)
@@ -47,10 +47,11 @@ def new_secrets(lots: int, random: Random) -> Secrets:
     return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(lots)))
 
 
-def advertise(secrets: Secrets, identity: Identity, terms: str, round_: str) -> Advert:
+def advertise(secrets: Secrets, identity: Identity, terms: str, round_: str, source: str) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
         "key": identity.public,
+        "source": source,
         "nonce": secrets.nonce.hex(),
         "cipher": public_half(secrets.cipher).hex(),
         "masks": [public_half(key).hex() for key in secrets.masks],
@@ -100,12 +101,12 @@ def open_envelope(agreement: Agreement, secrets: Secrets, own: Place, sender: Pl
 
 def seal(
     agreement: Agreement, secrets: Secrets, own: Place, lot: str, shared: Collection[Place], vector: NDArray[np.int64]
-) -> Vector:
+) -> Sealed:
     """Round 2: the vector under this member's own mask and one for every other member that has shared its secrets."""
     check_survivors(agreement, shared, shared)
     if own not in shared:
         raise Refused("not_in_cohort", "this holder is not among those who shared, so nothing of it may be summed")
-    sealed: Vector = vector.astype("<i8").view("<u8").copy()
+    sealed = vector.astype("<i8", copy=True).view("<u8")
     index = agreement.lots.index(lot)
     added = [self_key(agreement, lot, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
@@ -114,7 +115,7 @@ def seal(
             key = pair_key(agreement, lot, own, other, secrets.masks[index], agreement.advert(other).masks[index])
             (added if own < other else subtracted).append(key)
     apply_masks(sealed, added, subtracted)
-    return sealed
+    return Sealed(sealed)
 
 
 def confirm(
@@ -122,6 +123,8 @@ def confirm(
 ) -> str:
     """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets."""
     check_survivors(agreement, shared, sent)
+    if agreement.place(identity.public) not in sent:
+        raise Refused("declared_dead", "this holder is asked to confirm a sum that it is said not to be in")
     return identity.sign(survivor_words(agreement, lot, shared, sent))
 
 
@@ -139,11 +142,13 @@ def reveal(
     held: the shares that this member has, its own among them. Never both kinds for one member.
     """
     check_survivors(agreement, shared, sent)
+    if own not in sent:
+        raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
     words = survivor_words(agreement, lot, shared, sent)
     valid = [
         place
         for place, signature in confirmations.items()
-        if place in shared and place != own and is_signed_by(agreement.advert(place).key, signature, words)
+        if place in sent and place != own and is_signed_by(agreement.advert(place).key, signature, words)
     ]
     if len(valid) + 1 < agreement.threshold:
         raise Refused("not_confirmed", "too few members have confirmed this set of survivors")

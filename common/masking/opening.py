@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import Refused
+from common.errors import MaskingError, Refused
 from common.masking.agreement import Agreement, Place, pair_key, public_half, seed_digest, self_key
-from common.masking.keystream import Vector, apply_masks
+from common.masking.keystream import Sealed, Vector, apply_masks
 from common.masking.shares import combine
 
 
@@ -25,13 +25,13 @@ class Opening:
         self._sum: Vector = np.zeros(size, dtype="<u8")
         self.sent: set[Place] = set()
 
-    def add(self, place: Place, sealed: Vector) -> None:
+    def add(self, place: Place, sealed: Sealed) -> None:
         """Take in one member's sealed vector; a second one, or one of another size, is refused."""
         if place not in self._shared or place in self.sent:
             raise Refused("duplicate", f"member {place} has sent already, or has not shared its secrets")
-        if sealed.shape != self._sum.shape:
-            raise Refused("shape_mismatch", f"a sealed vector of {sealed.size} numbers where {self._sum.size} belong")
-        np.add(self._sum, sealed, out=self._sum)
+        if len(sealed) != len(self._sum):
+            raise Refused("shape_mismatch", f"a sealed vector of {len(sealed)} numbers where {len(self._sum)} belong")
+        sealed.add_to(self._sum)
         self.sent.add(place)
 
     def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
@@ -57,7 +57,10 @@ class Opening:
         if len(given) < self._agreement.threshold:
             raise Refused("too_few_shares", f"{len(given)} shares where {self._agreement.threshold} are needed")
         index = self._agreement.lots.index(self._lot)
-        secret = combine(dict(list(given.items())[: self._agreement.threshold]))
+        try:
+            secret = combine(dict(list(given.items())[: self._agreement.threshold]))
+        except MaskingError:
+            raise Refused("wrong_shares", f"the shares of member {place} do not belong together") from None
         advert = self._agreement.advert(place)
         shown, known = (
             (seed_digest(secret), advert.seeds[index])

@@ -6,6 +6,7 @@ Knows arithmetic. Randomness is passed in. Knows nothing of keys, members or mes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from common.errors import MaskingError
 
@@ -34,7 +35,8 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     points = {place: int.from_bytes(share, "big") for place, share in shares.items()}
     if not points or any(place < 1 for place in points) or any(value >= PRIME for value in points.values()):
         raise MaskingError("these are not shares of a secret")
-    secret = sum(value * _weight(place, points) for place, value in points.items()) % PRIME
+    weights = _weights(tuple(points))
+    secret = sum(value * weight for value, weight in zip(points.values(), weights, strict=True)) % PRIME
     if secret >> 256:
         raise MaskingError("the shares do not belong together")
     return secret.to_bytes(SECRET_BYTES, "big")
@@ -47,14 +49,18 @@ def _evaluate(coefficients: Sequence[int], place: int) -> int:
     return value
 
 
-def _weight(place: int, points: Mapping[int, int]) -> int:
-    """Lagrange's basis polynomial of a place, at 0."""
-    above = below = 1
-    for other in points:
-        if other != place:
-            above = above * other % PRIME
-            below = below * (other - place) % PRIME
-    return above * pow(below, -1, PRIME) % PRIME
+@lru_cache(maxsize=16)
+def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's basis polynomials of these places, at 0; the same places come again for every secret of a session."""
+    weights = []
+    for place in places:
+        above = below = 1
+        for other in places:
+            if other != place:
+                above = above * other % PRIME
+                below = below * (other - place) % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
 
 
 def _field_element(random: Random) -> int:

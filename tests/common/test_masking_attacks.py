@@ -9,9 +9,10 @@ import pytest
 
 from common.errors import Refused
 from common.masking.agreement import Advert, Agreement, check_agreement, check_survivors
+from common.masking.keystream import Sealed
 from common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal
 from common.masking.opening import Opening
-from tests.masked_session import ROUND, TERMS, Session, fixed_random, make_session, play
+from tests.masked_session import ROUND, TERMS, Session, fixed_random, make_session, play, source_of
 
 MEMBERS = 7
 ALL = tuple(range(1, MEMBERS + 1))
@@ -55,7 +56,7 @@ def test_swapped_keys_of_another_member_are_noticed(session: Session) -> None:
 def test_swapped_keys_of_the_member_itself_are_noticed(session: Session) -> None:
     """Even if it once signed them, for another session."""
     player = session.players[0]
-    older = advertise(new_secrets(2, fixed_random("older")), player.identity, TERMS, ROUND)
+    older = advertise(new_secrets(2, fixed_random("older")), player.identity, TERMS, ROUND, source_of(player.identity))
     assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
 
 
@@ -173,9 +174,9 @@ def test_never_both_kinds_of_share_for_one_member(session: Session) -> None:
     ("shared", "sent", "code"),
     [
         (ALL, ALL[:4], "too_few_survivors"),
-        (ALL[:6], ALL, "malformed"),
-        ((*ALL, 8), ALL, "malformed"),
-        ((0, *ALL), ALL, "malformed"),
+        (ALL[:6], ALL, "impossible_survivors"),
+        ((*ALL, 8), ALL, "impossible_survivors"),
+        ((0, *ALL), ALL, "impossible_survivors"),
         (ALL, (1, 1, 1, 1, 1), "too_few_survivors"),
     ],
 )
@@ -186,6 +187,15 @@ def test_survivors_that_cannot_be_are_refused(
     assert refused(lambda: check_survivors(session.agreement, shared, sent)) == code
     who = session.players[0].identity
     assert refused(lambda: confirm(session.agreement, who, "sums", shared, sent)) == code
+
+
+def test_a_member_declared_dead_confirms_and_opens_nothing(session: Session) -> None:
+    """Who has sent and is said not to have is being shown a lie."""
+    sent, own = ALL[1:], session.players[0]
+    confirmed = session.confirmations("sums", ALL, sent)
+    assert refused(lambda: confirm(session.agreement, own.identity, "sums", ALL, sent)) == "declared_dead"
+    held = session.held(own, ALL)
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, sent, confirmed)) == "declared_dead"
 
 
 def test_nothing_is_sealed_for_a_set_without_the_member(session: Session) -> None:
@@ -223,11 +233,11 @@ def test_wrong_shares_of_a_member_are_noticed(session: Session) -> None:
 def test_a_second_upload_and_one_of_another_size_are_refused(session: Session) -> None:
     """A vector counts once, whole."""
     opening = Opening(session.agreement, "sums", ALL[:6], 4)
-    vector = np.zeros(4, dtype=np.uint64)
+    vector = Sealed(np.zeros(4, dtype=np.uint64))
     opening.add(1, vector)
     assert refused(lambda: opening.add(1, vector)) == "duplicate"
     assert refused(lambda: opening.add(7, vector)) == "duplicate"
-    assert refused(lambda: opening.add(2, vector[:3])) == "shape_mismatch"
+    assert refused(lambda: opening.add(2, Sealed(np.zeros(3, dtype=np.uint64)))) == "shape_mismatch"
 
 
 def test_a_key_of_small_order_is_refused(session: Session) -> None:
