@@ -9,35 +9,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from client.holder import Holder
-from client.policy import check_cohort, check_coordinator, check_terms
+from client.masked import (
+    Answer,
+    advertised,
+    answer_confirm,
+    answer_hold,
+    answer_open,
+    answer_seal,
+    answer_share,
+    forget_session,
+    seal_counts,
+)
+from client.policy import check_cohort, check_coordinator, check_roster, check_terms
 from client.scoring import Scorer
 from common.errors import BoundExceeded, CorpusError, InputError, Refused, RidgewayError
 from common.messages import (
     Announce,
-    Blob,
     Calibrate,
     ClearStatistics,
     Collect,
+    ConfirmSum,
     Deliver,
     Evaluate,
     Hello,
     Here,
+    Hold,
     Message,
     Offer,
     Opened,
+    OpenSum,
     Packet,
     Receipt,
     Refusal,
     Reliability,
     Scores,
+    Seal,
+    SealedSums,
+    Share,
     open_packet,
     seal_packet,
     statistics_blobs,
     weights_of,
 )
 
-Answer = tuple[Message, Sequence[Blob]]
 NO_ROUND = "0" * 32
 UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
 REASONS: dict[type[RidgewayError], tuple[str, str]] = {
@@ -82,6 +99,8 @@ def _note(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
     }
     if isinstance(message, ClearStatistics):
         facts |= {"cohort": message.cohort, "source": message.source}
+    if isinstance(message, SealedSums):
+        facts |= {"session": message.session, "lot": message.lot}
     if isinstance(message, Refusal):
         facts |= {"code": message.code, "reason": message.reason}
     holder.journal.append(("sent", facts))
@@ -95,8 +114,13 @@ def _announce(holder: Holder, request: Opened) -> Answer:
     message = request.message
     assert isinstance(message, Announce)
     check_terms(holder.settings.policy, message.terms)
+    masked = message.terms.mode == "masked"
+    if masked:
+        check_roster(holder.settings.policy, holder.pinned_keys)
     ready = holder.ready(message.terms)
-    offer = Offer(domain=holder.domain, source=holder.source(ready), holdout=ready.holdout, release=holder.newest)
+    source = holder.source(ready)
+    advert = advertised(holder, request, message.terms, source) if masked else None
+    offer = Offer(domain=holder.domain, source=source, holdout=ready.holdout, release=holder.newest, advert=advert)
     return offer, ()
 
 
@@ -105,6 +129,8 @@ def _collect(holder: Holder, request: Opened) -> Answer:
     assert isinstance(message, Collect)
     cohort = message.cohort
     member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    if cohort.terms.mode != "clear":
+        raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
     ready = holder.current(cohort.terms)
     weighted = ready.statistics.weighted(member.share) if member.share else ready.statistics
     placed = weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains))
@@ -121,6 +147,8 @@ def _evaluate(holder: Holder, request: Opened) -> Answer:
     if any(candidate.ridge >= len(weights) for candidate in message.candidates):
         raise Refused("malformed", "a candidate names weights that were not sent")
     counts = _scorer(holder, message).routed(weights, message.candidates)
+    if message.terms.mode == "masked":
+        return seal_counts(holder, request, "scores", np.array(counts, dtype=np.int64))
     return Scores(counts=tuple(tuple(row) for row in counts)), ()
 
 
@@ -133,6 +161,8 @@ def _calibrate(holder: Holder, request: Opened) -> Answer:
     counts = _scorer(holder, message).reliability(
         weights, message.candidate, message.domains.index(holder.domain), message.temperatures, message.growths
     )
+    if message.terms.mode == "masked":
+        return seal_counts(holder, request, "reliability", counts)
     return Reliability(counts=tuple(counts.ravel().tolist())), ()
 
 
@@ -149,6 +179,7 @@ def _deliver(holder: Holder, request: Opened) -> Answer:
     message = request.message
     assert isinstance(message, Deliver)
     holder.store_release(message.number, message.release, request.blobs)
+    forget_session(holder)
     return Receipt(release=message.release, number=message.number), ()
 
 
@@ -156,6 +187,11 @@ HANDLERS: dict[type[Message], Callable[[Holder, Opened], Answer]] = {
     Hello: _hello,
     Announce: _announce,
     Collect: _collect,
+    Share: answer_share,
+    Hold: answer_hold,
+    Seal: answer_seal,
+    ConfirmSum: answer_confirm,
+    OpenSum: answer_open,
     Evaluate: _evaluate,
     Calibrate: _calibrate,
     Deliver: _deliver,

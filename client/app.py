@@ -22,17 +22,17 @@ SIMULATION = "RIDGEWAY_SIMULATION"
 def ridgeway(message: Message, context: Context) -> Message:
     """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
     try:
-        reply = answer(_holder(context), from_record(message.content))
+        reply = answer(Holder(holder_folder(context)), from_record(message.content))
         return Message(to_record(reply), reply_to=message)
     except Exception:
         traceback.print_exc()  # into the holder's own log
         return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
 
 
-def _holder(context: Context) -> Holder:
+def holder_folder(context: Context) -> Path:
     """The holder that this node was started for: the holder's own settings say so, never what was received."""
     named = context.node_config.get("holder")
     if named is not None:
-        return Holder(Path(str(named)))
+        return Path(str(named))
     folders = sorted((Path(os.environ[SIMULATION]) / "holders").iterdir())
-    return Holder(folders[int(context.node_config["partition-id"])])
+    return folders[int(context.node_config["partition-id"])]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client import federation_cli
+from client import audit_cli, federation_cli, roster_cli
 from common.cli import Fields, Json
 from common.errors import InputError
 from common.files import check_output
@@ -212,4 +212,6 @@ def inspect(
     table(["what leaves", "value", "meaning"], rows, numbers_from=3)
 
 
+audit_cli.add_to(app)
 federation_cli.add_to(app)
+roster_cli.add_to(app)

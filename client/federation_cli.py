@@ -100,6 +100,8 @@ def init(
     step("agreed", f"encoder {paper.terms.encoder_name}", f"windows of {paper.terms.sampling.window}", paper.terms.mode)
     _warn(paper)
     step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+    if paper.terms.mode == "masked":
+        step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
 
 
 def _check_sources(corpus: list[Path] | None, statistics: Path | None, held_out: Path | None) -> None:
@@ -122,6 +124,7 @@ def _policy(paper: Invite) -> Policy:
         weightings=(paper.terms.weighting,),
         window=paper.terms.sampling.window,
         max_tokens=paper.terms.sampling.max_tokens,
+        require_masking=paper.terms.mode == "masked",
     )
 
 
@@ -132,6 +135,8 @@ def _warn(paper: Invite) -> None:
     if smallest < SMALL_WINDOW:
         words = f"windows of {smallest} tokens give away how often tokens occur in your text"
         step("warning", words, "ask the operator for larger ones")
+    if paper.terms.mode == "clear":
+        step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
     if paper.terms.weighting == "tokens":
         step("warning", "weighting by tokens tells how large your corpus is")
 
@@ -163,7 +168,7 @@ def ready(folder: Folder, json: Json = False) -> None:
     from client.prepare import Interrupted, Watch
     from common.invite import INVITE, Invite, read_paper
 
-    holder = _holder(folder)
+    holder = open_holder(folder)
     terms = read_paper(folder / INVITE, Invite).terms
     with stop_on_signal() as stopped, progress_bar(holder.domain) as progress:
         try:
@@ -183,7 +188,7 @@ def join(folder: Folder) -> None:
     """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code."""
     from client.supernode import NodeSettings, run
 
-    holder = _holder(folder)
+    holder = open_holder(folder)
     settings = NodeSettings(
         folder=folder,
         superlink=holder.settings.address,
@@ -198,7 +203,7 @@ def join(folder: Folder) -> None:
 
 def status(folder: Folder, json: Json = False) -> None:
     """What the holder of DIR was asked for and sent, and when."""
-    holder = _holder(folder)
+    holder = open_holder(folder)
     sent = [entry for entry in holder.journal.entries() if entry.kind == "sent"]
     if json:
         newest = holder.newest
@@ -222,7 +227,7 @@ def status(folder: Folder, json: Json = False) -> None:
 
 def releases(folder: Folder, json: Json = False) -> None:
     """The releases that the holder of DIR received, verified and stored."""
-    holder = _holder(folder)
+    holder = open_holder(folder)
     received = holder.releases()
     if json:
         emit_json(
@@ -245,7 +250,7 @@ def releases(folder: Folder, json: Json = False) -> None:
     table(["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5)
 
 
-def _holder(folder: Path) -> Holder:
+def open_holder(folder: Path) -> Holder:
     from client.holder import SETTINGS, Holder
 
     if not (folder / SETTINGS).is_file():

@@ -19,7 +19,9 @@ from pydantic import Field
 from client.held_out import held_out_sample
 from client.policy import Policy
 from client.prepare import Job, Watch, prepare
+from client.roster import load_roster
 from client.scoring import HeldOut
+from client.sessions import SessionFile
 from common.cohort import Digest, DomainName, Record, Terms
 from common.encoder import Encoder
 from common.encoder_sources import find_by_fingerprint
@@ -27,6 +29,7 @@ from common.errors import EncoderError, FormatError, InputError, Refused
 from common.files import sha256, whole_folder, write_whole
 from common.identity import Identity, load_identity
 from common.journal import Entry, Journal
+from common.masking.differencing import Parts
 from common.records import field_names
 from common.release import MANIFEST, ROUTER, TOKENIZER, load_release
 from common.settings import DEFAULT
@@ -90,6 +93,29 @@ class Holder:
             logger.setLevel(logging.INFO)
             logger.propagate = False
         return logger
+
+    # Masked sessions
+
+    @cached_property
+    def sessions(self) -> SessionFile:
+        return SessionFile(self.folder, self.identity)
+
+    @cached_property
+    def pinned_keys(self) -> frozenset[str]:
+        """The holders that this one takes part with, itself among them."""
+        return frozenset(place.key for place in load_roster(self.folder)) | {self.identity.public}
+
+    def has_been_in(self, round_: str) -> bool:
+        """Whether there was a masked session of this name before."""
+        return any(entry.kind == "session" and entry.facts["round"] == round_ for entry in self.journal.entries())
+
+    def opened(self, lot: str) -> list[Parts]:
+        """The sums of a kind that this holder has helped to open: whose data, under which weights."""
+        return [
+            {key: (str(source), int(weight)) for key, (source, weight) in entry.facts["parts"].items()}
+            for entry in self.journal.entries()
+            if entry.kind == "opened" and entry.facts["lot"] == lot
+        ]
 
     # Statistics
 

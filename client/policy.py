@@ -5,10 +5,13 @@ Pure checks of public terms against the holder's own settings. Knows nothing of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pydantic import Field
 
 from common.cohort import Cohort, Digest, Member, PublicKey, Record, Terms
 from common.errors import Refused
+from common.masking.agreement import SMALLEST_COHORT
 from common.settings import Weighting
 
 
@@ -17,17 +20,21 @@ class Policy(Record):
 
     coordinator: the key that requests and releases must be signed with.
     encoders:    fingerprints of the encoders whose sums may leave.
+    require_masking: refuse rounds in which statistics travel in the clear.
+    min_cohort:  the fewest members of a cohort, and of a sum that this holder helps to open.
+    min_difference: the fewest members whose part may be told apart by comparing sums; 1 allows anything.
     window:      tokens a sample, and `max_tokens` where documents are cut: these and no others, since sums over many
                  different windows of one text would tell more about it than sums over one.
     """
 
     coordinator: PublicKey
     encoders: tuple[Digest, ...] = Field(min_length=1)
-    require_masking: bool = False
+    require_masking: bool = True
     weightings: tuple[Weighting, ...] = ("equal",)
     window: int = Field(ge=1)
     max_tokens: int = Field(default=0, ge=0)
-    min_cohort: int = Field(default=2, ge=1)
+    min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
+    min_difference: int = Field(default=2, ge=1)
 
 
 def check_coordinator(policy: Policy, sender: str) -> None:
@@ -42,9 +49,7 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         raise Refused(
             "encoder_not_allowed", f"the round uses encoder {terms.encoder[:12]}; this holder has agreed to {known}"
         )
-    if terms.mode == "masked":
-        raise Refused("mode_unknown", "this holder's version of Ridgeway cannot mask statistics")
-    if policy.require_masking:
+    if policy.require_masking and terms.mode != "masked":
         raise Refused("masking_required", "this holder sends masked statistics only")
     if terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
@@ -70,3 +75,14 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
             f"this holder joins cohorts of {policy.min_cohort} or more, not of {len(cohort.members)}",
         )
     return member
+
+
+def check_roster(policy: Policy, pinned: Collection[str]) -> None:
+    """Raise Refused if so few members are pinned that no masked cohort could be made of them."""
+    least = max(policy.min_cohort, SMALLEST_COHORT)
+    if len(pinned) < least:
+        raise Refused(
+            "roster_not_pinned",
+            f"this holder has pinned the keys of {len(pinned) - 1} others, and a masked cohort needs {least} members; "
+            "it pins them with `ridgeway client pin`",
+        )

@@ -43,7 +43,7 @@ bundles = {bundles}
 coordinator = {coordinator}
 # The encoders whose sums may leave, by fingerprint.
 encoders = {encoders}
-# Refuse rounds in which statistics travel in the clear.
+# Refuse rounds in which statistics travel in the clear, where the coordinator sees this holder's own.
 require_masking = {require_masking}
 # "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
 weightings = {weightings}
@@ -51,8 +51,11 @@ weightings = {weightings}
 # occurs; larger windows blur it. Rounds with other windows are refused.
 window = {window}
 max_tokens = {max_tokens}
-# The fewest holders that a cohort must have.
+# The fewest holders that a cohort must have. Masked ones have three at least.
 min_cohort = {min_cohort}
+# Two masked totals that differ in one holder show that holder's sums. So this one helps to open a total only if it
+# differs from each that it has helped to open before in at least so many members, or in none. 1 allows anything.
+min_difference = {min_difference}
 """
 
 
@@ -98,6 +101,7 @@ def settings_text(settings: Settings) -> str:
         window=policy.window,
         max_tokens=policy.max_tokens,
         min_cohort=policy.min_cohort,
+        min_difference=policy.min_difference,
     )
 
 

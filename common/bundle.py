@@ -33,6 +33,7 @@ MAX_DEPTH = 10
 UNSHIPPABLE = re.compile(r"test_.*\.py|.*_test\.py")
 """Flower leaves such files out of a bundle without a word."""
 
+CLIENT_APP = "client.app:app"
 BUILT_AT = (2024, 10, 1, 0, 0, 0)
 PYPROJECT = """\
 [project]
@@ -52,11 +53,12 @@ fab-include = [
 
 [tool.flwr.app.components]
 serverapp = "coordinator.app:app"
-clientapp = "client.app:app"
+clientapp = "{client}"
 
 [tool.flwr.app.config]
 work = ""
 name = ""
+mode = ""
 """
 """No dependencies, so nothing is installed at run time. A run may set only the values listed under `config`."""
 
@@ -69,13 +71,16 @@ class Bundle:
     sha256: str
 
 
-def write_app(folder: Path) -> None:
-    """Write the app folder that `flwr run` takes; one that is there already is replaced."""
+def write_app(folder: Path, client: str = CLIENT_APP) -> None:
+    """Write the app folder that `flwr run` takes; one that is there already is replaced.
+
+    client: what the holders run; a simulation may put something around it.
+    """
     files = _installed_files()
     if folder.exists():
         _check_replaceable(folder)
         shutil.rmtree(folder)
-    for name, content in {"pyproject.toml": _pyproject(), **files}.items():
+    for name, content in {"pyproject.toml": _pyproject(client), **files}.items():
         write_whole(folder / name, content)
 
 
@@ -95,11 +100,11 @@ def build(folder: Path) -> Bundle:
 
 def installed_sha256() -> str:
     """The hash of the bundle of this very Ridgeway: what a holder compares and approves."""
-    return hashlib.sha256(_pack(_pyproject(), _installed_files())).hexdigest()
+    return hashlib.sha256(_pack(_pyproject(CLIENT_APP), _installed_files())).hexdigest()
 
 
-def _pyproject() -> bytes:
-    return PYPROJECT.format(name=NAME, version=VERSION).encode()
+def _pyproject(client: str) -> bytes:
+    return PYPROJECT.format(name=NAME, version=VERSION, client=client).encode()
 
 
 def _installed_files() -> dict[str, bytes]:

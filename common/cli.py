@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 encoder = command_group("The tokenizer and integer table that all parties share.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Masked = Annotated[
+    bool | None,
+    typer.Option(
+        "--masked/--clear", help="Under masks, so that only totals are seen, or in the clear. (default: masked)"
+    ),
+]
 Key = Annotated[
     str | None,
     typer.Option("--key", help="The coordinator's public key (64 digits, or a file): refuse any other signer."),

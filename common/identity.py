@@ -13,6 +13,8 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from common.errors import IdentityError
 
@@ -42,6 +44,10 @@ class Identity:
 
     def sign(self, content: bytes) -> str:
         return self._key.sign(content).hex()
+
+    def derived(self, purpose: bytes) -> bytes:
+        """A key of 32 bytes for one purpose, which nobody without this identity can compute."""
+        return HKDF(SHA256(), 32, salt=None, info=b"ridgeway " + purpose).derive(self._key.private_bytes_raw())
 
     def __repr__(self) -> str:
         return f"<Identity {self.public[:12]}>"

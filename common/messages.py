@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError
 
-from common.cohort import Cohort, Digest, DomainName, PublicKey, Record, Terms
+from common.cohort import MOST_HOLDERS, Cohort, Digest, DomainName, PublicKey, Record, Terms
 from common.errors import Refused, RidgewayError
 from common.identity import Identity, is_signed_by
+from common.masking.agreement import Advert, Agreement, Signature
 from common.settings import Selector, SelectorName
 from common.statistics import Statistics, triangle_size, unpacked
 
@@ -27,6 +28,7 @@ VERSION: Literal[1] = 1
 MOST_HEADER = 8 << 20
 MOST_BLOBS = 64
 MOST_BLOB = 1 << 31
+MOST_COUNTS = 1 << 26
 
 Blob = bytes | memoryview
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -35,6 +37,11 @@ Counts = tuple[Count, ...]
 Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_HOLDERS)], ...], Field(max_length=MOST_HOLDERS)]
+
+Lot = Literal["statistics", "scores", "reliability"]
+LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
+"""What a masked round adds up: three vectors, each under masks of its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -99,14 +106,60 @@ class Collect(Message):
     cohort: Cohort
 
 
+class Share(Message):
+    """These are the members of a masked session: deal your secrets out to them."""
+
+    kind: ClassVar[str] = "share"
+    cohort: Cohort
+    agreement: Agreement
+
+
+class Hold(Message):
+    """Keep these shares. Blob: what every other member that has shared sent to you, in the order of their places."""
+
+    kind: ClassVar[str] = "hold"
+    blob_count: ClassVar[range] = range(1, 2)
+    session: Digest
+    shared: Places
+
+
+class Seal(Hold):
+    """Keep these shares, and send your weighted statistics under masks."""
+
+    kind: ClassVar[str] = "seal"
+
+
+class ConfirmSum(Message):
+    """These members have sent: sign that this is the set you were shown."""
+
+    kind: ClassVar[str] = "confirm_sum"
+    session: Digest
+    lot: Lot
+    sent: Places
+
+
+class OpenSum(Message):
+    """So many have signed this set: reveal your shares of what takes the masks off its sum."""
+
+    kind: ClassVar[str] = "open_sum"
+    session: Digest
+    lot: Lot
+    sent: Places
+    confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MOST_HOLDERS)
+
+
 class Evaluate(Message):
-    """Score these candidates on your held-out documents. Blobs: one F×C float64 matrix of weights for each λ."""
+    """Score these candidates on your held-out documents. Blobs: one F×C float64 matrix of weights for each λ.
+
+    session: where counts are to be sealed.
+    """
 
     kind: ClassVar[str] = "evaluate"
     blob_count: ClassVar[range] = range(1, MOST_BLOBS + 1)
     terms: Terms
     domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
     candidates: tuple[Candidate, ...] = Field(min_length=1, max_length=1024)
+    session: Digest | None = None
 
 
 class Calibrate(Message):
@@ -119,6 +172,7 @@ class Calibrate(Message):
     candidate: Candidate
     temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=256)
     growths: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1, max_length=64)
+    session: Digest | None = None
 
 
 class Deliver(Message):
@@ -141,13 +195,17 @@ class Here(Message):
 
 
 class Offer(Message):
-    """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again."""
+    """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again.
+
+    advert: the keys for a masked round.
+    """
 
     kind: ClassVar[str] = "offer"
     domain: DomainName
     source: Digest
     holdout: float = Field(ge=0, lt=1)
     release: int = Field(ge=0)
+    advert: Advert | None = None
 
 
 class ClearStatistics(Message):
@@ -173,6 +231,48 @@ class Reliability(Message):
     counts: Counts = Field(max_length=1 << 22)
 
 
+class Envelopes(Message):
+    """Secrets dealt out. Blob: an envelope for every other member, in the order of their places."""
+
+    kind: ClassVar[str] = "envelopes"
+    blob_count: ClassVar[range] = range(1, 2)
+    session: Digest
+
+
+class Held(Message):
+    """The shares were opened and are kept."""
+
+    kind: ClassVar[str] = "held"
+    session: Digest
+
+
+class SealedSums(Message):
+    """A vector under masks. Blob: 64-bit numbers that are noise until the session opens their sum."""
+
+    kind: ClassVar[str] = "sealed_sums"
+    blob_count: ClassVar[range] = range(1, 2)
+    session: Digest
+    lot: Lot
+
+
+class Confirmed(Message):
+    """A signature over who has shared, who has sent and what was asked."""
+
+    kind: ClassVar[str] = "confirmed"
+    session: Digest
+    lot: Lot
+    signature: Signature
+
+
+class Revealed(Message):
+    """Shares of what takes the masks off a sum. Blob: one for every member that has shared, in the order of places."""
+
+    kind: ClassVar[str] = "revealed"
+    blob_count: ClassVar[range] = range(1, 2)
+    session: Digest
+    lot: Lot
+
+
 class Receipt(Message):
     """The release was verified and stored."""
 
@@ -189,13 +289,12 @@ class Refusal(Message):
     reason: Words
 
 
-Request = Hello | Announce | Collect | Evaluate | Calibrate | Deliver
-Reply = Here | Offer | ClearStatistics | Scores | Reliability | Receipt | Refusal
 KINDS: dict[str, type[Message]] = {
     each.kind: each
     for each in (
-        *(Hello, Announce, Collect, Evaluate, Calibrate, Deliver),
+        *(Hello, Announce, Collect, Share, Hold, Seal, ConfirmSum, OpenSum, Evaluate, Calibrate, Deliver),
         *(Here, Offer, ClearStatistics, Scores, Reliability, Receipt, Refusal),
+        *(Envelopes, Held, SealedSums, Confirmed, Revealed),
     )
 }
 

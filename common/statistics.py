@@ -89,6 +89,11 @@ class Statistics:
         """What travels: the upper triangle of gram, row by row, and cross."""
         return self.gram[upper_triangle(self.shape[0])], self.cross
 
+    def as_vector(self) -> Integers:
+        """What is masked: the same numbers in one row."""
+        triangle, cross = self.packed()
+        return np.concatenate((triangle, cross.ravel()))
+
     def check(self, rounded: int = 0) -> None:
         """Raise BrokenIdentity unless some text could have produced these sums.
 
@@ -114,6 +119,18 @@ def unpacked(triangle: Integers, cross: Integers) -> Statistics:
     gram[upper] = triangle
     gram.T[upper] = triangle
     return Statistics(gram, cross)
+
+
+def from_vector(vector: Integers, features: int, domains: int) -> Statistics:
+    """The inverse of `as_vector`."""
+    if vector.shape != (vector_size(features, domains),):
+        raise ShapeMismatch(f"{vector.size} numbers are not sums of {features} features and {domains} domains")
+    size = triangle_size(features)
+    return unpacked(vector[:size], vector[size:].reshape(features, domains))
+
+
+def vector_size(features: int, domains: int) -> int:
+    return triangle_size(features) + features * domains
 
 
 @lru_cache(maxsize=2)

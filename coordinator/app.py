@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from common.cohort import Mode
 from common.errors import Refused
 from common.flower import MESSAGE_TYPE, from_record, to_record
 from common.messages import Packet
@@ -23,6 +24,7 @@ app = ServerApp()
 POLL_S = 0.5
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
+MODES: dict[str, Mode | None] = {"clear": "clear", "masked": "masked", "": None}
 
 
 @app.main()
@@ -32,9 +34,13 @@ def main(grid: Grid, context: Context) -> None:
     Holders see a run's configuration, so it holds no path: the folder comes with the environment.
     """
     federation = Federation(Path(os.environ[LINK]).parent)
-    work = {"round": run_round, "deliver": deliver_newest}[str(context.run_config["work"])]
-    with ProgressFile(federation.progress(str(context.run_config["name"]))) as watch, federation.logged():
-        work(federation, GridTransport(grid, watch), watch)
+    work, name, mode = (str(context.run_config[key]) for key in ("work", "name", "mode"))
+    with ProgressFile(federation.progress(name)) as watch, federation.logged():
+        transport = GridTransport(grid, watch)
+        if work == "deliver":
+            deliver_newest(federation, transport, watch)
+        else:
+            run_round(federation, transport, watch, MODES[mode])
 
 
 class GridTransport:
@@ -47,11 +53,11 @@ class GridTransport:
     def peers(self) -> Sequence[int]:
         return sorted(self._grid.get_node_ids())
 
-    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
         until = time.monotonic() + seconds
-        record = to_record(packet)
-        messages = [Message(record, peer, MESSAGE_TYPE) for peer in peers]
-        sent = dict(zip(self._grid.push_messages(messages), peers, strict=True))
+        records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
+        messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
+        sent = dict(zip(self._grid.push_messages(messages), packets, strict=True))
         waiting = {number: peer for number, peer in sent.items() if number}
         while waiting:
             yield from self._arrived(waiting)

@@ -39,9 +39,13 @@ NAME = re.compile("[0-9a-z-]{1,64}")
 
 
 class RoundSettings(Record):
-    """Who must be there, and how long the others wait for them; times are in seconds."""
+    """Who must be there, and how long the others wait for them; times are in seconds.
+
+    min_difference: the fewest holders that must join, leave or change between two masked totals, as holders demand it.
+    """
 
     min_holders: int = Field(default=2, ge=2)
+    min_difference: int = Field(default=2, ge=1)
     wait: float = Field(default=60.0, ge=0)
     deadline: float = Field(default=600.0, gt=0)
 
@@ -65,7 +69,7 @@ class Settings(Record):
     listen: Address = LISTEN
     address: Address = LISTEN
     encoder: str = "smollm2"
-    mode: Mode = "clear"
+    mode: Mode = "masked"
     weighting: Weighting = DEFAULT.weighting
     window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
     max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
@@ -88,11 +92,15 @@ class Federation:
     def encoder(self) -> Encoder:
         return self._given or find_encoder(self.settings.encoder)
 
-    @cached_property
+    @property
     def terms(self) -> Terms:
+        return self.terms_in(None)
+
+    def terms_in(self, mode: Mode | None) -> Terms:
+        """The terms of a round, clear or masked; as the settings say if that is left open."""
         settings = self.settings
         return Terms(
-            mode=settings.mode,
+            mode=mode or settings.mode,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
             features=self.encoder.width + 1,

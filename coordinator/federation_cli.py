@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.cli import Json
+from common.cli import Json, Masked
 from common.errors import InputError, LinkDown, LinkError
 from common.settings import LISTEN
 from common.terminal import count, emit_json, step, stop_on_signal, table
@@ -105,8 +105,18 @@ def admit(
         emit_json({"name": holder.name, "domain": holder.domain, "key": holder.key, "registered": registered})
         return
     step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
+    _foresee(federation)
     if not registered:
         step("note", "the coordinator is not up; the holder can connect once it is")
+
+
+def _foresee(federation: Federation) -> None:
+    """Say what would stand in the way of a masked round now."""
+    from coordinator.outlook import outlook
+
+    words = outlook(federation)
+    if words:
+        step("note", words)
 
 
 def _register(federation: Federation) -> bool:
@@ -140,15 +150,19 @@ def invite(folder: Folder, json: Json = False) -> None:
     step("bundle", made.bundle, "the code that rounds run on holders' machines")
 
 
-def round_(folder: Folder, json: Json = False) -> None:
-    """Run a round in DIR: wait for holders, collect, solve, let them evaluate, publish, deliver."""
+def round_(folder: Folder, masked: Masked = None, json: Json = False) -> None:
+    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+
+    Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
+    require masking refuse to send anything in the clear.
+    """
     from coordinator.service import run_work
     from coordinator.words import Narrator
 
     federation = _federation(folder)
     before = federation.newest
     heard = Counted(Narrator())
-    run_work(federation, "round", heard)
+    run_work(federation, "round", heard, None if masked is None else "masked" if masked else "clear")
     newest = federation.newest
     assert newest is not None and newest != before
     if json:
@@ -210,6 +224,7 @@ def status(folder: Folder, json: Json = False) -> None:
         except LinkError:
             is_up = False
     certificate = certificate_facts(federation.link / "server.crt")
+    totalled = {member.name for member in standing.total.members} if standing.total else set()
     holders = [
         {
             "name": name,
@@ -217,6 +232,7 @@ def status(folder: Folder, json: Json = False) -> None:
             "online": name in online,
             "retired": name in standing.retired,
             "contributed": name in standing.contributions,
+            "in_total": name in totalled,
             "release": standing.delivered.get(name, 0),
         }
         for name, holder in sorted(standing.roster.items())
@@ -244,12 +260,13 @@ def status(folder: Folder, json: Json = False) -> None:
             str(each["name"]),
             f"{each['domain']} (retired)" if each["retired"] else str(each["domain"]),
             "yes" if each["online"] else "no",
-            "here" if each["contributed"] else "none",
+            "in the total" if each["in_total"] else "here" if each["contributed"] else "none",
             f"{each['release']:04}" if each["release"] else "none",
         ]
         for each in holders
     ]
     table(headings, rows, numbers_from=5)
+    _foresee(federation)
 
 
 def releases(folder: Folder, json: Json = False) -> None:
@@ -344,6 +361,8 @@ def remove(
     done = change(federation, name)
     _register(federation)
     _show_change("removed", name, done, json)
+    if not json:
+        _foresee(federation)
 
 
 def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
@@ -351,12 +370,17 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
     if json:
         release = {"number": published.number, "release": published.release} if published else None
         facts = {"unbalanced": list(done.unbalanced), "newest_release_is_as_it_was": done.names_it}
+        facts |= {"hidden_in_a_masked_total": done.hidden}
         emit_json({verb: subject, "release": release, **facts})
         return
     step(verb, subject)
     if published is not None:
         step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
-    if done.names_it:
+    if done.hidden:
+        words = "its sums are hidden in a masked total, so nobody can take them out of the newest release"
+        step("note", words)
+        step("next", "drop its domain at once with `retire`, or run a round: it will be without them")
+    elif done.names_it:
         step("note", "fewer than two domains are left, so no release was made: the newest one still holds its sums")
     if done.unbalanced:
         step("note", f"{', '.join(done.unbalanced)} will take over the whole weight of the domain in the next round")

@@ -7,6 +7,7 @@ named by its digest and written whole before the journal speaks of it. Knows not
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from common.errors import InputError, JournalError
 from common.files import sha256, write_whole
 from common.invite import Card
 from common.journal import Clock, Entry, Journal, system_clock
-from common.statistics import Statistics, single_domain, unpacked
+from common.masking.differencing import Parts
+from common.statistics import Integers, Statistics, single_domain, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A holder's accepted sums: under which share of the mass, from which raw sums, in which file."""
+    """A holder's accepted sums: under which share of the mass, from which raw sums, in which file.
+
+    digest: names the file; empty where the sums are hidden in a masked total.
+    """
 
     name: str
     domain: str
@@ -49,6 +54,24 @@ class Contribution:
     terms: str
     holdout: float
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Totalled:
+    """A masked total that was opened: whose sums are in it, in which order its columns stand, in which file it lies."""
+
+    members: tuple[Contribution, ...]
+    domains: tuple[str, ...]
+    terms: str
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Totalled:
+        members = tuple(Contribution(**member) for member in facts["members"])
+        return cls(members, tuple(facts["domains"]), facts["terms"], facts["digest"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +116,8 @@ class Standing:
 
     retired: holders, by name, whose domain was retired since they were last admitted.
     gone:    keys of holders that were removed; the SuperLink would not let them in again.
+    total:   the newest masked total, as long as everybody in it is still on the roster.
+    opened:  what was put into every masked sum that was ever opened, by lot.
     """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
@@ -101,6 +126,8 @@ class Standing:
     releases: list[Published] = field(default_factory=list)
     delivered: dict[str, int] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    total: Totalled | None = None
+    opened: dict[str, list[Parts]] = field(default_factory=dict)
     rounds: int = 0
     open_round: str | None = None
 
@@ -116,10 +143,12 @@ class Standing:
                 self.contributions.pop(facts["name"], None)
                 self.delivered.pop(facts["name"], None)
                 self.retired.discard(facts["name"])
+                self._forget_total_with({facts["name"]})
             case "retired":
                 for name in [name for name, holder in self.roster.items() if holder.domain == facts["domain"]]:
                     self.retired.add(name)
                     self.contributions.pop(name, None)
+                    self._forget_total_with({name})
             case "opened":
                 self.rounds, self.open_round = self.rounds + 1, facts["round"]
             case "closed":
@@ -127,10 +156,19 @@ class Standing:
             case "contributed":
                 known = {name: facts[name] for name in Contribution.__slots__}
                 self.contributions[facts["name"]] = Contribution(**known)
+            case "totalled":
+                self.total = Totalled.of(facts)
+            case "opened_sum":
+                parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
+                self.opened.setdefault(facts["lot"], []).append(parts)
             case "released":
                 self.releases.append(Published.of(entry))
             case "delivered":
                 self.delivered[facts["name"]] = max(facts["number"], self.delivered.get(facts["name"], 0))
+
+    def _forget_total_with(self, names: set[str]) -> None:
+        if self.total is not None and names & {member.name for member in self.total.members}:
+            self.total = None
 
     @property
     def active(self) -> dict[str, Admitted]:
@@ -141,7 +179,8 @@ class Standing:
     def needed(self) -> list[Contribution]:
         """The sums that later rounds, or a removal from the newest release, may need."""
         newest = self.releases[-1].members if self.releases else ()
-        return [*self.contributions.values(), *(member for member in newest if member.name in self.roster)]
+        kept = [*self.contributions.values(), *(member for member in newest if member.name in self.roster)]
+        return [each for each in kept if each.digest]
 
 
 class Ledger:
@@ -198,6 +237,19 @@ class Ledger:
         self.note("contributed", round=round_, mass=mass, **facts)
         return stored
 
+    def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> Totalled:
+        """Store an opened total: the file first, then the entry that speaks of it."""
+        content = _content(statistics)
+        stored = replace(given, digest=sha256(*(part.data for part in content.values())))
+        write_whole(self._path(stored.digest), save(content), private=True)
+        self.note("totalled", round=round_, **stored.to_json())
+        return stored
+
+    def total(self, stored: Totalled) -> Statistics:
+        """The sums of a masked total, held against their digest."""
+        content = self._read_sums(stored.digest, "the sums of the masked total", ("gram", "cross"))
+        return unpacked(content["gram"], content["cross"])
+
     def has_sums(self, contribution: Contribution) -> bool:
         """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
         if contribution.digest in self._whole:
@@ -211,22 +263,30 @@ class Ledger:
 
     def sums(self, contribution: Contribution) -> Statistics:
         """The stored sums of one domain's holder, held against their digest."""
-        path = self._path(contribution.digest)
-        try:
-            triangle = load_file(path)["gram"]
-        except (FileNotFoundError, SafetensorError, KeyError) as error:
-            raise JournalError(
-                f"the sums of {contribution.name!r} are missing or damaged ({path.name}); restore them from a copy, "
-                "or run a round while the holder is there"
-            ) from error
-        if triangle.dtype != np.int64 or sha256(np.ascontiguousarray(triangle, dtype="<i8").data) != path.stem:
-            raise JournalError(f"the sums of {contribution.name!r} were altered after they were accepted ({path.name})")
+        triangle = self._read_sums(contribution.digest, f"the sums of {contribution.name!r}", ("gram",))["gram"]
         features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
         return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
 
+    def _read_sums(self, digest: str, whose: str, names: Sequence[str]) -> dict[str, Integers]:
+        path = self._path(digest)
+        try:
+            content = load_file(path)
+            arrays = {name: content[name] for name in names}
+        except (FileNotFoundError, SafetensorError, KeyError) as error:
+            raise JournalError(
+                f"{whose} are missing or damaged ({path.name}); restore them from a copy, "
+                "or run a round while the holders are there"
+            ) from error
+        plain = [np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values()]
+        if any(array.dtype != np.int64 for array in arrays.values()) or sha256(*plain) != digest:
+            raise JournalError(f"{whose} were altered after they were accepted ({path.name})")
+        return arrays
+
     def erase_outdated(self) -> None:
         """Delete sums that nothing needs any more, and what a killed process may have left of some."""
-        named = {f"{contribution.digest}.sums" for contribution in self.standing().needed}
+        standing = self.standing()
+        named = {f"{contribution.digest}.sums" for contribution in standing.needed}
+        named |= {f"{standing.total.digest}.sums"} if standing.total else set()
         for path in self._sums.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
@@ -237,6 +297,14 @@ class Ledger:
     def verify(self) -> dict[str, int]:
         """The chain, and every stored sum against its digest."""
         entries = self.journal.verify()
-        for contribution in self.standing().needed:
+        standing = self.standing()
+        for contribution in standing.needed:
             self.sums(contribution)
-        return {"entries": entries, "contributions": len(self.standing().contributions)}
+        if standing.total is not None:
+            self.total(standing.total)
+        return {"entries": entries, "contributions": len(standing.contributions), "totals": int(bool(standing.total))}
+
+
+def _content(statistics: Statistics) -> dict[str, Integers]:
+    triangle, cross = statistics.packed()
+    return {"gram": np.ascontiguousarray(triangle, dtype="<i8"), "cross": np.ascontiguousarray(cross, dtype="<i8")}

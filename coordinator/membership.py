@@ -32,11 +32,13 @@ class Change:
 
     unbalanced: holders of the same domain, which keep their share until the next round.
     names_it:   whether no release could be made, so that the newest one is as it was.
+    hidden:     whether that is because the sums are hidden in a masked total, out of which nobody can take them.
     """
 
     published: Published | None
     unbalanced: tuple[str, ...] = ()
     names_it: bool = False
+    hidden: bool = False
 
 
 def retire(federation: Federation, domain: str) -> Change:
@@ -85,7 +87,8 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
 def remove(federation: Federation, name: str) -> Change:
     """Take a holder off the roster, subtract its sums and erase them; the choices of the newest release stay.
 
-    No release is made where the newest one does not hold its sums, or where fewer than two domains would be left.
+    No release is made where the newest one does not hold its sums, where fewer than two domains would be left, or
+    where its sums are hidden in a masked total.
     """
     with federation.alone():
         ledger, standing = federation.ledger, federation.ledger.standing()
@@ -99,7 +102,8 @@ def remove(federation: Federation, name: str) -> Change:
             else ()
         )
         counts = newest is not None and name in {each.name for each in newest.members}
-        if newest is None or not counts or len({each.domain for each in left}) < 2:
+        hidden = counts and newest is not None and newest.terms.mode == "masked"
+        if newest is None or not counts or hidden or len({each.domain for each in left}) < 2:
             ledger.journal.append(removal)
             published = None
         else:
@@ -108,7 +112,7 @@ def remove(federation: Federation, name: str) -> Change:
             federation.point_to_latest()
         ledger.erase_outdated()
         others = tuple(member.name for member in left if member.domain == domain)
-        return Change(published, others if published else (), names_it=counts and published is None)
+        return Change(published, others if published else (), counts and published is None, hidden)
 
 
 def _solved_again(federation: Federation, newest: Published, left: tuple[Contribution, ...], cause: str) -> Published:

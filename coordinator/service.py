@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from common.bundle import installed_sha256, write_app
+from common.cohort import Mode
 from common.errors import LinkDown, LinkError, RidgewayError, RoundFailed
 from common.invite import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
 from coordinator.connection import Connection
@@ -60,14 +61,14 @@ def register(federation: Federation, connection: Connection, word: Word) -> None
             connection.unregister(node.node_id)
 
 
-def run_work(federation: Federation, work: str, watch: Watch) -> None:
+def run_work(federation: Federation, work: str, watch: Watch, mode: Mode | None = None) -> None:
     """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
     connection = Connection(federation.link)
     if not connection.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
     register(federation, connection, lambda words: watch("note", {"words": words}))
     _compare_bundle(federation, watch)
-    name, number = _submit(federation, connection, work)
+    name, number = _submit(federation, connection, work, mode)
     try:
         _follow(Follower(federation.progress(name)), connection, number, watch)
     except KeyboardInterrupt:
@@ -83,13 +84,13 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
         watch("other_bundle", {"folder": str(federation.folder)})
 
 
-def _submit(federation: Federation, connection: Connection, work: str) -> tuple[str, int]:
+def _submit(federation: Federation, connection: Connection, work: str, mode: Mode | None = None) -> tuple[str, int]:
     """Submit the app from a folder of its own: the courier and the operator may do so at the same time."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     with tempfile.TemporaryDirectory(prefix="app-", dir=federation.link) as place:
         app = Path(place) / "app"
         write_app(app)
-        return name, connection.submit(app, {"work": work, "name": name})
+        return name, connection.submit(app, {"work": work, "name": name, "mode": mode or ""})
 
 
 def _follow(follower: Follower, connection: Connection, number: int, watch: Watch) -> None:

@@ -21,7 +21,8 @@ TEMPLATE = """\
 # The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH. Changing it makes every holder sum again.
 encoder = {encoder}
 
-# How statistics travel: "clear" (this coordinator sees each holder's sums).
+# How statistics travel: "masked" (this coordinator sees their total only), or "clear" (it sees each holder's sums;
+# holders that require masking refuse). A round can be asked to run otherwise with --clear or --masked.
 mode = {mode}
 
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
@@ -39,6 +40,9 @@ address = {address}
 [round]
 # A round fails, and keeps what was accepted, if fewer holders than this take part.
 min_holders = {min_holders}
+# So many holders must join, leave or change between two masked totals: fewer could be told apart by comparing the two.
+# Holders see to this themselves; here it is only foreseen, before anybody is asked.
+min_difference = {min_difference}
 # How long to wait at the beginning for holders to come online, and in each step for their answers.
 wait = {wait}
 deadline = {deadline}
@@ -90,6 +94,7 @@ def settings_text(settings: Settings) -> str:
         listen=quoted(settings.listen),
         address=quoted(settings.address),
         min_holders=settings.round.min_holders,
+        min_difference=settings.round.min_difference,
         wait=settings.round.wait,
         deadline=settings.round.deadline,
         ridges=list(grid.ridges),

@@ -31,21 +31,26 @@ class Transport(Protocol):
     def peers(self) -> Sequence[int]:
         """Who can be reached now."""
 
-    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
-        """Send one packet to some peers and yield what they answer as it comes, until all have or the time is up.
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
 
         None stands for a peer that is known to have failed. Answers may be late, repeated or anything at all.
         """
 
 
 class Talk:
-    """One round's conversation. Knows which peer is which holder once the holder has signed something."""
+    """One round's conversation. Knows which peer is which holder once the holder has signed something.
+
+    last_request: the digest of what was asked last, where all were asked the same.
+    """
 
     def __init__(self, federation: Federation, transport: Transport, nonce: str, watch: Watch) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
         self.nonce = nonce
         self.peer_of: dict[str, int] = {}
         self.silent: set[str] = set()
+        self.last_refusal = ""
+        self.last_request = ""
         self._names = {holder.key: name for name, holder in federation.ledger.standing().roster.items()}
 
     def ask(
@@ -56,15 +61,21 @@ class Talk:
         *,
         names: Collection[str] | None = None,
         blobs: Sequence[Blob] = (),
+        own_blobs: Mapping[str, Sequence[Blob]] | None = None,
         seconds: float | None = None,
     ) -> set[str]:
-        """Ask these holders, or all peers, and take in each answer; returns who gave one that was taken."""
-        packet = seal_packet(message, self._federation.identity, round=self.nonce, blobs=blobs)
-        peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+        """Ask these holders, or all peers, and take in each answer; returns who gave one that was taken.
+
+        own_blobs: where the bulk is not the same for all, each one's by its name.
+        """
+        names = names if own_blobs is None else list(own_blobs)
+        packets = self._packets(message, names, blobs, own_blobs)
+        asked = {packet.digest for packet in set(packets.values())}
+        self.last_request = next(iter(asked), "")
         deadline = self._federation.settings.round.deadline
         heard: set[str] = set()
         refused: set[str] = set()
-        for peer, answer in self._transport.exchange(packet, peers, min(seconds or deadline, deadline)):
+        for peer, answer in self._transport.exchange(packets, min(seconds or deadline, deadline)):
             if answer is None:
                 continue
             name: str | None = None
@@ -73,7 +84,7 @@ class Talk:
                 name = self._names.get(opened.sender)
                 if name is None:
                     raise Refused("unknown_holder", f"the key {opened.sender[:12]}… is not on the roster")
-                self._check(opened, packet, name, heard, names)
+                self._check(opened, asked, name, heard, names)
                 self.peer_of[name] = peer
                 take(name, _expected(opened, expected), opened.blobs)
                 heard.add(name)
@@ -83,17 +94,32 @@ class Talk:
         self._miss(message.kind, names, heard | refused)
         return heard
 
+    def _packets(
+        self,
+        message: Message,
+        names: Collection[str] | None,
+        blobs: Sequence[Blob],
+        own_blobs: Mapping[str, Sequence[Blob]] | None,
+    ) -> dict[int, Packet]:
+        def sealed(bulk: Sequence[Blob]) -> Packet:
+            return seal_packet(message, self._federation.identity, round=self.nonce, blobs=bulk)
+
+        if own_blobs is not None:
+            return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}
+        peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+        return dict.fromkeys(peers, sealed(blobs))
+
     def _check(
         self,
         opened: Opened,
-        packet: Packet,
+        asked: Collection[str],
         name: str,
         heard: Collection[str],
         names: Collection[str] | None,
     ) -> None:
-        if opened.round != self.nonce and isinstance(opened.message, Refusal) and opened.reply_to == packet.digest:
+        if opened.round != self.nonce and isinstance(opened.message, Refusal) and opened.reply_to in asked:
             return  # a holder that could not read the request does not know the round
-        if opened.round != self.nonce or opened.reply_to != packet.digest:
+        if opened.round != self.nonce or opened.reply_to not in asked:
             raise Refused("late", "an answer to an earlier request came late, or was repeated")
         if name in heard:
             raise Refused("duplicate", "a second answer to the same request")
@@ -103,6 +129,7 @@ class Talk:
     def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
         code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
         facts = {"step": step, "name": name, "code": code, "reason": str(error)}
+        self.last_refusal = f"{name or 'someone unknown'}: {error}"
         self._federation.ledger.note("refused", round=self.nonce, **facts)
         self._watch("refused", facts)
 

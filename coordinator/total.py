@@ -80,16 +80,23 @@ def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -
         raise InputError(f"there are sums of {len(columns)} domains; a router needs two to choose from")
     domains = tuple(sorted(columns))
     total = Statistics(grams.gram, np.stack([columns[name] for name in domains], axis=1))
-    total.check(rounded=holders if terms.mass else 0)
+    return total_of(domains, total, terms, holders, {name: sorted(holdout[name]) for name in domains})
+
+
+def total_of(
+    domains: tuple[str, ...], statistics: Statistics, terms: Terms, holders: int, holdout: dict[str, list[float]]
+) -> Total:
+    """The total over these domains, however it was added up; raises unless some text could have given it."""
+    statistics.check(rounded=holders if terms.mass else 0)
     return Total(
         domains=domains,
-        statistics=total,
-        masses={name: int(columns[name][-1]) for name in domains},
+        statistics=statistics,
+        masses={name: int(mass) for name, mass in zip(domains, statistics.cross[-1], strict=True)},
         encoder_name=terms.encoder_name,
         fingerprint=terms.encoder,
         sampling=terms.sampling.sampling,
         holders=holders,
-        holdout={name: sorted(holdout[name]) for name in domains},
+        holdout=holdout,
     )
 
 

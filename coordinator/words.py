@@ -11,7 +11,7 @@ from typing import Any
 from common.terminal import CountingBar, count, size, step
 
 MANY = 20
-BY_HOLDER = ("offered", "received", "scored")
+BY_HOLDER = ("offered", "received", "scored", "shared", "sealed")
 
 
 class Narrator:
@@ -44,7 +44,8 @@ class Narrator:
         step("note", words, f"run: ridgeway coordinator invite {folder}")
 
     def _failed_peer(self, code: int, reason: str) -> None:
-        step("failed", "a holder's SuperNode", reason or f"error {code}")
+        if self._holders <= MANY:
+            step("failed", "a holder's SuperNode", reason or f"error {code}")
 
     def _note(self, words: str) -> None:
         step("note", words)
@@ -59,6 +60,27 @@ class Narrator:
 
     def _received(self, name: str, domain: str, bytes: int) -> None:
         self._of_holder("received", name, f"domain {domain}", size(bytes))
+
+    def _shared(self, name: str) -> None:
+        if self._holders > MANY:
+            self._bar.advance("shared", self._holders)
+
+    def _sealed(self, name: str, lot: str, bytes: int) -> None:
+        if self._holders > MANY:
+            self._bar.advance(f"sealed {lot}", self._holders)
+        elif lot == "statistics":
+            step("sealed", name, lot, size(bytes))
+
+    def _kept_total(self, members: int) -> None:
+        step("kept", f"the total of {count(members, 'holder')}", "nobody in it has changed")
+
+    def _opened_sum(self, lot: str, members: int, of: int) -> None:
+        step(
+            "opened", f"the sum of {lot}", f"of {members} members", f"{of - members} fell away" if of > members else ""
+        )
+
+    def _not_counted(self, lot: str, reason: str) -> None:
+        step("note", f"no {lot} were counted, so the router is not chosen by them", reason)
 
     def _scored(self, name: str) -> None:
         if self._holders > MANY:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from common.cli import Json, show_evaluation
+from common.cli import Json, Masked, show_evaluation
 from common.files import check_new_folder
 from common.terminal import count, emit_json, step
 
@@ -30,6 +30,10 @@ def simulate(
         str, typer.Option(help="memory: in this process; flower: on Flower's simulation engine.")
     ] = "memory",
     drop: Annotated[list[str] | None, typer.Option(help="A holder that is not there; may be given again.")] = None,
+    drop_rate: Annotated[
+        float, typer.Option(help="The part of the holders that fall away in the middle, at every stage of the round.")
+    ] = 0.0,
+    masked: Masked = None,
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
     work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
     encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
@@ -37,6 +41,7 @@ def simulate(
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
     from coordinator.words import MANY, Narrator
+    from simulations.falling import STAGES
     from simulations.simulate import simulate as run
 
     narrator = Narrator()
@@ -47,10 +52,24 @@ def simulate(
                 step("holder", name, count(documents, "document"), "not there" if name in facts["away"] else "")
         elif event == "settled":
             step("settled", count(len(facts["holders"]), "holder"))
+        elif event == "falling":
+            for name, answers in facts["names"].items():
+                step("will fall", name, STAGES[answers])
         narrator(event, facts)
 
     with _folder(work) as folder:
-        done = run(folder, watch, data=data, holders=holders, engine=engine, drop=drop or [], out=out, encoder=encoder)
+        done = run(
+            folder,
+            watch,
+            data=data,
+            holders=holders,
+            engine=engine,
+            drop=drop or [],
+            drop_rate=drop_rate,
+            out=out,
+            encoder=encoder,
+            mode="clear" if masked is False else "masked",
+        )
     if json:
         emit_json(done.to_json())
         return

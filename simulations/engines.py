@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from common.bundle import write_app
@@ -21,31 +22,36 @@ from common.errors import LinkError, RoundFailed
 from common.processes import end_leftovers, flower_environment, free_port, marked, script, toml
 from coordinator.progress import Follower
 from coordinator.talk import Watch
+from simulations.falling import APP, falling_app, write_falls
 from simulations.layout import Village
 
 Engine = Literal["memory", "flower"]
 PATIENCE_S = 3600.0
 POLL_S = 0.5
 RUN_NAME = "simulation"
+NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
-def run_in_memory(village: Village, watch: Watch) -> None:
-    """One round in this process; messages go through Flower's own serialisation."""
-    from client.app import app
+def run_in_memory(village: Village, watch: Watch, falls: Mapping[str, int] = NOBODY) -> None:
+    """One round in this process; messages go through Flower's own serialisation.
+
+    falls: holders that fall away, and after how many answers.
+    """
     from coordinator.app import GridTransport
     from coordinator.rounds import run_round
     from simulations.local_grid import LocalGrid
 
     nodes = dict(enumerate(village.nodes.values(), start=1))
-    run_round(village.federation, GridTransport(LocalGrid(app, nodes), watch, poll_s=0.0), watch)
+    run_round(village.federation, GridTransport(LocalGrid(falling_app(falls), nodes), watch, poll_s=0.0), watch)
 
 
-def run_on_flower(village: Village, watch: Watch) -> None:
+def run_on_flower(village: Village, watch: Watch, falls: Mapping[str, int] = NOBODY) -> None:
     """One round on Flower's simulation engine (Ray): `flwr run` with a local SuperLink that is stopped afterwards."""
     app = village.folder / "app"
-    write_app(app)
+    write_falls(village.folder, falls)
+    write_app(app, client=APP)
     config = village.folder / "run.toml"
-    config.write_text(toml({"work": "round", "name": RUN_NAME}), encoding="utf-8")
+    config.write_text(toml({"work": "round", "name": RUN_NAME, "mode": ""}), encoding="utf-8")
     with _local_superlink(village) as environment:
         resources = f"num-supernodes={len(village.nodes)} client-resources-num-cpus=1"
         words = ["run", str(app), "local", "--federation-config", resources, "--run-config", str(config)]

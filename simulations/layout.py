@@ -12,11 +12,14 @@ from pathlib import Path
 
 from client.holder import Settings as HolderSettings
 from client.policy import Policy
+from client.roster import pin
 from client.setup import CARD, create_holder
+from common.cohort import Mode
 from common.encoder import Encoder
 from common.errors import InputError
 from common.files import write_whole
-from common.invite import Card, read_paper
+from common.invite import Card, Place, read_paper
+from common.masking.agreement import SMALLEST_COHORT
 from common.records import jsonl_texts
 from common.settings import DEFAULT
 from common.statistics_file import check_domain_name
@@ -73,24 +76,33 @@ def settle(
     drop: Sequence[str] = (),
     encoder: str = "smollm2",
     loaded: Encoder | None = None,
+    mode: Mode = "masked",
 ) -> Village:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
     dealt = deal(found, len(found) if holders is None else holders)
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
         raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
-    settings = Settings(encoder=encoder, round=RoundSettings(wait=0.0))
+    if mode == "masked" and len(dealt) < SMALLEST_COHORT:
+        raise InputError(
+            f"a masked round needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with --holders, "
+            "or for a round in the clear with --clear"
+        )
+    settings = Settings(encoder=encoder, mode=mode, round=RoundSettings(wait=0.0))
     federation = create_federation(folder / "coordinator", settings)
     if loaded is not None:
         federation = Federation(federation.folder, encoder=loaded)
-    nodes = {}
+    homes, roster = {}, []
     for name, (domain, texts) in dealt.items():
-        home = _holder(folder, name, domain, texts, federation)
-        federation.ledger.admit(name, read_paper(home / CARD, Card), weight=1)
+        homes[name] = _holder(folder, name, domain, texts, federation)
+        card = read_paper(homes[name] / CARD, Card)
+        federation.ledger.admit(name, card, weight=1)
+        roster.append(Place(name=name, domain=domain, key=card.key))
+    for name, home in homes.items():
+        pin(home, roster)
         if name in drop:
             home.rename(folder / f"away-{name}")
-        else:
-            nodes[name] = home
+    nodes = {name: home for name, home in homes.items() if name not in drop}
     tests = {each.name: each.test for each in found}
     return Village(folder, federation, nodes, tests, {name: len(texts) for name, (_, texts) in dealt.items()})
 
@@ -123,6 +135,8 @@ def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federati
         weightings=(settings.weighting,),
         window=settings.window,
         max_tokens=settings.max_tokens,
+        require_masking=settings.mode == "masked",
+        min_cohort=SMALLEST_COHORT if settings.mode == "masked" else 2,
     )
     home = folder / "holders" / name
     create_holder(

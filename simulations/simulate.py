@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.cohort import Mode
 from common.errors import InputError
 from common.evaluation import Evaluation, evaluate
 from common.files import whole_folder
 from common.release import load_release, refuse_foreign
 from coordinator.talk import Watch
 from simulations import engines, layout
+from simulations.falling import choose_falls
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Simulated:
     evaluation: Evaluation
     holders: int
     absent: tuple[str, ...]
+    fallen: tuple[str, ...]
+    mode: str
     engine: str
     timings: Mapping[str, float]
     manifest: Mapping[str, Any]
@@ -38,6 +42,8 @@ class Simulated:
             "release": self.release,
             "holders": self.holders,
             "absent": list(self.absent),
+            "fallen": list(self.fallen),
+            "mode": self.mode,
             "engine": self.engine,
             "timings": {name: round(seconds, 3) for name, seconds in self.timings.items()},
             "held_out": self.manifest["evaluation"],
@@ -52,10 +58,15 @@ def simulate(
     holders: int | None = None,
     engine: str = "memory",
     drop: Sequence[str] = (),
+    drop_rate: float = 0.0,
     out: Path | None = None,
     encoder: str = "smollm2",
+    mode: Mode = "masked",
 ) -> Simulated:
-    """Run one round of a federation that is made in the folder `work`; the release is copied to `out`."""
+    """Run one round of a federation that is made in the folder `work`; the release is copied to `out`.
+
+    drop: holders that are not there at all. drop_rate: the part of the others that fall away in the middle.
+    """
     if engine not in ("memory", "flower"):
         raise InputError(f"there is no engine {engine!r}; there are memory and flower")
     if out is not None:
@@ -63,10 +74,12 @@ def simulate(
     clock = _Clock()
     found = layout.read_corpora(data)
     clock.note("corpora")
-    village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder)
+    village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
+    falls = choose_falls(list(village.nodes), drop_rate)
     watch("settled", {"holders": dict(village.sizes), "away": sorted(set(village.sizes) - set(village.nodes))})
+    watch("falling", {"names": falls})
     clock.note("set_up")
-    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](village, watch)
+    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](village, watch, falls)
     clock.note("round")
     newest = village.federation.newest
     assert newest is not None
@@ -77,8 +90,17 @@ def simulate(
     clock.note("evaluation")
     if out is not None:
         _copy(folder, out)
-    absent = tuple(sorted(drop))
-    return Simulated(loaded.id, evaluation, len(village.nodes), absent, engine, clock.laps, loaded.manifest)
+    return Simulated(
+        release=loaded.id,
+        evaluation=evaluation,
+        holders=len(village.nodes),
+        absent=tuple(sorted(drop)),
+        fallen=tuple(sorted(falls)),
+        mode=mode,
+        engine=engine,
+        timings=clock.laps,
+        manifest=loaded.manifest,
+    )
 
 
 def _copy(folder: Path, out: Path) -> None:

@@ -84,7 +84,8 @@ def make_session(members: int, seed: str = "session", lots: tuple[str, ...] = LO
     """Members advertise, check the agreement and deal out their shares."""
     identities = sorted((_identity(f"{seed} {place}") for place in range(members)), key=lambda each: each.public)
     secrets = [new_secrets(len(lots), fixed_random(f"{seed} secrets {place}")) for place in range(members)]
-    adverts = tuple(advertise(own, who, TERMS, ROUND, source_of(who)) for own, who in zip(secrets, identities, strict=True))
+    pairs = zip(secrets, identities, strict=True)
+    adverts = tuple(advertise(own, who, TERMS, ROUND, source_of(who)) for own, who in pairs)
     agreement = Agreement(
         terms=TERMS, cohort=COHORT, round=ROUND, lots=lots, threshold=threshold_for(members), adverts=adverts
     )

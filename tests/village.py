@@ -17,9 +17,10 @@ from client.answers import answer
 from client.holder import Holder
 from client.holder import Settings as HolderSettings
 from client.policy import Policy
+from client.roster import pin
 from client.setup import CARD, create_holder
 from common.encoder import Encoder, save_encoder
-from common.invite import Card, read_paper
+from common.invite import Card, Place, read_paper
 from common.messages import Packet
 from coordinator.candidates import Grid
 from coordinator.federation import Federation, RoundSettings, Settings
@@ -58,7 +59,9 @@ class Village:
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         window, limit = federation.settings.window, federation.settings.max_tokens
-        agreed = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,), **policy}
+        masked = federation.settings.mode == "masked"
+        agreed: dict[str, Any] = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,)}
+        agreed |= {"require_masking": masked, "min_cohort": 3 if masked else 2, **policy}
         settings = HolderSettings(
             domain=domain,
             corpus=(str(corpus),),
@@ -74,6 +77,13 @@ class Village:
     def admit(self, name: str, weight: int = 1) -> Admitted:
         return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card), weight)
 
+    def pin_all(self) -> None:
+        """Let every holder pin every other, as if they had handed each other their cards."""
+        cards = {name: read_paper(home / CARD, Card) for name, home in self.homes.items()}
+        places = [Place(name=name, domain=card.domain, key=card.key) for name, card in cards.items()]
+        for home in self.homes.values():
+            pin(home, places)
+
     def copy(self, folder: Path, *without: str) -> Village:
         """The same people with the same keys and corpora in other folders; files of some names stay behind."""
         for part in ("coordinator", "holders"):
@@ -87,7 +97,13 @@ def found(folder: Path, *, encoder: Encoder | None = None, **settings: Any) -> V
     """A village without holders."""
     village = Village(folder, encoder or tiny_encoder())
     save_encoder(village.encoder, folder / "encoder")
-    given = {"window": 8, "round": RoundSettings(wait=0.0, deadline=1.0), "candidates": ONE_CANDIDATE, **settings}
+    given = {
+        "mode": "clear",
+        "window": 8,
+        "round": RoundSettings(wait=0.0, deadline=1.0),
+        "candidates": ONE_CANDIDATE,
+        **settings,
+    }
     create_federation(folder / "coordinator", Settings(encoder=f"dir:{folder / 'encoder'}", **given))
     return village
 
@@ -97,6 +113,7 @@ def populate(village: Village, domains: Mapping[str, str], *, weights: Mapping[s
     for place, (name, domain) in enumerate(domains.items()):
         village.settle(name, domain, own_texts(name, domain, 12 + place))
         village.admit(name, (weights or {}).get(name, 1))
+    village.pin_all()
 
 
 def own_texts(name: str, domain: str, count: int) -> list[str]:
@@ -119,8 +136,8 @@ class Direct:
     def peers(self) -> list[int]:
         return [place for place, name in enumerate(self.names) if name not in self.down]
 
-    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
-        for peer in peers:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        for peer, packet in packets.items():
             if peer in self.peers():
                 yield from ((peer, reply) for reply in self.answers(self.names[peer], peer, packet))
 

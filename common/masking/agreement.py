@@ -117,11 +117,16 @@ def check_agreement(
     if len(set(seen)) != len(seen) or keys != sorted(keys):
         raise Refused("repeated_key", "two members of the cohort show the same key, or stand in a wrong order")
     for advert in adverts:
-        if len(advert.masks) != len(agreement.lots) or len(advert.seeds) != len(agreement.lots):
-            raise Refused("malformed", "a member's keys are not one for each sum")
-        facts = advert.model_dump(mode="json", exclude={"signature"})
-        if not is_signed_by(advert.key, advert.signature, advert_words(facts, agreement.terms, agreement.round)):
-            raise Refused("bad_advert", "a member's keys were not signed by it for this round")
+        check_advert(advert, agreement.terms, agreement.round, len(agreement.lots))
+
+
+def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
+    """Raise Refused unless a member has signed keys for so many sums, for this round under these terms."""
+    if len(advert.masks) != lots or len(advert.seeds) != lots:
+        raise Refused("malformed", "a member's keys are not one for each sum")
+    facts = advert.model_dump(mode="json", exclude={"signature"})
+    if not is_signed_by(advert.key, advert.signature, advert_words(facts, terms, round_)):
+        raise Refused("bad_advert", "a member's keys were not signed by it for this round")
 
 
 def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Collection[Place]) -> None:
@@ -132,12 +137,19 @@ def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Colle
         raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {agreement.threshold} are needed")
 
 
-def survivor_words(agreement: Agreement, lot: str, shared: Collection[Place], sent: Collection[Place]) -> bytes:
+def survivor_words(
+    agreement: Agreement, lot: str, shared: Collection[Place], sent: Collection[Place], question: str
+) -> bytes:
+    """What a member signs before a sum is opened: of whom it is, and what everybody was asked for.
+
+    question: stands for the request that was answered, where members could have been asked different ones.
+    """
     return canonical_json(
         {
             "ridgeway": "masking survivors 1",
             "session": agreement.id.hex(),
             "lot": lot,
+            "question": question,
             "shared": sorted(set(shared)),
             "sent": sorted(set(sent)),
         }

@@ -1,7 +1,7 @@
 """Masks: a keystream of AES-256 in counter mode, added to a vector in the ring Z/2⁶⁴, block by block in place.
 
-Knows the cryptography package and numpy. A key masks one vector and is never used again. What is sealed is a type of its
-own, without arithmetic: nothing but a completed session makes numbers of it again.
+Knows the cryptography package and numpy. A key masks one vector and is never used again. What is sealed is a type of
+its own, without arithmetic: nothing but a completed session makes numbers of it again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from common.errors import Refused
 Vector = NDArray[np.uint64]
 
 ELEMENT_BYTES = 8
-BLOCK = 1 << 16
-"""Elements a step: half a megabyte of keystream, which stays in the cache."""
+BLOCK = 1 << 15
+"""Elements a step: a quarter of a megabyte of keystream, which stays in the cache with what it is added to."""
 
 
 class Sealed:
@@ -52,14 +52,14 @@ class Sealed:
 def apply_masks(vector: Vector, added: Iterable[bytes], subtracted: Iterable[bytes]) -> None:
     """Add and subtract the keystreams of these keys, modulo 2⁶⁴."""
     streams = [(_stream(key), np.add) for key in added] + [(_stream(key), np.subtract) for key in subtracted]
-    zeros = bytes(BLOCK * ELEMENT_BYTES)
+    zeros = memoryview(bytes(BLOCK * ELEMENT_BYTES))
     buffer = bytearray(BLOCK * ELEMENT_BYTES + 15)
+    noise = np.frombuffer(buffer, dtype="<u8", count=BLOCK)
     for start in range(0, len(vector), BLOCK):
         part = vector[start : start + BLOCK]
-        size = part.nbytes
         for stream, operation in streams:
-            stream.update_into(memoryview(zeros)[:size], buffer)
-            operation(part, np.frombuffer(buffer, dtype="<u8", count=len(part)), out=part)
+            stream.update_into(zeros[: part.nbytes], buffer)
+            operation(part, noise[: len(part)], out=part)
 
 
 def _stream(key: bytes) -> CipherContext:

@@ -119,13 +119,18 @@ def seal(
 
 
 def confirm(
-    agreement: Agreement, identity: Identity, lot: str, shared: Collection[Place], sent: Collection[Place]
+    agreement: Agreement,
+    identity: Identity,
+    lot: str,
+    shared: Collection[Place],
+    sent: Collection[Place],
+    question: str = "",
 ) -> str:
     """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets."""
     check_survivors(agreement, shared, sent)
     if agreement.place(identity.public) not in sent:
         raise Refused("declared_dead", "this holder is asked to confirm a sum that it is said not to be in")
-    return identity.sign(survivor_words(agreement, lot, shared, sent))
+    return identity.sign(survivor_words(agreement, lot, shared, sent, question))
 
 
 def reveal(
@@ -136,6 +141,7 @@ def reveal(
     shared: Collection[Place],
     sent: Collection[Place],
     confirmations: Mapping[Place, str],
+    question: str = "",
 ) -> dict[Place, bytes]:
     """Round 4: for whoever has sent, the share of its seed; for whoever has not, the share of its mask key.
 
@@ -144,7 +150,7 @@ def reveal(
     check_survivors(agreement, shared, sent)
     if own not in sent:
         raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
-    words = survivor_words(agreement, lot, shared, sent)
+    words = survivor_words(agreement, lot, shared, sent, question)
     valid = [
         place
         for place, signature in confirmations.items()

@@ -155,7 +155,7 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
         (lambda h, t: Here(release=0), (), "malformed"),
         (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})), (), "encoder_not_allowed"),
-        (lambda h, t: Announce(terms=t.model_copy(update={"mode": "masked"})), (), "mode_unknown"),
+        (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "not_masked"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, "code")), (), "wrong_domain"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, others=0)), (), "cohort_too_small"),
         (lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST,)), (b"",), "shape_mismatch"),

@@ -34,6 +34,7 @@ policies = st.builds(
     window=st.integers(1, 1 << 16),
     max_tokens=st.integers(0, 1 << 40),
     min_cohort=st.integers(1, 1 << 20),
+    min_difference=st.integers(1, 1 << 20),
 )
 
 
@@ -109,7 +110,7 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     """The file, the place within it, what is wrong; what may be left out is no mistake."""
     path = edit(village, old, new)
     if sentence is None:
-        assert village.holder("law").settings.policy.min_cohort == 2
+        assert village.holder("law").settings.policy.min_cohort == 3
         return
     with pytest.raises(InputError) as error:
         village.holder("law")

@@ -15,7 +15,7 @@ from tests.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
 COORDINATOR, OWN, NEIGHBOUR = (fixed_identity(number).public for number in (1, 2, 3))
-POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), window=16)
+POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), window=16, require_masking=False, min_cohort=2)
 TERMS = Terms(
     mode="clear",
     encoder=ENCODER,
@@ -69,7 +69,6 @@ def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Te
     ("policy", "given", "expected"),
     [
         ({}, terms(encoder=OTHER), "encoder_not_allowed"),
-        ({}, terms(mode="masked"), "mode_unknown"),
         ({"require_masking": True}, TERMS, "masking_required"),
         ({}, terms(**PLAIN), "weighting_not_allowed"),
         ({"weightings": ("tokens",)}, TERMS, "weighting_not_allowed"),

@@ -156,11 +156,11 @@ class Network:
     def peers(self) -> list[int]:
         return [peer for peer in range(len(self.holders)) if not self._happens()]
 
-    def exchange(self, packet: Packet, peers: Sequence[int], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
         self.steps()
-        if self.honest:
-            self._must_lack(open_packet(packet).message, peers)
-        waiting, self._requests = [*self._requests, *((peer, packet) for peer in peers)], []
+        if self.honest and packets:
+            self._must_lack(open_packet(next(iter(packets.values()))).message, list(packets))
+        waiting, self._requests = [*self._requests, *packets.items()], []
         for peer, request in self._shuffled(waiting):
             yield from self._carried(peer, request)
         arrived, self._late = self._late, []

@@ -67,7 +67,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
         ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
         ("window = 64", "window = 0", "window: input should be greater than or equal to 1"),
         ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
-        ('mode = "clear"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
+        ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
         ("ridges = [0.001, ", "ridges = [0, ", "candidates.ridges.0: input should be greater than 0"),
         ("ridges = [0.001, ", "ridges = [-1.0, ", "candidates.ridges.0: input should be greater than 0"),
         ("k = [10, ", "k = [0, ", "candidates.k.0: input should be greater than or equal to 1"),

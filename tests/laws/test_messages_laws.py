@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from common import messages
 from common.cohort import Cohort, Terms, Window, form_cohort
 from common.errors import Refused
+from common.masking.agreement import Advert, Agreement
 from common.messages import (
     KINDS,
+    LOTS,
     MOST_BLOBS,
     MOST_HEADER,
     Announce,
@@ -23,18 +25,28 @@ from common.messages import (
     Candidate,
     ClearStatistics,
     Collect,
+    Confirmed,
+    ConfirmSum,
     Deliver,
+    Envelopes,
     Evaluate,
+    Held,
     Hello,
     Here,
+    Hold,
     Message,
     Offer,
     Opened,
+    OpenSum,
     Packet,
     Receipt,
     Refusal,
     Reliability,
+    Revealed,
     Scores,
+    Seal,
+    SealedSums,
+    Share,
     open_packet,
     seal_packet,
     statistics_blobs,
@@ -105,6 +117,30 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(each, min_size=1, max_size=4).map(tuple)
 
 
+signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
+nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
+lots = st.sampled_from(LOTS)
+places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
+adverts = st.builds(
+    Advert,
+    key=digests,
+    source=digests,
+    nonce=nonces,
+    cipher=digests,
+    masks=several(digests),
+    seeds=several(digests),
+    signature=signatures,
+)
+agreements = st.builds(
+    Agreement,
+    terms=digests,
+    cohort=digests,
+    round=nonces,
+    lots=st.just(LOTS),
+    threshold=st.integers(1, 99),
+    adverts=several(adverts),
+)
+
 MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Hello: st.builds(Hello),
     Announce: st.builds(Announce, terms=terms()),
@@ -118,14 +154,35 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         temperatures=several(positive),
         growths=several(st.floats(0, 1)),
     ),
+    Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
+    Hold: st.builds(Hold, session=digests, shared=places),
+    Seal: st.builds(Seal, session=digests, shared=places),
+    ConfirmSum: st.builds(ConfirmSum, session=digests, lot=lots, sent=places),
+    OpenSum: st.builds(
+        OpenSum,
+        session=digests,
+        lot=lots,
+        sent=places,
+        confirmations=several(st.tuples(st.integers(1, 99), signatures)),
+    ),
     Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
     Here: st.builds(Here, release=st.integers(0, 1 << 80)),
     Offer: st.builds(
-        Offer, domain=names, source=digests, holdout=st.floats(0, 1, exclude_max=True), release=st.integers(0, 99)
+        Offer,
+        domain=names,
+        source=digests,
+        holdout=st.floats(0, 1, exclude_max=True),
+        release=st.integers(0, 99),
+        advert=st.none() | adverts,
     ),
     ClearStatistics: st.builds(ClearStatistics, cohort=digests, source=digests),
     Scores: st.builds(Scores, counts=st.lists(several(counts), max_size=3).map(tuple)),
     Reliability: st.builds(Reliability, counts=several(counts)),
+    Envelopes: st.builds(Envelopes, session=digests),
+    Held: st.builds(Held, session=digests),
+    SealedSums: st.builds(SealedSums, session=digests, lot=lots),
+    Confirmed: st.builds(Confirmed, session=digests, lot=lots, signature=signatures),
+    Revealed: st.builds(Revealed, session=digests, lot=lots),
     Receipt: st.builds(Receipt, release=digests, number=st.integers(1, 99)),
     Refusal: st.builds(Refusal, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), reason=st.text("abcäß ,.;’", max_size=60)),
 }

@@ -1,0 +1,289 @@
+"""A holder's side of a masked session: advertise, share, seal, confirm, open, each once and only as its policy allows.
+
+Every step is checked here, on the holder's own machine, against what the holder has pinned and what it has helped to
+open before; nothing that a coordinator says can change that. Knows messages; knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.holder import Holder
+from client.policy import check_cohort
+from client.sessions import GONE, State
+from common.cohort import Cohort, Terms
+from common.errors import Refused
+from common.files import sha256
+from common.masking.agreement import Advert, Place, check_agreement, check_survivors
+from common.masking.differencing import Parts, set_apart
+from common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
+from common.masking.shares import SHARE_BYTES
+from common.messages import (
+    LOTS,
+    MOST_COUNTS,
+    Blob,
+    Calibrate,
+    Confirmed,
+    ConfirmSum,
+    Envelopes,
+    Evaluate,
+    Held,
+    Hold,
+    Lot,
+    Message,
+    Opened,
+    OpenSum,
+    Revealed,
+    Seal,
+    SealedSums,
+    Share,
+)
+from common.statistics import check_bound
+
+Answer = tuple[Message, Sequence[Blob]]
+ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
+"""The shares of a seed and a mask key for each lot, and the tag."""
+
+
+def advertised(holder: Holder, request: Opened, terms: Terms, source: str) -> Advert:
+    """Keys for a session that may come of this round. A round's name serves once; asked again, the same are shown."""
+    with holder.sessions.alone():
+        state = holder.sessions.load()
+        if state is not None and state.round == request.round:
+            if state.announced != request.digest or state.advert.source != source:
+                raise Refused("session_reused", "this round was announced before, and differently")
+            return state.advert
+        if holder.has_been_in(request.round):
+            raise Refused("session_reused", "this holder has been in a session of this name before")
+        own = new_secrets(len(LOTS), secrets.token_bytes)
+        shown = advertise(own, holder.identity, terms.id, request.round, source)
+        holder.journal.append(("session", {"round": request.round}))
+        holder.sessions.save(
+            State(
+                round=request.round,
+                announced=request.digest,
+                advert=shown,
+                nonce=own.nonce.hex(),
+                cipher=own.cipher.hex(),
+                masks=tuple(each.hex() for each in own.masks),
+                seeds=tuple(each.hex() for each in own.seeds),
+            )
+        )
+        return shown
+
+
+def answer_share(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Share)
+    cohort, agreement = message.cohort, message.agreement
+    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    with holder.sessions.alone():
+        state = holder.sessions.of_round(request.round)
+        if state.taken("share", request.digest) is None:
+            _check_session(holder, state, message)
+            dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
+            envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
+            changes = {"cohort": cohort, "agreement": agreement, "kept": dealt.kept.hex()}
+            state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
+            holder.sessions.save(state)
+        sent = bytes.fromhex(state.answered["share"].reply)
+        return Envelopes(session=agreement.id.hex()), (sent,)
+
+
+def _check_session(holder: Holder, state: State, message: Share) -> None:
+    """Everything that must hold before a secret is dealt out."""
+    cohort, agreement = message.cohort, message.agreement
+    if cohort.terms.mode != "masked":
+        raise Refused("not_masked", "secrets are shared for masked statistics only")
+    if agreement.round != state.round or agreement.lots != LOTS:
+        raise Refused("other_session", "the agreement is of another round, or adds up other things")
+    if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
+        raise Refused("other_session", "the agreement is of another cohort, or of other terms")
+    if [advert.key for advert in agreement.adverts] != sorted(member.key for member in cohort.members):
+        raise Refused("other_session", "the agreement and the cohort name different members")
+    check_agreement(agreement, state.advert, holder.pinned_keys, holder.settings.policy.min_cohort)
+
+
+def answer_hold(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, Hold)
+    with holder.sessions.alone():
+        state = _hold(holder, request, message)
+        return Held(session=state.session[1].id.hex()), ()
+
+
+def answer_seal(holder: Holder, request: Opened) -> Answer:
+    """Hold what the others have dealt out, then send the statistics that were advertised, under masks."""
+    message = request.message
+    assert isinstance(message, Seal)
+    with holder.sessions.alone():
+        state = _hold(holder, request, message)
+        cohort, _ = state.session
+        return _sealed(holder, state, request, "statistics", _weighted(holder, state, cohort))
+
+
+def _hold(holder: Holder, request: Opened, message: Hold) -> State:
+    state = _state(holder, request, message.session)
+    if state.taken("hold", request.digest) is None:
+        _, agreement = state.session
+        shared, own = tuple(sorted(set(message.shared))), state.place
+        check_survivors(agreement, shared, shared)
+        if own not in shared:
+            raise Refused("not_in_cohort", "this holder has shared its secrets and is said not to have")
+        others = [place for place in shared if place != own]
+        content = bytes(request.blobs[0])
+        if len(content) != ENVELOPE_BYTES * len(others):
+            raise Refused("bad_envelope", "the shares of the other members are not of the right size")
+        held = {own: bytes.fromhex(state.kept)}
+        for index, place in enumerate(others):
+            envelope = content[ENVELOPE_BYTES * index : ENVELOPE_BYTES * (index + 1)]
+            held[place] = open_envelope(agreement, state.secrets, own, place, envelope)
+        kept = tuple(held[place].hex() for place in shared)
+        state = state.with_answer("hold", request.digest, shared=shared, held=kept, kept=GONE, cipher=GONE)
+        holder.sessions.save(state)
+    return state
+
+
+def _weighted(holder: Holder, state: State, cohort: Cohort) -> NDArray[np.int64]:
+    """The statistics that were advertised, weighted and placed as the cohort says."""
+    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    ready = holder.current(cohort.terms)
+    if holder.source(ready) != state.advert.source:
+        raise Refused("source_changed", "this holder's sums have changed since the round was announced; run it again")
+    check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
+    weighted = ready.statistics.weighted(member.share) if member.share else ready.statistics
+    return weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains)).as_vector()
+
+
+def seal_counts(holder: Holder, request: Opened, lot: Lot, counts: NDArray[np.int64]) -> Answer:
+    """The counts of this holder's domain among zeros for all the others, under masks."""
+    message = request.message
+    assert isinstance(message, Evaluate | Calibrate)
+    if message.session is None:
+        raise Refused("not_masked", "under masked terms this holder sends no counts in the clear")
+    if counts.size * len(message.domains) > MOST_COUNTS:
+        raise Refused("too_large", f"more than {MOST_COUNTS:,} counts were asked for")
+    placed = np.zeros((len(message.domains), counts.size), dtype=np.int64)
+    placed[message.domains.index(holder.domain)] = counts.ravel()
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        if message.terms.id != state.session[1].terms:
+            raise Refused("other_session", "the counts are asked for under other terms than the session's")
+        return _sealed(holder, state, request, lot, placed.ravel())
+
+
+def _sealed(holder: Holder, state: State, request: Opened, lot: Lot, vector: NDArray[np.int64]) -> Answer:
+    """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
+    _, agreement = state.session
+    if not state.shared:
+        raise Refused("no_session", "this holder has not got the others' shares in this session")
+    if state.masks[LOTS.index(lot)] == GONE:
+        raise Refused("already_answered", f"the sum of {lot} was opened, and its masks are gone")
+    before = state.taken(f"seal {lot}", request.digest)
+    made = seal(agreement, state.secrets, state.place, lot, state.shared, vector)
+    digest = sha256(made.data)
+    if before is None:
+        holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest))
+    elif before.reply != digest:
+        raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
+    return SealedSums(session=agreement.id.hex(), lot=lot), (made.data,)
+
+
+def answer_confirm(holder: Holder, request: Opened) -> Answer:
+    message = request.message
+    assert isinstance(message, ConfirmSum)
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        _, agreement = state.session
+        question = _question(state, message.lot)
+        sent = tuple(sorted(set(message.sent)))
+        words = confirm(agreement, holder.identity, message.lot, state.shared, sent, question)
+        _check_sum(holder, state, message.lot, sent)
+        if state.taken(f"confirm {message.lot}", request.digest) is None:
+            holder.sessions.save(state.with_answer(f"confirm {message.lot}", request.digest, _places(sent)))
+        return Confirmed(session=message.session, lot=message.lot, signature=words), ()
+
+
+def answer_open(holder: Holder, request: Opened) -> Answer:
+    """Reveal the shares that take the masks off a sum: the last step, after which this lot's secrets are gone."""
+    message = request.message
+    assert isinstance(message, OpenSum)
+    lot, step = message.lot, f"open {message.lot}"
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        if state.taken(step, request.digest) is None:
+            _, agreement = state.session
+            question = _question(state, lot)
+            sent = tuple(sorted(set(message.sent)))
+            confirmed = state.answered.get(f"confirm {lot}")
+            if confirmed is None or confirmed.reply != _places(sent):
+                raise Refused("two_survivor_sets", "another set of senders is to be opened than this holder confirmed")
+            given = reveal(
+                *(agreement, state.place, lot, state.shares(), state.shared, sent),
+                dict(message.confirmations),
+                question,
+            )
+            parts = _check_sum(holder, state, lot, sent)
+            facts = {"round": state.round, "session": message.session, "lot": lot, "parts": _written(parts)}
+            holder.journal.append(("opened", facts))
+            revealed = b"".join(share for _, share in sorted(given.items()))
+            state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed.hex())
+            holder.sessions.save(state)
+        return Revealed(session=message.session, lot=lot), (bytes.fromhex(state.answered[step].reply),)
+
+
+def forget_session(holder: Holder) -> None:
+    """The round is over: nothing of its session is needed any more."""
+    with holder.sessions.alone():
+        holder.sessions.erase()
+
+
+def _state(holder: Holder, request: Opened, session: str) -> State:
+    state = holder.sessions.of_round(request.round)
+    if state.session[1].id.hex() != session:
+        raise Refused("other_session", "this holder is in another session of this round")
+    return state
+
+
+def _question(state: State, lot: Lot) -> str:
+    """What stands for what was asked: all members must have been asked the same."""
+    sealed = state.answered.get(f"seal {lot}")
+    if sealed is None:
+        raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
+    return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
+
+
+def _check_sum(holder: Holder, state: State, lot: Lot, sent: Sequence[Place]) -> Parts:
+    """Whether the sum over these members may be opened, beside all those that this holder has helped to open."""
+    policy = holder.settings.policy
+    if len(sent) < policy.min_cohort:
+        raise Refused(
+            "cohort_too_small", f"this holder opens sums of {policy.min_cohort} members or more, not of {len(sent)}"
+        )
+    cohort, agreement = state.session
+    parts = {}
+    for place in sent:
+        advert = agreement.advert(place)
+        member = cohort.member(advert.key)
+        assert member is not None
+        parts[advert.key] = (advert.source, member.share if lot == "statistics" and member.share else 1)
+    found = set_apart(holder.opened(lot), parts, policy.min_difference)
+    if found:
+        raise Refused(
+            "sets_apart",
+            f"beside a sum of {lot} that this holder has helped to open, this one would show what only "
+            f"{len(found)} of its members gave; at least {policy.min_difference} must join, leave or change at once",
+        )
+    return parts
+
+
+def _places(sent: Sequence[Place]) -> str:
+    return " ".join(map(str, sent))
+
+
+def _written(parts: Parts) -> dict[str, list[str | int]]:
+    return {key: list(part) for key, part in parts.items()}

@@ -1,0 +1,208 @@
+"""Gathering under masks: the coordinator learns the total and the counts of a cohort, and nobody's own.
+
+A total that was opened is kept and used again as long as nobody in it has changed: every further total, beside the
+earlier ones, could tell the changed ones apart, so there are as few as can be. Knows the ledger and messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.cohort import Cohort, Terms
+from common.errors import JournalError, Refused, RoundFailed, StatisticsError
+from common.masking.agreement import SMALLEST_COHORT
+from common.masking.differencing import Parts, set_apart
+from common.messages import MOST_COUNTS, Blob, Evaluate, Lot, Offer
+from common.statistics import Statistics, from_vector, vector_size
+from coordinator.candidates import Counts
+from coordinator.federation import Federation
+from coordinator.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
+from coordinator.ledger import Contribution, Totalled
+from coordinator.outlook import words_of_change
+from coordinator.session import Session
+from coordinator.talk import Talk, Watch
+from coordinator.total import Total, total_of
+
+
+class MaskedGathering:
+    """One round's gathering under masks: one session, in which up to three sums are opened."""
+
+    def __init__(self, federation: Federation, talk: Talk, terms: Terms, watch: Watch) -> None:
+        self._federation, self._ledger = federation, federation.ledger
+        self._talk, self._terms, self._watch = talk, terms, watch
+        self._session: Session | None = None
+
+    def gather(self, offers: dict[str, Offer]) -> Gathered:
+        least = max(SMALLEST_COHORT, self._federation.settings.round.min_holders)
+        for name in [name for name, offer in offers.items() if offer.advert is None]:
+            del offers[name]
+        if len(offers) < least:
+            raise RoundFailed(
+                f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
+                "little. Run the round again when more are there; the newest release stays as it is"
+            )
+        stored = self._usable_total(offers)
+        cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
+        if stored is not None:
+            return self._from_stored(stored, cohort, offers)
+        session = self._session = Session(self._talk, cohort, offers, self._watch)
+        self._must_hide("statistics", _parts(cohort, session.sources(offers)))
+        session.share()
+        vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), least)
+        self._note_opened("statistics", _parts(cohort, session.sources(sent)))
+        members = self._members(cohort, {name: offers[name] for name in sent})
+        return self._totalled(cohort, members, vector)
+
+    # A total that is there already
+
+    def _usable_total(self, offers: Mapping[str, Offer]) -> Totalled | None:
+        """The newest total, if everybody who is there is in it unchanged, and it lies whole in its file."""
+        standing = self._ledger.standing()
+        stored = standing.total
+        if stored is None or stored.terms != self._terms.id:
+            return None
+        sources = {member.name: member.source for member in stored.members}
+        if any(sources.get(name) != offer.source for name, offer in offers.items()):
+            return None
+        cohort = cohort_of(self._terms, standing.active, set(sources))
+        shares = {member.key: member.share for member in cohort.members}
+        if any(shares[standing.active[each.name].key] != each.share for each in stored.members):
+            return None
+        try:
+            self._ledger.total(stored)
+        except JournalError:
+            return None
+        return stored
+
+    def _from_stored(self, stored: Totalled, cohort: Cohort, offers: Mapping[str, Offer]) -> Gathered:
+        newest = self._federation.newest
+        if newest is not None and newest.members == stored.members and len(offers) < len(stored.members):
+            raise RoundFailed(
+                f"nothing has changed since release {newest.number:04} but that some holders are away, so it stands; "
+                "it will be brought to whoever lacks it"
+            )
+        self._watch("kept_total", {"members": len(stored.members)})
+        session = self._session = Session(self._talk, cohort, offers, self._watch)
+        session.share()
+        present = session.hold()
+        statistics = self._ledger.total(stored)
+        return Gathered(self._total(stored.members, stored.domains, statistics), stored.members, frozenset(present))
+
+    # A new total
+
+    def _totalled(self, cohort: Cohort, members: tuple[Contribution, ...], vector: NDArray[np.int64]) -> Gathered:
+        """Check what was opened, keep it, and let the ledger speak of it."""
+        domains = tuple(sorted({member.domain for member in members}))
+        if len(domains) < 2:
+            raise RoundFailed("the members that are left hold one domain, and a router needs two; run the round again")
+        try:
+            statistics = _of_those_left(from_vector(vector, self._terms.features, len(cohort.domains)), cohort, members)
+            total = self._total(members, domains, statistics)
+        except StatisticsError as error:
+            raise RoundFailed(
+                f"what was opened is no sum of statistics ({error}): a member sealed something else than its sums, or "
+                "runs other code, and the masks hide who. The ledger is kept; run the round again, and if it fails "
+                "again, leave members out two at a time, or agree on a clear round"
+            ) from None
+        self._ledger.keep_total(self._talk.nonce, Totalled(members, domains, self._terms.id, ""), statistics)
+        return Gathered(total, members, frozenset(member.name for member in members))
+
+    def _members(self, cohort: Cohort, offers: Mapping[str, Offer]) -> tuple[Contribution, ...]:
+        shares = {member.key: member.share for member in cohort.members}
+        active = self._ledger.standing().active
+        return tuple(
+            Contribution(
+                name=name,
+                domain=active[name].domain,
+                source=offer.source,
+                share=shares[active[name].key],
+                terms=self._terms.id,
+                holdout=offer.holdout,
+                digest="",
+            )
+            for name, offer in sorted(offers.items())
+        )
+
+    def _total(self, members: Sequence[Contribution], domains: tuple[str, ...], statistics: Statistics) -> Total:
+        holdout = {name: sorted({each.holdout for each in members if each.domain == name}) for name in domains}
+        return total_of(domains, statistics, self._terms, len(members), holdout)
+
+    # Counts
+
+    def count(
+        self, question: Question, blobs: Sequence[Blob], names: Collection[str]
+    ) -> tuple[dict[str, Counts], set[str]]:
+        """Counts by domain; none if they cannot be opened, for a router can be published without."""
+        lot: Lot = "scores" if isinstance(question, Evaluate) else "reliability"
+        try:
+            return self._counted(lot, question, blobs, names)
+        except (RoundFailed, Refused) as error:
+            self._ledger.note("not_counted", round=self._talk.nonce, lot=lot, reason=str(error))
+            self._watch("not_counted", {"lot": lot, "reason": str(error)})
+            return {domain: np.zeros(shape_of(question), dtype=np.int64) for domain in question.domains}, set()
+
+    def _counted(
+        self, lot: Lot, question: Question, blobs: Sequence[Blob], names: Collection[str]
+    ) -> tuple[dict[str, Counts], set[str]]:
+        session = self._session
+        assert session is not None
+        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+        asked = [name for name in sorted(set(names) - self._talk.silent) if domain_of[name] in question.domains]
+        size = math.prod(shape_of(question)) * len(question.domains)
+        if size > MOST_COUNTS:
+            raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
+        self._must_hide(lot, _counted_parts(session.sources(asked)))
+        sealed = question.model_copy(update={"session": session.id})
+        vector, heard = session.sum_counts(lot, size, sealed, blobs, asked)
+        self._note_opened(lot, _counted_parts(session.sources(heard)))
+        counts = {}
+        for domain, row in zip(question.domains, vector.reshape(len(question.domains), -1), strict=True):
+            holders = sum(domain_of[name] == domain for name in heard)
+            counts[domain] = checked_counts(question, row, holders)
+        return counts, heard
+
+    # Differences
+
+    def _must_hide(self, lot: Lot, parts: Parts) -> None:
+        """Foresee what holders would refuse, before anybody is asked for anything secret."""
+        standing = self._ledger.standing()
+        earlier = standing.opened.get(lot, [])
+        found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
+        if found:
+            raise RoundFailed(words_of_change(standing, earlier, parts, found))
+
+    def _note_opened(self, lot: Lot, parts: Parts) -> None:
+        written = {key: list(part) for key, part in parts.items()}
+        self._ledger.note("opened_sum", round=self._talk.nonce, lot=lot, parts=written)
+
+
+def _counted_parts(sources: Mapping[str, str]) -> Parts:
+    """What these members put into a sum of counts."""
+    return {key: (source, 1) for key, source in sources.items()}
+
+
+def _parts(cohort: Cohort, sources: Mapping[str, str]) -> Parts:
+    """What these members put into a sum of statistics."""
+    shares = {member.key: member.share or 1 for member in cohort.members}
+    return {key: (source, shares[key]) for key, source in sources.items()}
+
+
+def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contribution]) -> Statistics:
+    """The total without the columns of domains that nobody sent anything for; raises if masses are not as agreed."""
+    masses = dict.fromkeys(cohort.domains, 0)
+    for member in members:
+        masses[member.domain] += member.share
+    there = {member.domain for member in members}
+    keep = [place for place, domain in enumerate(cohort.domains) if domain in there]
+    gone = [place for place, domain in enumerate(cohort.domains) if domain not in there]
+    if opened.cross[:, gone].any():
+        raise StatisticsError("there are sums in the column of a domain that nobody sent anything for")
+    if cohort.terms.mass and [int(opened.cross[-1, place]) for place in keep] != [
+        masses[cohort.domains[place]] for place in keep
+    ]:
+        raise StatisticsError("a domain's mass is not the sum of its members' shares")
+    return Statistics(opened.gram, np.ascontiguousarray(opened.cross[:, keep]))
