@@ -161,11 +161,11 @@ class Deployment:
 
     # The operator
 
-    def found(self, **settings: float) -> None:
+    def found(self, mode: str, **settings: float) -> None:
         """Make the coordinator's folder and an invitation, with some settings of its rounds changed."""
         encoder = f"dir:{self.folder / 'encoder'}"
         self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder)
-        self.amend(self.coordinator / "coordinator.toml", settings)
+        self.amend(self.coordinator / "coordinator.toml", {"mode": f'"{mode}"', **settings})
         self.do("coordinator", "invite", self.coordinator)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
@@ -182,9 +182,9 @@ class Deployment:
         self.wait_for("the coordinator is up", lambda: self.told(started, "up"))
         return started
 
-    def round(self) -> Running:
+    def round(self, *options: str) -> Running:
         """Start a round."""
-        return self.start("round", "coordinator", "round", self.coordinator, "--json")
+        return self.start("round", "coordinator", "round", self.coordinator, "--json", *options)
 
     def releases(self) -> list[str]:
         """The names of the releases that can be seen, in their order."""
@@ -217,6 +217,12 @@ class Deployment:
 
     def admit(self, name: str) -> None:
         self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
+
+    def pin(self, *names: str) -> None:
+        """Let holders pin each other, from an invitation that names all who are admitted."""
+        self.do("coordinator", "invite", self.coordinator)
+        for name in names:
+            self.do("client", "pin", self.holder(name), "--invite", self.coordinator / "invite")
 
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""

@@ -32,7 +32,7 @@ TRACEBACK = "Traceback (most recent call last)"
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A coordinator that is up, three holders that are connected, and somebody whom nobody has admitted."""
     with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
-        made.found(wait=3.0, deadline=DEADLINE_S)
+        made.found("clear", wait=3.0, deadline=DEADLINE_S)
         for name in ("code", "law"):
             made.settle(name)
             made.admit(name)
@@ -104,7 +104,7 @@ def test_the_operator_sees_who_is_there_and_what_was_made(town: Deployment, firs
     """status, releases, show and verify agree with the round."""
     status = town.do("coordinator", "status", town.coordinator, "--json").json
     assert (status["up"], status["rounds"], status["unfinished_round"], status["release"]) == (True, 1, False, 1)
-    expected = {"online": True, "retired": False, "contributed": True, "release": 1}
+    expected = {"online": True, "retired": False, "contributed": True, "in_total": False, "release": 1}
     assert status["holders"] == [{"name": name, "domain": name, **expected} for name in FIRST]
     [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
     assert (release["number"], release["cause"]) == (1, "round 1")

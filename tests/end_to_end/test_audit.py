@@ -1,0 +1,219 @@
+"""The audit as users run it: on one holder's file, on a cohort of files, on folders of text, and on what is no use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from common.encoder import save_encoder
+from common.errors import InputError
+from simulations.audit import parse_windows
+from tests.commands import Finished, Workshop, listing, workshop
+from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.tiny import tiny_encoder
+
+PNG = b"\x89PNG\r\n\x1a\n"
+SHARES = {"tokens", "rare", "found", "recovered", "rare_recovered", "exact", "precision", "chance"}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """A workshop with sums over single tokens too: DOMAIN.one.stats, a tenth of the documents held out."""
+    made = workshop(tmp_path_factory.mktemp("workshop"))
+    for domain in ALPHABETS:
+        write_jsonl(made / "data" / f"{domain}.train.jsonl", sentences(domain, 40))
+        words = ("--domain", domain, "--window", "1", "--holdout", "0.1", "--max-tokens", "150")
+        out = made / f"{domain}.one.stats"
+        done = made.call("client", "prepare", made / f"{domain}.jsonl", *words, "--encoder", made.encoder, "--out", out)
+        assert done.code == 0, done
+    return made
+
+
+def audit_own(shop: Workshop, *words: str | Path) -> Finished:
+    done = shop.call("client", "audit", "--encoder", shop.encoder, *words)
+    assert done.code == 0, done
+    return done
+
+
+def audit(shop: Workshop, *words: str | Path) -> Finished:
+    done = shop.call("audit", "--encoder", shop.encoder, *words)
+    assert done.code == 0, done
+    return done
+
+
+# One holder
+
+
+def test_single_tokens_come_back_whole(shop: Workshop) -> None:
+    """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was summed is recovered."""
+    told = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
+    clear, alone = told["findings"]
+    assert SHARES | {"view", "window", "proven", "seconds"} == set(clear)
+    assert clear["proven"]
+    assert (clear["recovered"], clear["exact"], clear["precision"], clear["window"]) == (1.0, 1.0, 1.0, 1)
+    assert alone["view"] == "column of B alone"
+    assert not alone["proven"]
+    assert told["weighting_undone"]
+    assert told["advice"].startswith("Every token of this corpus and its exact count follow")
+
+
+def test_windows_prove_nothing(shop: Workshop) -> None:
+    """The advice speaks of frequent tokens, and no count is claimed to be proven."""
+    told = audit_own(shop, "law.stats", "--corpus", "law.jsonl", "--json").json
+    assert [finding["window"] for finding in told["findings"]] == [64, 64]
+    assert not any(finding["proven"] for finding in told["findings"])
+    assert told["findings"][0]["exact"] < 1
+    assert told["advice"].startswith("These sums do not give the counts away")
+
+
+def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
+    """What was found is in the holder's own terminal, the proof beside it; shares are left open."""
+    done = audit_own(shop, "law.one.stats")
+    assert re.search(r"clear statistics +1 +\d+ +– .* yes ", done.stdout)
+    assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
+    assert done.stdout.rstrip().endswith("prefer windows of 64 in a masked round.")
+    told = audit_own(shop, "law.one.stats", "--json").json["findings"][0]
+    assert set(told) == {"view", "window", "found", "proven", "seconds"}
+
+
+def test_the_table_says_what_rare_means(shop: Workshop) -> None:
+    """A share is no use without its definition."""
+    shown = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
+    assert "rare tokens: those that occur once or twice in what was summed" in shown
+    assert "100.0 %" in shown
+
+
+def test_a_plot_is_written(shop: Workshop, tmp_path: Path) -> None:
+    """As an image of the kind that its name says."""
+    words = ("law.one.stats", "--corpus", "law.jsonl", "--plot")
+    audit_own(shop, *words, tmp_path / "new" / "law.png")
+    assert (tmp_path / "new" / "law.png").read_bytes().startswith(PNG)
+    audit_own(shop, *words, tmp_path / "law.svg")
+    assert "<svg" in (tmp_path / "law.svg").read_text()
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["law.svg", "new", "law.png"]
+
+
+# A cohort
+
+
+def test_every_view_of_a_cohort_of_files(shop: Workshop) -> None:
+    """Single tokens: the clear statistics, the union and the difference come back exactly, the column does not."""
+    files = [f"{domain}.one.stats" for domain in ALPHABETS]
+    corpora = [word for domain in ALPHABETS for word in ("--corpus", f"{domain}={domain}.jsonl")]
+    told = audit(shop, *files, *corpora, "--holder", "law", "--json").json
+    assert told["holder"] == "law"
+    assert told["cohort"] == list(ALPHABETS)
+    by_view = {finding["view"]: finding for finding in told["findings"]}
+    assert list(by_view) == [
+        "clear statistics",
+        "column of B alone",
+        "total of 3: union",
+        "total of 3: called law",
+        "difference of totals",
+    ]
+    for view in ("clear statistics", "total of 3: union", "difference of totals"):
+        assert by_view[view]["proven"]
+        assert by_view[view]["exact"] == 1
+    assert by_view["total of 3: union"]["tokens"] > by_view["clear statistics"]["tokens"]
+    assert by_view["total of 3: called law"]["found"] < by_view["total of 3: union"]["found"]
+    assert by_view["total of 3: called law"]["precision"] > 0.7
+
+
+def test_a_cohort_without_text_has_no_shares(shop: Workshop) -> None:
+    """Of one file there are two views; what is not known is left open."""
+    told = audit(shop, "law.one.stats", "--json").json
+    assert [finding["view"] for finding in told["findings"]] == ["clear statistics", "column of B alone"]
+    assert "recovered" not in told["findings"][0]
+    partly = audit(shop, "law.one.stats", "code.one.stats", "--corpus", "law=law.jsonl", "--holder", "law", "--json")
+    by_view = {finding["view"]: finding for finding in partly.json["findings"]}
+    assert "recovered" not in by_view["total of 2: union"]
+    assert by_view["total of 2: called law"]["recovered"] > 0
+
+
+def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop, tmp_path: Path) -> None:
+    """Table on stdout, steps on stderr, five views a window, and a plot of them all."""
+    done = audit(shop, "--data", "data", "--windows", "8,1", "--plot", tmp_path / "all.png")
+    assert done.stdout.startswith("holder ")
+    rows = re.findall(r"^ (clear|column|total|difference) ", done.stdout, re.MULTILINE)
+    assert len(rows) == 10
+    assert done.stderr.count("attacked") == 10
+    assert (tmp_path / "all.png").read_bytes().startswith(PNG)
+
+
+def test_windows_are_parsed() -> None:
+    """In order, each once."""
+    assert parse_windows(None) == [1, 64]
+    assert parse_windows("64, 1,64") == [1, 64]
+    with pytest.raises(InputError, match="a window of 0 tokens"):
+        parse_windows("0")
+
+
+# What is no use
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("client audit nowhere", r"there is no statistics file nowhere"),
+        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is damaged"),
+        ("client audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
+        ("client audit law.stats --corpus code.jsonl", r"is not what the statistics of 'law' were made of"),
+        ("client audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),
+        ("client audit law.stats --encoder dir:other", r"not with tiny \(.*\); name it with --encoder"),
+        ("client audit law.stats --plot law.png", r"a plot shows shares .* give --corpus"),
+        ("client audit law.stats --corpus law.jsonl --plot law.gif", r"law\.gif; end its name in \.png, \.svg, \.pdf"),
+        ("client audit law.stats --corpus law.jsonl --plot data", r"cannot be written as data"),
+        ("client audit law.stats --corpus law.jsonl --plot law.jsonl/a.png", r"law\.jsonl is a file, so nothing"),
+        ("client audit law.stats --corpus law.jsonl --plot /proc/a.png", r"/proc/a\.png cannot be written: "),
+        ("audit nowhere", r"there is no statistics file nowhere"),
+        ("audit law.stats code.one.stats", r"windows of 64 .* windows of 1"),
+        ("audit law.stats law.stats", r"were given twice"),
+        ("audit law.stats --holder art", r"there is no holder 'art'; there are law"),
+        ("audit law.stats --windows 1", r"files have windows of their own"),
+        ("audit law.stats --data data", r"cannot both be audited"),
+        ("audit law.stats --corpus law.jsonl", r"'law\.jsonl' does not say whose text it is"),
+        ("audit law.stats --corpus art=law.jsonl", r"no statistics of 'art' are given"),
+        ("audit law.stats --plot law.png", r"give --corpus law=PATH"),
+        ("audit --corpus law=law.jsonl", r"none is given"),
+        ("audit --data nowhere", r"there is no folder nowhere"),
+        ("audit --data encoder", r"encoder holds no file named DOMAIN\.train\.jsonl"),
+        ("audit --data data --windows 0", r"a window of 0 tokens cannot be used"),
+        ("audit --data data --windows some", r"'some' is not a number of tokens"),
+        ("audit --data data --windows 1,", r"'' is not a number of tokens"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(shop: Workshop, words: str, message: str) -> None:
+    """One sentence, exit code 2, nothing on stdout, and no file made."""
+    if not (shop / "other").exists():
+        save_encoder(tiny_encoder(seed=9), shop / "other")
+    before = set(listing(shop.folder))
+    own = [] if "--encoder" in words else ["--encoder", shop.encoder]
+    done = shop.call(*words.split(), *own)
+    assert (done.code, done.stdout) == (2, ""), done
+    sentence = done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert re.search(message, sentence), sentence
+    assert {path for path in set(listing(shop.folder)) - before if not path.startswith(str(shop.cache))} == set()
+
+
+def test_a_longer_corpus_is_not_the_one_that_was_summed(shop: Workshop, tmp_path: Path) -> None:
+    """A single document more, and the audit does not pretend to know the truth."""
+    shutil.copy(shop / "law.jsonl", tmp_path / "law.jsonl")
+    with (tmp_path / "law.jsonl").open("a") as file:
+        file.write('{"text": "abc"}\n')
+    done = shop.call("client", "audit", "law.stats", "--encoder", shop.encoder, "--corpus", tmp_path / "law.jsonl")
+    assert done.code == 2
+    assert "is not what the statistics of 'law' were made of" in done.stderr
+
+
+def test_a_missing_matplotlib_is_named(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the long work, with the extra that brings it."""
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    done = shop.call(
+        "client", "audit", "law.stats", "--encoder", shop.encoder, "--corpus", "law.jsonl", "--plot", "a.png"
+    )
+    assert done.code == 2
+    assert done.stderr == "ridgeway: drawing a plot needs the package matplotlib; install ridgeway[client]\n"

@@ -1,0 +1,127 @@
+"""Masked rounds in a federation that is deployed for real: a holder dies in the middle, one is asked for the clear.
+
+One story in the order of this file, as in test_deployment.py: each test begins where the one before has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.masking.agreement import threshold_for
+from tests.commands import WIDTH, Finished
+from tests.end_to_end.deployment import Copy, Deployment, files_of
+from tests.tiny import tiny_encoder
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+
+STAYING = ("code", "law", "medicine")
+DYING = "music"
+ALL = (*STAYING, DYING)
+DEADLINE_S = 40
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A coordinator that is up, and four holders that have pinned each other and are connected."""
+    with Deployment(tmp_path_factory.mktemp("masked-town"), tiny_encoder(WIDTH)) as made:
+        made.found("masked", wait=5.0, deadline=DEADLINE_S)
+        for name in ALL:
+            made.settle(name)
+            made.admit(name)
+        made.pin(*ALL)
+        made.up()
+        made.join(*ALL)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def go_on(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Skips what would build upon a part of the story that failed."""
+    before = request.session.testsfailed
+
+    def check() -> None:
+        if request.session.testsfailed > before:
+            pytest.skip("an earlier part of the story failed")
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def _logs(request: pytest.FixtureRequest, go_on: Callable[[], None], town: Deployment) -> Iterator[None]:
+    """Show the logs where a test fails."""
+    go_on()
+    before = request.session.testsfailed
+    yield
+    if request.session.testsfailed > before:
+        print(town.tails())
+
+
+def test_a_round_in_the_clear_is_refused_by_everybody(town: Deployment) -> None:
+    """The operator asks for it, each holder says no, and nobody has sent anything but that."""
+    done = town.round("--clear").end()
+    assert done.code != 0
+    refused = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("refused")]
+    assert sorted(refused) == [[name, "masking_required"] for name in sorted(ALL)]
+    assert {name: town.sent(name, "clear_statistics") for name in ALL} == dict.fromkeys(ALL, 0)
+    assert town.releases() == []
+
+
+@pytest.fixture(scope="module")
+def first(
+    town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Finished, Copy]:
+    """A masked round in which one member is killed as soon as it has shared its secrets."""
+    go_on()
+    assert threshold_for(len(ALL)) == len(STAYING)
+    before = Copy(town, STAYING, tmp_path_factory.mktemp("before"))
+    running = town.round()
+    town.wait_for("music has shared its secrets", lambda: town.sent(DYING, "envelopes") == 1)
+    town.kill(DYING)
+    return running.end(), before
+
+
+def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment, first: tuple[Finished, Copy]) -> None:
+    """Its masks are taken off by the others' shares; the release is that of those who sent."""
+    done, _ = first
+    assert done.code == 0, done.stderr
+    assert done.json["domains"] == list(STAYING)
+    assert DYING in done.json["absent"]
+    assert town.sent(DYING, "sealed_sums") == 0
+    assert {name: town.sent(name, "revealed") for name in STAYING} == dict.fromkeys(STAYING, 3)
+
+
+def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(
+    town: Deployment, first: tuple[Finished, Copy]
+) -> None:
+    """As if they had run a round among themselves, in memory."""
+    assert files_of(town.coordinator / "releases" / "0001") == first[1].release()
+
+
+def test_the_coordinator_has_seen_a_total_and_nobodys_sums(town: Deployment, first: tuple[Finished, Copy]) -> None:
+    """One file of sums, and no entry of anybody's contribution."""
+    assert len(list((town.coordinator / "contributions").iterdir())) == 1
+    assert town.ledger("contributed") == []
+    [opened] = [entry for entry in town.ledger("opened_sum") if entry.facts["lot"] == "statistics"]
+    assert len(opened.facts["parts"]) == len(STAYING)
+    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    assert (verified["contributions"], verified["totals"], verified["releases"]) == (0, 1, 1)
+
+
+def test_sessions_leave_nothing_behind_on_holders_machines(town: Deployment, first: tuple[Finished, Copy]) -> None:
+    """Once the release has come, the state of the session is gone."""
+    assert [name for name in STAYING if (town.holder(name) / "session").exists()] == []
+
+
+def test_a_total_that_would_show_one_holder_is_not_asked_for(town: Deployment, first: tuple[Finished, Copy]) -> None:
+    """One corpus has changed: the operator reads whose and what to do, and nobody has sealed anything for it."""
+    town.grow("law", seed=1)
+    before = {name: town.sent(name, "sealed_sums") for name in STAYING}
+    done = town.round().end()
+    assert done.code != 0
+    sentence = done.stderr.splitlines()[-1]
+    assert sentence.startswith("ridgeway: since an earlier masked total only law has changed"), done.stderr
+    assert {name: town.sent(name, "sealed_sums") for name in STAYING} == before
+    assert town.releases() == ["0001"]
