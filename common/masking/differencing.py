@@ -7,17 +7,13 @@ few members alone, those members' sums lie open, though no single sum shows them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from math import gcd
 
 Part = tuple[str, int]
 """What a member put into a sum: what stands for its data, and the weight under which it was added."""
 
 Parts = Mapping[str, Part]
 """The parts of one opened sum, by the members' keys."""
-
-TINY = 1e-9
 
 
 def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ...]:
@@ -34,23 +30,44 @@ def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ..
         differing = {key for key in {*each, *new} if each.get(key) != new.get(key)}
         if len(differing) < least:
             return tuple(sorted(differing))
-    return tuple(sorted(_alone([*earlier, new]) - _alone(earlier)))
+    found = _alone([*earlier, new])
+    return tuple(sorted(found - _alone(earlier))) if found else ()
 
 
 def _alone(sums: Sequence[Parts]) -> set[str]:
-    """The members whose part is a combination of the sums."""
-    rows = [dict(parts) for parts in {tuple(sorted(each.items())) for each in sums}]
-    columns = sorted({(key, source) for each in rows for key, (source, _) in each.items()})
-    place = {column: index for index, column in enumerate(columns)}
-    matrix = np.zeros((len(rows), len(columns)))
-    for row, each in zip(matrix, rows, strict=True):
-        for key, (source, weight) in each.items():
-            row[place[key, source]] = weight
-        row /= max(np.abs(row).max(initial=0.0), 1.0)
-    owners = np.array([key for key, _ in columns])
-    rank = _rank(matrix)
-    return {str(key) for key in set(owners.tolist()) if _rank(matrix[:, owners != key]) < rank}
+    """The members whose part is a combination of the sums, in exact arithmetic: weights can be far apart."""
+    columns = sorted({(key, source) for each in sums for key, (source, _) in each.items()})
+    rows = _reduced([[_weight(each, key, source) for key, source in columns] for each in sums])
+    return {key for key in {columns[pivot][0] for pivot in rows} if _is_alone(rows, [own == key for own, _ in columns])}
 
 
-def _rank(matrix: NDArray[np.float64]) -> int:
-    return int(np.linalg.matrix_rank(matrix, tol=TINY)) if matrix.size else 0
+def _weight(sum_: Parts, key: str, source: str) -> int:
+    part = sum_.get(key)
+    return part[1] if part is not None and part[0] == source else 0
+
+
+def _is_alone(rows: Mapping[int, list[int]], own: Sequence[bool]) -> bool:
+    """Whether the rows that begin at a member's own columns have a combination that is 0 at everybody else's."""
+    begun = [[value for value, mine in zip(row, own, strict=True) if not mine] for at, row in rows.items() if own[at]]
+    return len(_reduced(begun)) < len(begun)
+
+
+def _reduced(rows: Sequence[list[int]]) -> dict[int, list[int]]:
+    """Independent rows with the same span, by the columns where each has its pivot and all others have 0."""
+    reduced: dict[int, list[int]] = {}
+    for row in rows:
+        for at, other in reduced.items():
+            row = _cleared(row, other, at)
+        pivot = next((at for at, value in enumerate(row) if value), None)
+        if pivot is not None:
+            reduced = {at: _cleared(other, row, pivot) for at, other in reduced.items()} | {pivot: row}
+    return reduced
+
+
+def _cleared(row: list[int], other: list[int], at: int) -> list[int]:
+    """The row, or a multiple of it, less as much of the other as makes it 0 there; in whole numbers."""
+    if not row[at]:
+        return row
+    made = [other[at] * value - row[at] * taken for value, taken in zip(row, other, strict=True)]
+    common = gcd(*made) or 1
+    return [value // common for value in made]

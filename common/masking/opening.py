@@ -5,8 +5,9 @@ Pure but for the running sum. Knows nothing of statistics, files or transport.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,17 +57,23 @@ class Opening:
         given = {giver: parts[place] for giver, parts in sorted(reveals.items()) if place in parts}
         if len(given) < self._agreement.threshold:
             raise Refused("too_few_shares", f"{len(given)} shares where {self._agreement.threshold} are needed")
-        index = self._agreement.lots.index(self._lot)
-        try:
-            secret = combine(dict(list(given.items())[: self._agreement.threshold]))
-        except MaskingError:
-            raise Refused("wrong_shares", f"the shares of member {place} do not belong together") from None
-        advert = self._agreement.advert(place)
-        shown, known = (
-            (seed_digest(secret), advert.seeds[index])
-            if place in self.sent
-            else (public_half(secret).hex(), advert.masks[index])
-        )
-        if not hmac.compare_digest(shown, known):
-            raise Refused("wrong_shares", f"the shares of member {place} do not give what it advertised")
-        return secret
+        for chosen in _selections(list(given), self._agreement.threshold):
+            with contextlib.suppress(MaskingError):
+                secret = combine({giver: given[giver] for giver in chosen})
+                if self._is_as_advertised(place, secret):
+                    return secret
+        raise Refused("wrong_shares", f"the shares of member {place} do not give what it advertised")
+
+    def _is_as_advertised(self, place: Place, secret: bytes) -> bool:
+        advert, index = self._agreement.advert(place), self._agreement.lots.index(self._lot)
+        if place in self.sent:
+            return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
+        return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])
+
+
+def _selections(givers: Sequence[Place], threshold: int) -> Iterator[Sequence[Place]]:
+    """Some of those who gave shares, as many as are needed: the first, then the first but one, so that one may lie."""
+    yield givers[:threshold]
+    if len(givers) > threshold:
+        more = givers[: threshold + 1]
+        yield from ([giver for giver in more if giver != liar] for liar in more[:-1])

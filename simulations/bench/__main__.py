@@ -1,6 +1,7 @@
 """Run every benchmark, print a table, and write the figures as JSON. Exits non-zero if an aim was missed.
 
-With --large, only the memory of `client prepare` on a gigabyte of text is measured, which takes several minutes.
+With --large, only the memory of `client prepare` on a gigabyte of text is measured, which takes several minutes; with
+--masking, only secure aggregation.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from common.encoder_sources import find_encoder
 from common.files import write_whole
 from common.terminal import step, table
 from simulations.bench.federation import bench_federation
+from simulations.bench.masking import bench_masking
 from simulations.bench.measuring import Result
 from simulations.bench.memory import bench_memory
 from simulations.bench.preparing import bench_prepare
@@ -28,12 +30,18 @@ WORK = Path("bench-run")
 
 def main(arguments: list[str]) -> int:
     WORK.mkdir(exist_ok=True)
+    if "--masking" in arguments:
+        return _report("masking", "none", _masking())
     text = bench_text(WORK)
-    large = "--large" in arguments
-    results = bench_memory(text, WORK) if large else _ratios(text)
+    if "--large" in arguments:
+        return _report("large", text.name, bench_memory(text, WORK))
+    return _report("bench", text.name, _ratios(text))
+
+
+def _report(name: str, text: str, results: list[Result]) -> int:
     _show(results)
-    path = WORK / ("large.json" if large else "bench.json")
-    write_whole(path, json.dumps(_facts(text.name, results), indent=2).encode())
+    path = WORK / f"{name}.json"
+    write_whole(path, json.dumps(_facts(text, results), indent=2).encode())
     step("wrote", str(path))
     return 0 if all(result.reached for result in results) else 1
 
@@ -47,8 +55,14 @@ def _ratios(text: BenchText) -> list[Result]:
     results += bench_reference(encoder, text)
     step("measuring", "prepare", text.name)
     results += bench_prepare(encoder, text, WORK)
+    results += _masking()
     step("measuring", "a federation", "built-in text")
     return results + bench_federation()
+
+
+def _masking() -> list[Result]:
+    step("measuring", "masking", "random numbers")
+    return bench_masking()
 
 
 def _facts(text: str, results: list[Result]) -> dict[str, Any]:

@@ -225,9 +225,19 @@ def test_wrong_shares_of_a_member_are_noticed(session: Session) -> None:
     """What they give is held against what was advertised."""
 
     def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
-        reveals[1][2] = reveals[1][3]
+        reveals[1][2], reveals[4][2] = reveals[1][3], reveals[4][3]
 
     assert refused(lambda: opened_with(session, spoil)) == "wrong_shares"
+
+
+@pytest.mark.parametrize("liar", [1, 3, MEMBERS])
+def test_one_member_that_lies_does_not_stop_the_others(session: Session, liar: int) -> None:
+    """Where more have opened than are needed, the shares of one may be anything at all."""
+
+    def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
+        reveals[liar] = dict.fromkeys(reveals[liar], bytes(33))
+
+    opened_with(session, spoil)
 
 
 def test_a_second_upload_and_one_of_another_size_are_refused(session: Session) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
 
 from common.errors import MaskingError, Refused
 from common.masking.agreement import threshold_for
 from common.masking.keystream import BLOCK, apply_masks
 from common.masking.shares import PRIME, combine, split
-from tests.masked_session import LOTS, fixed_random, make_session, play
+from tests.masked_session import LOTS, Session, fixed_random, make_session, play
 
 LARGEST = 1 << 61
 
@@ -106,6 +107,33 @@ def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
     assert np.array_equal(masked, vector)
 
 
+EXTREME = 1 << 63
+
+
+@settings(max_examples=25)
+@given(pairs=st.integers(1, 3), data=st.data())
+def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs: int, data: st.DataObject) -> None:
+    """Half the members are near 2⁶³ − 1 and half near −2⁶³: adding up wraps around, and the total is within ±2⁶²."""
+    near = st.integers(0, EXTREME // 2 // (2 * pairs + 2))
+    high = [[EXTREME - 1 - data.draw(near) for _ in range(4)] for _ in range(pairs)]
+    low = [[data.draw(near) - EXTREME for _ in range(4)] for _ in range(pairs)]
+    rest = data.draw(st.lists(st.integers(-EXTREME // 4, EXTREME // 4), min_size=4, max_size=4))
+    rows = [*high, *low, rest]
+    exact = [sum(column) for column in zip(*rows, strict=True)]
+    assert all(abs(number) <= EXTREME // 2 for number in exact)
+    total = play(make_session(len(rows)), "sums", [np.array(row, dtype=np.int64) for row in rows])
+    assert total.tolist() == exact
+
+
+@pytest.mark.parametrize("bound", [-(1 << 62), (1 << 62) - 1, 1 << 62, EXTREME - 1, -EXTREME])
+@pytest.mark.parametrize("not_sent", [(), (2,)])
+def test_a_sum_at_the_bound_is_exact(bound: int, not_sent: tuple[int, ...]) -> None:
+    """Also where somebody falls away, and at the last numbers that 64 bits hold."""
+    own = [np.array([each, 0], dtype=np.int64) for each in (bound, 7, -1, 1)]
+    total = play(make_session(4), "sums", own, not_sent=not_sent)
+    assert total.tolist() == [bound if not_sent else (bound + 7 + EXTREME) % (2 * EXTREME) - EXTREME, 0]
+
+
 # Noise
 
 
@@ -129,6 +157,71 @@ def test_no_keystream_is_used_twice() -> None:
                 seen.update(np.frombuffer(vector.data, dtype=np.uint64).tolist())
     assert max(seen.values()) == 1
     assert len(seen) == 2 * 2 * 4 * 64
+
+
+def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
+    """The same numbers, sealed by every member, for every lot, in two sessions of the very same members."""
+    same = [np.full(size, 12_345, dtype=np.int64)] * 4
+    sealed = {}
+    for session in (make_session(4, "one"), other_session()):
+        for lot in LOTS:
+            for place, vector in session.sealed(lot, [1, 2, 3, 4], same).items():
+                sealed[f"{session.agreement.id.hex()} {lot} {place}"] = np.frombuffer(vector.data, dtype="<u8")
+    return sealed
+
+
+def other_session() -> Session:
+    """The members of session "one" again, with every secret of theirs, in another round."""
+    session = make_session(4, "one")
+    again = session.agreement.model_copy(update={"round": "6" * 32})
+    return Session(again, session.players)
+
+
+def test_equal_vectors_sealed_anywhere_have_nothing_in_common() -> None:
+    """Members, lots, rounds with the very same keys: each two differ by noise, in every byte, and do not correlate."""
+    size = 1 << 13
+    sealed = all_sealed(size)
+    assert len(sealed) == 2 * len(LOTS) * 4
+    for one, other in combinations(sealed.values(), 2):
+        for between in (one - other, one + other, one ^ other):
+            assert chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue > 1e-7
+        assert abs(np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1]) < 6 / size**0.5
+
+
+def test_every_bit_of_a_sealed_vector_is_noise() -> None:
+    """The lowest as well as the highest: each is set half of the time, and tells nothing of the one beside it."""
+    size = 1 << 13
+    for vector in all_sealed(size).values():
+        check_bits(vector)
+
+
+def check_bits(vector: NDArray[np.uint64]) -> None:
+    """Each of the 64, its difference from the next bit, and from the same bit of the next number."""
+    bits = np.unpackbits(vector.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").astype(np.int64)
+    for each in (bits, bits[:, 1:] ^ bits[:, :-1], bits[1:] ^ bits[:-1]):
+        assert np.abs(each.sum(axis=0) - len(each) / 2).max() < 6 * len(each) ** 0.5 / 2
+
+
+def test_the_sum_of_sealed_vectors_is_noise_until_it_is_opened() -> None:
+    """Where masks in pairs have cancelled, every member's own mask still hides the total, in every bit."""
+    session = make_session(4)
+    for lot in LOTS:
+        sealed = session.sealed(lot, [1, 2, 3, 4], [np.zeros(1 << 13, dtype=np.int64)] * 4)
+        vectors_ = [np.frombuffer(vector.data, dtype="<u8") for vector in sealed.values()]
+        check_bits(np.sum(vectors_, axis=0, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("shift", [0, 8, 32, 56])
+def test_a_sealed_vector_does_not_show_what_it_holds(shift: int) -> None:
+    """Numbers that differ in few bits only, low or high ones, seal to vectors of which those bits say nothing."""
+    size = 1 << 14
+    holding = (np.arange(size, dtype=np.int64) & 127) << shift
+    session = make_session(3)
+    for vector in session.sealed("sums", [1, 2, 3], [holding] * 3).values():
+        shown = (np.frombuffer(vector.data, dtype="<u8") >> np.uint64(shift)).astype(np.int64) & 127
+        table = np.zeros((8, 8), dtype=np.int64)
+        np.add.at(table, ((np.arange(size) & 127) >> 4, shown >> 4), 1)
+        assert chi2_contingency(table).pvalue > 1e-6
 
 
 def test_secrets_do_not_print_themselves() -> None:

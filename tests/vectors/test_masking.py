@@ -1,0 +1,321 @@
+"""A masked session, fixed: every byte that members send, and the refusal that each damaged one must end in.
+
+`python -m tests.vectors.test_masking` writes the file anew, after a change of the protocol that is meant.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.errors import Refused
+from common.masking.agreement import Agreement, Secrets, check_agreement
+from common.masking.keystream import BLOCK, Sealed
+from common.masking.member import open_envelope, reveal
+from common.masking.opening import Opening
+from tests.masked_session import Session, make_session
+
+FILE = Path(__file__).with_name("masking.json")
+SHORT, LONG = "counts", "sums"
+SHARED, SENT = [1, 2, 3, 4], [1, 2, 4]
+LENGTH = 70_001
+"""So long that the masks are made in several blocks, the last one not whole."""
+
+Facts = dict[str, Any]
+
+
+def vectors(size: int) -> list[NDArray[np.int64]]:
+    """What the members hold: place · (number − 3)³, which has both signs."""
+    return [place * (np.arange(size, dtype=np.int64) - 3) ** 3 for place in SHARED]
+
+
+# Playing and writing down
+
+
+def played() -> Facts:
+    """The whole session: four members, of whom the third falls away after it has shared."""
+    session = make_session(4, "vector")
+    first = session.players[0]
+    held = session.held(first, SHARED)
+    return {
+        "agreement": session.agreement.model_dump(mode="json"),
+        "id": session.agreement.id.hex(),
+        "first": {
+            "secrets": written_secrets(first.secrets),
+            "kept": first.dealt.kept.hex(),
+            "envelopes": {str(each.place): each.dealt.envelopes[1].hex() for each in session.players[1:]},
+            "held": written(held),
+        },
+        "sent": SENT,
+        **{lot: opened(session, lot, size) for lot, size in ((SHORT, 5), (LONG, LENGTH))},
+    }
+
+
+def opened(session: Session, lot: str, size: int) -> Facts:
+    """One lot, from the sealed vectors to the total; long vectors by their digests."""
+    sealed = session.sealed(lot, SHARED, vectors(size))
+    signed = session.confirmations(lot, SHARED, SENT)
+    reveals = {
+        player.place: reveal(session.agreement, player.place, lot, session.held(player, SHARED), SHARED, SENT, signed)
+        for player in session.players
+        if player.place in SENT
+    }
+    total = opened_sum(session.agreement, lot, {place: sealed[place] for place in SENT}, reveals)
+    return {
+        "sealed": {str(place): shown(vector.data) for place, vector in sealed.items()},
+        "confirmations": {str(place): signature for place, signature in signed.items()},
+        "reveals": {str(giver): written(parts) for giver, parts in reveals.items()},
+        "total": total.tolist() if size < BLOCK else shown(total.astype("<i8").data.cast("B")),
+    }
+
+
+def opened_sum(
+    agreement: Agreement, lot: str, sealed: dict[int, Sealed], reveals: dict[int, dict[int, bytes]]
+) -> NDArray[np.int64]:
+    size = len(next(iter(sealed.values())))
+    opening = Opening(agreement, lot, SHARED, size)
+    for place, vector in sealed.items():
+        opening.add(place, vector)
+    return opening.total(reveals)
+
+
+def shown(content: memoryview) -> str:
+    return content.hex() if content.nbytes < BLOCK else f"sha256 {hashlib.sha256(content).hexdigest()}"
+
+
+def written_secrets(secrets: Secrets) -> Facts:
+    keys = {"masks": [key.hex() for key in secrets.masks], "seeds": [seed.hex() for seed in secrets.seeds]}
+    return {"nonce": secrets.nonce.hex(), "cipher": secrets.cipher.hex(), **keys}
+
+
+def written(parts: dict[int, bytes]) -> dict[str, str]:
+    return {str(place): part.hex() for place, part in parts.items()}
+
+
+def read(parts: dict[str, str]) -> dict[int, bytes]:
+    return {int(place): bytes.fromhex(part) for place, part in parts.items()}
+
+
+# Replaying from the file alone
+
+
+def agreement_of(facts: Facts) -> Agreement:
+    return Agreement.model_validate_json(json.dumps(facts["agreement"]))
+
+
+def agree(facts: Facts) -> str:
+    """The first member checks the agreement, against what it advertised and the roster that it has pinned."""
+    true = agreement_of(stored()["session"])
+    check_agreement(agreement_of(facts), true.advert(1), [advert.key for advert in true.adverts])
+    return agreement_of(facts).id.hex()
+
+
+def hold(facts: Facts) -> dict[str, str]:
+    """The first member opens its envelopes."""
+    first = facts["first"]
+    words = first["secrets"]
+    keys = tuple(map(bytes.fromhex, words["masks"])), tuple(map(bytes.fromhex, words["seeds"]))
+    secrets = Secrets(bytes.fromhex(words["nonce"]), bytes.fromhex(words["cipher"]), *keys)
+    opened = {
+        place: open_envelope(agreement_of(facts), secrets, 1, place, envelope)
+        for place, envelope in read(first["envelopes"]).items()
+    }
+    return written({**opened, 1: bytes.fromhex(first["kept"])})
+
+
+def give(facts: Facts) -> dict[str, str]:
+    """The first member gives out its shares."""
+    lot, held = facts[SHORT], read(facts["first"]["held"])
+    signed = {int(place): signature for place, signature in lot["confirmations"].items()}
+    return written(reveal(agreement_of(facts), 1, SHORT, held, SHARED, facts["sent"], signed))
+
+
+def total(facts: Facts) -> list[int]:
+    """The coordinator opens the sum."""
+    lot = facts[SHORT]
+    sealed = {place: Sealed.of_bytes(vector) for place, vector in read(lot["sealed"]).items() if place in SENT}
+    reveals = {int(giver): read(parts) for giver, parts in lot["reveals"].items()}
+    return [int(number) for number in opened_sum(agreement_of(facts), SHORT, sealed, reveals)]
+
+
+STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
+    "agree": (agree, ("id",)),
+    "hold": (hold, ("first", "held")),
+    "give": (give, (SHORT, "reveals", "1")),
+    "total": (total, (SHORT, "total")),
+}
+"""What can be replayed, and where in the file its result stands."""
+
+
+# Damage
+
+
+Damage = tuple[str, list[str | int], Any, str]
+"""What is changed, where in the session, to what, and the code of the refusal."""
+
+
+def damages(facts: Facts) -> list[Facts]:
+    """All of it, by the step in which it is noticed."""
+    steps = {"agree": of_agreement(facts), "hold": of_envelopes(facts), "give": of_sets(facts), "total": of_sums(facts)}
+    return [
+        {"what": what, "step": step, "path": path, "value": value, "code": code}
+        for step, changes in steps.items()
+        for what, path, value, code in changes
+    ]
+
+
+def of_agreement(facts: Facts) -> list[Damage]:
+    adverts = facts["agreement"]["adverts"]
+    stranger = make_session(3, "stranger").agreement.advert(1).model_dump(mode="json")
+    return [
+        ("another round", ["agreement", "round"], "6" * 32, "bad_advert"),
+        ("other terms", ["agreement", "terms"], "6" * 64, "bad_advert"),
+        ("a lower threshold", ["agreement", "threshold"], 2, "wrong_threshold"),
+        ("two members", ["agreement", "adverts"], adverts[:2], "cohort_too_small"),
+        ("another order", ["agreement", "adverts"], adverts[::-1], "repeated_key"),
+        ("a member twice", ["agreement", "adverts", 1], adverts[2], "repeated_key"),
+        ("a stranger", ["agreement", "adverts", 3], stranger, "forged_roster"),
+        ("a lot less", ["agreement", "lots"], [LONG], "malformed"),
+        *((f"another member's {name}", *change_of(adverts, 1, name), "bad_advert") for name in changeable(adverts[1])),
+        *((f"its own {name}", *change_of(adverts, 0, name), "swapped_key") for name in changeable(adverts[0])),
+    ]
+
+
+def of_envelopes(facts: Facts) -> list[Damage]:
+    envelopes = facts["first"]["envelopes"]
+    path: list[str | int] = ["first", "envelopes", "2"]
+    return [
+        *((f"{name} envelope", path, changed, "bad_envelope") for name, changed in cut(envelopes["2"])),
+        ("the envelope of another", path, envelopes["3"], "bad_envelope"),
+        ("another cohort", ["agreement", "cohort"], "6" * 64, "bad_envelope"),
+    ]
+
+
+def of_sets(facts: Facts) -> list[Damage]:
+    signatures = facts[SHORT]["confirmations"]
+    return [
+        ("a changed signature", [SHORT, "confirmations", "2"], flipped(signatures["2"]), "not_confirmed"),
+        ("one signature twice", [SHORT, "confirmations", "2"], signatures["4"], "not_confirmed"),
+        ("signatures of another lot", [SHORT, "confirmations"], facts[LONG]["confirmations"], "not_confirmed"),
+        ("other survivors", ["sent"], SHARED, "not_confirmed"),
+        ("survivors without itself", ["sent"], [2, 3, 4], "declared_dead"),
+        ("too few survivors", ["sent"], [1, 2], "too_few_survivors"),
+        ("a survivor that never was", ["sent"], [1, 2, 4, 5], "impossible_survivors"),
+        ("a share that it never got", ["first", "held"], without(facts["first"]["held"], "3"), "missing_shares"),
+    ]
+
+
+def of_sums(facts: Facts) -> list[Damage]:
+    reveals, sealed = facts[SHORT]["reveals"], facts[SHORT]["sealed"]
+    return [
+        ("a changed share of a seed", [SHORT, "reveals", "2", "1"], flipped(reveals["2"]["1"]), "wrong_shares"),
+        ("a changed share of a mask key", [SHORT, "reveals", "2", "3"], flipped(reveals["2"]["3"]), "wrong_shares"),
+        ("a share beyond the field", [SHORT, "reveals", "4", "1"], "ff" * 33, "wrong_shares"),
+        ("shares of the other lot", [SHORT, "reveals", "1"], facts[LONG]["reveals"]["1"], "wrong_shares"),
+        ("a member that gives nothing", [SHORT, "reveals"], without(reveals, "4"), "too_few_shares"),
+        ("half a number", [SHORT, "sealed", "2"], sealed["2"][:-2], "shape_mismatch"),
+        ("a number less", [SHORT, "sealed", "2"], sealed["2"][:-16], "shape_mismatch"),
+    ]
+
+
+def changeable(advert: Facts) -> list[str]:
+    """All fields but the key, which says whose they are."""
+    return [name for name in advert if name != "key"]
+
+
+def change_of(adverts: list[Facts], index: int, name: str) -> tuple[list[str | int], Any]:
+    value = adverts[index][name]
+    changed = flipped(value) if isinstance(value, str) else [flipped(value[0]), *value[1:]]
+    return ["agreement", "adverts", index, name], changed
+
+
+def flipped(digits: str) -> str:
+    """Another last bit."""
+    return digits[:-1] + f"{int(digits[-1], 16) ^ 1:x}"
+
+
+def cut(digits: str) -> list[tuple[str, str]]:
+    return [("a changed", flipped(digits)), ("a shortened", digits[:-2]), ("a longer", digits + "00"), ("an empty", "")]
+
+
+def without(facts: Facts, key: str) -> Facts:
+    return {name: value for name, value in facts.items() if name != key}
+
+
+def altered(facts: Facts, path: list[str | int], value: Any) -> Facts:
+    changed = copy.deepcopy(facts)
+    place: Any = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return changed
+
+
+# The file
+
+
+def stored() -> Facts:
+    facts: Facts = json.loads(FILE.read_text(encoding="utf-8"))
+    return facts
+
+
+def write() -> None:
+    facts = played()
+    content = {"session": facts, "damaged": damages(facts)}
+    FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def now() -> Facts:
+    return played()
+
+
+@pytest.mark.parametrize("part", ["agreement", "id", "first", "sent", SHORT, LONG])
+def test_every_byte_of_a_session_is_fixed(now: Facts, part: str) -> None:
+    """Adverts, agreement, envelopes, sealed vectors, confirmations, reveals, totals: known secrets give known bytes."""
+    assert now[part] == stored()["session"][part]
+
+
+def test_the_file_holds_no_more_and_no_less(now: Facts) -> None:
+    """What it says of damage is what the session of today is damaged by."""
+    assert stored() == {"session": now, "damaged": damages(now)}
+
+
+def test_the_total_is_the_plain_sum() -> None:
+    """Of those who have sent."""
+    session = stored()["session"]
+    sums = [np.sum([vectors(size)[place - 1] for place in SENT], axis=0) for size in (5, LENGTH)]
+    assert session[SHORT]["total"] == sums[0].tolist()
+    assert session[LONG]["total"] == shown(sums[1].astype("<i8").data.cast("B"))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_session_can_be_replayed_from_the_file_alone(step: str) -> None:
+    """Whoever reads the file, in whatever language, has all that a member or the coordinator needs."""
+    replay, path = STEPS[step]
+    session = stored()["session"]
+    wanted: Any = session
+    for name in path:
+        wanted = wanted[name]
+    assert replay(session) == wanted
+
+
+@pytest.mark.parametrize("damage", stored()["damaged"] if FILE.exists() else [], ids=lambda each: each["what"])
+def test_each_damage_is_refused_by_its_code(damage: Facts) -> None:
+    """In the step where it must be noticed, before anything secret is given out."""
+    changed = altered(stored()["session"], damage["path"], damage["value"])
+    with pytest.raises(Refused) as refusal:
+        STEPS[damage["step"]][0](changed)
+    assert refusal.value.code == damage["code"]
+
+
+if __name__ == "__main__":
+    write()
