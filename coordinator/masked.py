@@ -50,12 +50,27 @@ class MaskedGathering:
         if stored is not None:
             return self._from_stored(stored, cohort, offers)
         session = self._session = Session(self._talk, cohort, offers, self._watch)
-        self._must_hide("statistics", _parts(cohort, session.sources(offers)))
+
+        def check(names: Collection[str]) -> None:
+            self._must_be_worth_it(names, least)
+            self._must_hide("statistics", _parts(cohort, session.sources(names)))
+
+        check(offers)
         session.share()
-        vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), least)
+        vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
         self._note_opened("statistics", _parts(cohort, session.sources(sent)))
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
+
+    def _must_be_worth_it(self, names: Collection[str], least: int) -> None:
+        """Every total that is opened narrows what later ones may be, so one that makes no router is not."""
+        active = self._ledger.standing().active
+        domains = {active[name].domain for name in names}
+        if len(names) < least or len(domains) < 2:
+            raise RoundFailed(
+                f"sums of {len(names)} holders and {len(domains)} domains are there; at least {least} holders and two "
+                "domains are needed, so nothing was opened. Run the round again when more are there"
+            )
 
     # A total that is there already
 
@@ -97,8 +112,6 @@ class MaskedGathering:
     def _totalled(self, cohort: Cohort, members: tuple[Contribution, ...], vector: NDArray[np.int64]) -> Gathered:
         """Check what was opened, keep it, and let the ledger speak of it."""
         domains = tuple(sorted({member.domain for member in members}))
-        if len(domains) < 2:
-            raise RoundFailed("the members that are left hold one domain, and a router needs two; run the round again")
         try:
             statistics = _of_those_left(from_vector(vector, self._terms.features, len(cohort.domains)), cohort, members)
             total = self._total(members, domains, statistics)
@@ -155,9 +168,13 @@ class MaskedGathering:
         size = math.prod(shape_of(question)) * len(question.domains)
         if size > MOST_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
-        self._must_hide(lot, _counted_parts(session.sources(asked)))
+
+        def check(names: Collection[str]) -> None:
+            self._must_hide(lot, _counted_parts(session.sources(names)))
+
+        check(asked)
         sealed = question.model_copy(update={"session": session.id})
-        vector, heard = session.sum_counts(lot, size, sealed, blobs, asked)
+        vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
         self._note_opened(lot, _counted_parts(session.sources(heard)))
         counts = {}
         for domain, row in zip(question.domains, vector.reshape(len(question.domains), -1), strict=True):

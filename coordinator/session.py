@@ -6,7 +6,7 @@ members have opened them. Knows messages and the masking protocol. Knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from common.messages import (
     Share,
 )
 from coordinator.talk import Take, Talk, Watch
+
+Check = Callable[[Collection[str]], None]
+"""Looks at who has sent, before anything is opened; raises RoundFailed if their sum should not be."""
 
 
 class Session:
@@ -96,35 +99,27 @@ class Session:
 
         return self._talk.ask(Hold(session=self.id, shared=self.shared), Held, take, own_blobs=self._post())
 
-    def sum_statistics(self, size: int, least: int) -> tuple[NDArray[np.int64], set[str]]:
-        """Pass every member's envelopes on; the sum of the statistics that they seal, and who has sent any.
-
-        least: the fewest members whose sum is worth opening.
-        """
+    def sum_statistics(self, size: int, check: Check) -> tuple[NDArray[np.int64], set[str]]:
+        """Pass every member's envelopes on; the sum of the statistics that they seal, and who has sent any."""
         opening = Opening(self.agreement, "statistics", self.shared, size)
         request = Seal(session=self.id, shared=self.shared)
         self._talk.ask(request, SealedSums, self._adding("statistics", opening), own_blobs=self._post())
-        if len(opening.sent) < least:
-            raise RoundFailed(
-                f"{len(opening.sent)} members sent their statistics, and the settings ask for {least}, so nothing was "
-                "opened. Run the round again when more are there"
-            )
-        total = self._open("statistics", opening, "")
-        return total, {self.name_of[place] for place in opening.sent}
+        return self._open("statistics", opening, "", check)
 
     def sum_counts(
-        self, lot: Lot, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str]
+        self, lot: Lot, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
         opening = Opening(self.agreement, lot, self.shared, size)
         self._talk.ask(question, SealedSums, self._adding(lot, opening), names=names, blobs=blobs)
-        counts = self._open(lot, opening, self._talk.last_request)
-        return counts, {self.name_of[place] for place in opening.sent}
+        return self._open(lot, opening, self._talk.last_request, check)
 
-    def _open(self, lot: Lot, opening: Opening, question: str) -> NDArray[np.int64]:
+    def _open(self, lot: Lot, opening: Opening, question: str, check: Check) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of what was sent. Raises RoundFailed, and nothing is revealed, unless enough members agree."""
         sent = tuple(sorted(opening.sent))
         self._must_suffice(len(sent), f"sent their {lot}")
+        names = {self.name_of[place] for place in sent}
+        check(names)
         confirmations = self._confirmed(lot, sent, question)
         self._must_suffice(len(confirmations), f"confirmed the sum of {lot}")
         reveals = self._revealed(lot, sent, confirmations)
@@ -137,7 +132,7 @@ class Session:
                 "other code; run the round again, and leave out whoever it is if it happens again"
             ) from None
         self._watch("opened_sum", {"lot": lot, "members": len(sent), "of": len(self.agreement.adverts)})
-        return total
+        return total, names
 
     def _adding(self, lot: Lot, opening: Opening) -> Take[SealedSums]:
         def take(name: str, reply: SealedSums, blobs: Sequence[Blob]) -> None:

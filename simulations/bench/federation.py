@@ -18,10 +18,12 @@ from unittest import mock
 import client.holder
 import coordinator.rounds
 from client.scoring import Scorer
+from common.cohort import Mode
 from simulations.bench.measuring import Result, at_most
 from simulations.simulate import simulate
 
-FEW, MANY = 6, 200
+FEW, SOME, MANY = 6, 50, 200
+DROP_RATE = 0.2
 WORK: dict[str, list[tuple[Any, str]]] = {
     "reading, tokenising and summing": [(client.holder, "prepare"), (client.holder, "held_out_sample")],
     "scoring": [(Scorer, "routed"), (Scorer, "reliability")],
@@ -31,10 +33,18 @@ WORK: dict[str, list[tuple[Any, str]]] = {
 
 def bench_federation() -> list[Result]:
     """Seconds and memory of a round, and the share of it that is neither summing nor solving."""
-    few, many = _measured(FEW), _measured(MANY)
+    few, many = _measured(FEW, "clear"), _measured(MANY, "clear")
+    some = _measured(SOME, "masked", DROP_RATE)
     each = (many["overhead"] - few["overhead"]) / (MANY - FEW)
     whole = f"{many['round']:.1f} s in the round"
     return [
+        at_most(
+            f"{SOME} holders masked, {DROP_RATE:.0%} fall away, seconds",
+            some["whole"],
+            120,
+            f"{some['whole']:.1f} s",
+            f"{some['round']:.1f} s in the round, {some['memory']:.2f} GB",
+        ),
         at_most(f"a federation of {MANY}, seconds", many["whole"], 60, f"{many['whole']:.1f} s", whole),
         at_most(f"a federation of {MANY}, memory in GB", many["memory"], 4, f"{many['memory']:.2f} GB", ""),
         at_most("what each holder adds to the protocol, seconds", each, 0.25, _parts(many), f"{MANY} holders"),
@@ -45,8 +55,8 @@ def _parts(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {figures[name]:.1f} s" for name in (*WORK, "overhead"))
 
 
-def _measured(holders: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "simulations.bench.federation", str(holders)]
+def _measured(holders: int, mode: Mode, drop_rate: float = 0.0) -> dict[str, float]:
+    command = [sys.executable, "-m", "simulations.bench.federation", str(holders), mode, str(drop_rate)]
     started = time.perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures: dict[str, float] = json.loads(done.stdout)
@@ -74,7 +84,7 @@ class Stopwatch:
         return wrapped
 
 
-def main(holders: int) -> None:
+def main(holders: int, mode: Mode, drop_rate: float) -> None:
     watch = Stopwatch()
     patches = [
         mock.patch.object(module, function, watch.timed(name, getattr(module, function)))
@@ -84,7 +94,7 @@ def main(holders: int) -> None:
     for patch in patches:
         patch.start()
     with tempfile.TemporaryDirectory() as work:
-        done = simulate(Path(work), lambda event, facts: None, holders=holders)
+        done = simulate(Path(work), lambda event, facts: None, holders=holders, mode=mode, drop_rate=drop_rate)
     seconds = done.timings["round"]
     print(
         json.dumps(
@@ -100,4 +110,4 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), "clear" if sys.argv[2] == "clear" else "masked", float(sys.argv[3]))

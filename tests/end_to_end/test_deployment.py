@@ -19,7 +19,10 @@ from tests.commands import WIDTH, Finished
 from tests.end_to_end.deployment import SECRET, Copy, Deployment, Running, files_of, holding
 from tests.tiny import tiny_encoder
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.usefixtures("show_logs"),
+]
 
 FIRST = ("code", "law", "medicine")
 DEADLINE_S = 120
@@ -44,28 +47,6 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         made.admit("medicine")
         made.join(*FIRST)
         yield made
-
-
-@pytest.fixture(scope="module")
-def go_on(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Skips what would build upon a part of the story that failed."""
-    before = request.session.testsfailed
-
-    def check() -> None:
-        if request.session.testsfailed > before:
-            pytest.skip("an earlier part of the story failed")
-
-    return check
-
-
-@pytest.fixture(autouse=True)
-def _logs(request: pytest.FixtureRequest, go_on: Callable[[], None], town: Deployment) -> Iterator[None]:
-    """Show the logs where a test fails."""
-    go_on()
-    before = request.session.testsfailed
-    yield
-    if request.session.testsfailed > before:
-        print(town.tails())
 
 
 @dataclass(frozen=True, slots=True)
