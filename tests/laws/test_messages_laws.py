@@ -120,7 +120,7 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(LOTS)
-places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
+member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
 adverts = st.builds(
     Advert,
     key=digests,
@@ -155,14 +155,14 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         growths=several(st.floats(0, 1)),
     ),
     Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
-    Hold: st.builds(Hold, session=digests, shared=places),
-    Seal: st.builds(Seal, session=digests, shared=places),
-    ConfirmSum: st.builds(ConfirmSum, session=digests, lot=lots, sent=places),
+    Hold: st.builds(Hold, session=digests, shared=member_places),
+    Seal: st.builds(Seal, session=digests, shared=member_places),
+    ConfirmSum: st.builds(ConfirmSum, session=digests, lot=lots, sent=member_places),
     OpenSum: st.builds(
         OpenSum,
         session=digests,
         lot=lots,
-        sent=places,
+        sent=member_places,
         confirmations=several(st.tuples(st.integers(1, 99), signatures)),
     ),
     Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
