@@ -271,6 +271,11 @@ def _check_sum(holder: Holder, state: State, lot: Lot, sent: Sequence[Place]) ->
         member = cohort.member(advert.key)
         assert member is not None
         parts[advert.key] = (advert.source, member.share if lot == "statistics" and member.share else 1)
+    weights = [weight for _, weight in parts.values()]
+    if 3 * max(weights) > 2 * sum(weights):
+        raise Refused(
+            "lopsided_shares", "one member would make up more than two thirds of this sum and lie open in it"
+        )
     found = set_apart(holder.opened(lot), parts, policy.min_difference)
     if found:
         raise Refused(

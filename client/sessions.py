@@ -65,6 +65,10 @@ class State(Record):
 
     __str__ = __repr__
 
+    def __repr_args__(self) -> list[tuple[str, str]]:
+        """What rich and others that lay values out may show."""
+        return [("round", self.round[:8])]
+
     @property
     def secrets(self) -> Secrets:
         halves = ((self.nonce,), (self.cipher,), self.masks, self.seeds)

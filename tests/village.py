@@ -74,6 +74,20 @@ class Village:
         )
         return create_holder(self.homes[name], settings)
 
+    def rewrite(self, name: str, old: str, new: str) -> None:
+        """Change a holder's settings, as its owner would with an editor."""
+        path = self.homes[name] / "client.toml"
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+
+    def change_corpus(self, name: str) -> None:
+        """Let a holder have other texts than before, in another file."""
+        domain = self.holder(name).domain
+        [corpus] = self.holder(name).settings.corpus
+        changed = write_jsonl(Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 9))
+        self.rewrite(name, f'"{corpus}"', f'"{changed}"')
+
     def admit(self, name: str, weight: int = 1) -> Admitted:
         return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card), weight)
 

@@ -1,0 +1,364 @@
+"""Masked totals beside retiring, removing, crashes, members that lie, words to operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import RoundFailed
+from common.identity import Identity
+from common.messages import (
+    Blob,
+    Confirmed,
+    Envelopes,
+    Message,
+    Opened,
+    Packet,
+    Revealed,
+    SealedSums,
+    open_packet,
+    seal_packet,
+)
+from common.release import ROUTER, load_release
+from coordinator.ledger import Ledger, Published
+from coordinator.membership import remove, retire
+from coordinator.outlook import outlook
+from coordinator.rounds import run_round
+from tests.coordinator.faults import Crash, make_haste
+from tests.village import Direct, Village, found, no_watch, own_texts, populate
+
+MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
+LIAR = "law-1"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Village:
+    """Five holders on the roster and two who may join; nothing has happened yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        village = found(tmp_path_factory.mktemp("whole"), mode="masked")
+        populate(village, MEMBERS)
+        for name, domain in NEWCOMERS.items():
+            village.settle(name, domain, own_texts(name, "code", 8))
+        village.pin_all()
+        return village
+
+
+@pytest.fixture
+def village(whole: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
+    make_haste(monkeypatch)
+    return whole.copy(tmp_path / "village")
+
+
+@pytest.fixture(scope="module")
+def after_one(whole: Village, tmp_path_factory: pytest.TempPathFactory) -> Village:
+    """The same after one round of the five."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        village = whole.copy(tmp_path_factory.mktemp("after-one") / "village")
+        round_of(village)
+        return village
+
+
+@pytest.fixture
+def later(after_one: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
+    make_haste(monkeypatch)
+    return after_one.copy(tmp_path / "village")
+
+
+def round_of(village: Village, *without: str, transport: Direct | None = None) -> Published:
+    names = [name for name in village.federation().ledger.standing().active if name not in without]
+    return run_round(village.federation(), transport or Direct(village, names), no_watch)
+
+
+def entries(village: Village, kind: str) -> list[Mapping[str, Any]]:
+    return [entry.facts for entry in village.federation().ledger.journal.entries() if entry.kind == kind]
+
+
+def sealed_statistics(transport: Direct) -> list[str]:
+    messages = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    return [name for name, each in messages if isinstance(each, SealedSums) and each.lot == "statistics"]
+
+
+def sums(village: Village) -> set[str]:
+    return {path.stem for path in (village.federation().folder / "contributions").iterdir()}
+
+
+# Retiring and removing
+
+
+def test_retiring_a_domain_needs_no_round_and_opens_nothing(later: Village) -> None:
+    """Its column is dropped at once, the others stay as they are to the bit."""
+    change = retire(later.federation(), "medicine")
+    assert change.published is not None
+    assert (change.published.number, change.published.domains) == (2, ("code", "law"))
+    old, new = (load_release(later.federation().release_folder(number)) for number in (1, 2))
+    assert new.weights.tobytes() == old.weights[:, :2].tobytes()
+    assert len(entries(later, "opened_sum")) == 3
+    later.federation().ledger.verify()
+
+
+def test_the_round_after_one_holder_has_retired_waits_for_another_change(later: Village) -> None:
+    """Without it the new total would show what the retired one had; with another change it is opened."""
+    retire(later.federation(), "medicine")
+    with pytest.raises(RoundFailed, match=r"only medicine is missing: .*until then the newest release stands"):
+        round_of(later)
+    later.change_corpus("law-1")
+    assert round_of(later).domains == ("code", "law")
+    later.federation().ledger.verify()
+
+
+def test_the_round_after_a_domain_of_two_has_retired_goes_well(later: Village) -> None:
+    """Two that leave at once hide each other."""
+    retire(later.federation(), "law")
+    published = round_of(later)
+    assert (published.number, published.domains) == (3, ("code", "medicine"))
+    assert {member.name for member in published.members} == {"code-1", "code-2", "medicine"}
+
+
+def test_too_few_are_left_for_a_masked_round(later: Village) -> None:
+    """Retired down to two holders, the newest release stands, and the round says what it needs."""
+    retire(later.federation(), "law")
+    remove(later.federation(), "code-1")
+    with pytest.raises(RoundFailed, match="2 holders can take part, and a masked round needs 3"):
+        round_of(later)
+    newest = later.federation().newest
+    assert newest is not None
+    assert newest.number == 2
+
+
+def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(later: Village) -> None:
+    """Nobody can take one holder's sums out of a masked total; the total itself is kept no longer."""
+    assert len(sums(later)) == 1
+    change = remove(later.federation(), "medicine")
+    assert (change.published, change.hidden, change.names_it) == (None, True, True)
+    assert sums(later) == set()
+    newest = later.federation().newest
+    assert newest is not None
+    assert newest.number == 1
+    later.federation().ledger.verify()
+
+
+def test_after_two_were_removed_the_next_total_is_without_them(later: Village) -> None:
+    """One alone would be seen in the difference."""
+    remove(later.federation(), "medicine")
+    with pytest.raises(RoundFailed, match="is missing"):
+        round_of(later)
+    remove(later.federation(), "law-1")
+    published = round_of(later)
+    assert {member.name for member in published.members} == {"code-1", "code-2", "law-2"}
+
+
+def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(later: Village) -> None:
+    """There is nothing of it anywhere."""
+    later.admit("poetry")
+    change = remove(later.federation(), "poetry")
+    assert (change.published, change.hidden, change.names_it) == (None, False, False)
+    assert len(sums(later)) == 1
+
+
+# Crashes of the coordinator
+
+
+@pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["opened", "opened_sum", "totalled", "delivered"])
+def test_a_coordinator_killed_at_an_entry_keeps_what_was_opened(
+    village: Village, after_one: Village, monkeypatch: pytest.MonkeyPatch, kind: str, afterwards: bool
+) -> None:
+    """Started again it comes to the same router, and asks for no total that its ledger has."""
+    plain = Ledger.note
+
+    def note(ledger: Ledger, written: str, **facts: Any) -> None:
+        if afterwards or written != kind:
+            plain(ledger, written, **facts)
+        if written == kind:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "note", note)
+        with pytest.raises(Crash):
+            round_of(village)
+    had = len(entries(village, "totalled"))
+    transport = Direct(village, list(MEMBERS))
+    published = round_of(village, transport=transport)
+    assert len(sealed_statistics(transport)) == (0 if had else 5)
+    assert len(entries(village, "totalled")) == 1
+    village.federation().ledger.verify()
+    assert router(village, published.number) == router(after_one, 1)
+
+
+def router(village: Village, number: int) -> bytes:
+    return (village.federation().release_folder(number) / ROUTER).read_bytes()
+
+
+def test_a_total_whose_file_is_lost_is_asked_for_again(later: Village) -> None:
+    """It is the same sum of the same members, so holders open it once more."""
+    for path in (later.federation().folder / "contributions").iterdir():
+        path.unlink()
+    transport = Direct(later, list(MEMBERS))
+    round_of(later, transport=transport)
+    assert len(sealed_statistics(transport)) == 5
+    later.federation().ledger.verify()
+
+
+# Members that lie
+
+
+Lie = Callable[[Opened], tuple[Message, tuple[Blob, ...]]]
+
+
+class Lying(Direct):
+    """One member, with its own key, answers one kind of request with something of its own."""
+
+    def __init__(self, village: Village, kind: type[Message], lie: Lie) -> None:
+        super().__init__(village, list(MEMBERS))
+        self._kind, self._lie = kind, lie
+        self._identity: Identity = village.holder(LIAR).identity
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        for reply in super().answers(name, peer, packet):
+            opened = open_packet(reply)
+            if name == LIAR and isinstance(opened.message, self._kind):
+                message, blobs = self._lie(opened)
+                yield seal_packet(message, self._identity, round=opened.round, reply_to=opened.reply_to, blobs=blobs)
+            else:
+                yield reply
+
+
+def refusals(village: Village) -> list[tuple[str, str, str]]:
+    return [(each["name"], each["step"], each["code"]) for each in entries(village, "refused")]
+
+
+def as_long(change: Callable[[bytes], bytes]) -> Lie:
+    return lambda opened: (opened.message, (change(bytes(opened.blobs[0])),))
+
+
+def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(village: Village) -> None:
+    """The masks hide who; the ledger holds, nothing is released, and the next round goes well."""
+    lying = Lying(village, SealedSums, as_long(lambda content: content[::-1]))
+    with pytest.raises(RoundFailed, match=r"a member sealed something else than its sums, or runs other code.*run the"):
+        round_of(village, transport=lying)
+    assert village.federation().newest is None
+    assert entries(village, "totalled") == []
+    assert sums(village) == set()
+    village.federation().ledger.verify()
+    assert round_of(village).number == 1
+
+
+def test_a_little_more_than_the_own_share_is_noticed(village: Village) -> None:
+    """Each domain's mass must be the sum of its members' shares; one too many in the last is enough."""
+
+    def more(content: bytes) -> bytes:
+        last = (int.from_bytes(content[-8:], "little") + 1) % (1 << 64)
+        return content[:-8] + last.to_bytes(8, "little")
+
+    with pytest.raises(RoundFailed, match="what was opened is no sum of statistics"):
+        round_of(village, transport=Lying(village, SealedSums, as_long(more)))
+    assert village.federation().newest is None
+
+
+@pytest.mark.parametrize("size", [0, 8, -8, -1])
+def test_a_truncated_upload_is_refused_by_name_and_the_others_go_on(village: Village, size: int) -> None:
+    """As if its sender had fallen away."""
+    lying = Lying(village, SealedSums, as_long(lambda content: content[:size]))
+    published = round_of(village, transport=lying)
+    assert refusals(village) == [(LIAR, "seal", "shape_mismatch")]
+    assert {member.name for member in published.members} == set(MEMBERS) - {LIAR}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lie", "step", "code"),
+    [
+        (Envelopes, as_long(lambda content: content[:-1]), "share", "bad_envelope"),
+        (Envelopes, as_long(lambda content: b""), "share", "bad_envelope"),
+        (Envelopes, lambda opened: (Envelopes(session="0" * 64), opened.blobs), "share", "other_session"),
+        (
+            SealedSums,
+            lambda opened: (SealedSums(session="0" * 64, lot="statistics"), opened.blobs),
+            "seal",
+            "other_session",
+        ),
+        (
+            Confirmed,
+            lambda o: (o.message.model_copy(update={"signature": "0" * 128}), ()),
+            "confirm_sum",
+            "bad_confirmation",
+        ),
+        (Revealed, as_long(lambda content: content[:-1]), "open_sum", "shape_mismatch"),
+    ],
+)
+def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
+    village: Village, kind: type[Message], lie: Lie, step: str, code: str
+) -> None:
+    """Where four of five are enough, one that answers wrongly costs nothing but its own part."""
+    published = round_of(village, transport=Lying(village, kind, lie))
+    assert (LIAR, step, code) in refusals(village)
+    assert {member.name for member in published.members} >= set(MEMBERS) - {LIAR}
+    village.federation().ledger.verify()
+
+
+def test_wrong_shares_of_one_member_are_survived(village: Village) -> None:
+    """The others' are enough, and what they give is held against what was advertised."""
+    lying = Lying(village, Revealed, as_long(lambda content: bytes(len(content))))
+    assert len(round_of(village, transport=lying).members) == 5
+    assert len(entries(village, "opened_sum")) == 3
+
+
+def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(village: Village) -> None:
+    """Every other member refuses what it cannot open, and says whose it was."""
+    lying = Lying(village, Envelopes, as_long(lambda content: content[::-1]))
+    place = sorted(village.holder(name).identity.public for name in MEMBERS).index(village.holder(LIAR).identity.public)
+    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed on their way"):
+        round_of(village, transport=lying)
+    assert entries(village, "opened_sum") == []
+    assert round_of(village).number == 1
+
+
+# What stands in the way, in words
+
+
+def test_the_outlook_of_a_clear_federation_is_always_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to hide."""
+    make_haste(monkeypatch)
+    assert outlook(found(tmp_path).federation()) is None
+
+
+def test_the_outlook_says_how_many_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there are fewer than three."""
+    make_haste(monkeypatch)
+    village = found(tmp_path, mode="masked")
+    assert outlook(village.federation()) == "0 holders are on the roster, and a masked round needs 3"
+    populate(village, {"code": "code", "law": "law"})
+    assert outlook(village.federation()) == "2 holders are on the roster, and a masked round needs 3"
+
+
+def test_the_outlook_is_good_before_a_first_round_and_after_it(village: Village) -> None:
+    """As far as can be known: whether corpora have changed is not."""
+    assert outlook(village.federation()) is None
+    round_of(village)
+    assert outlook(village.federation()) is None
+
+
+def test_the_outlook_names_the_one_that_stands_in_the_way_and_what_to_do(later: Village) -> None:
+    """One that has joined alone, one that was retired alone; two are no hindrance."""
+    later.admit("poetry")
+    words = outlook(later.federation())
+    assert words is not None
+    assert words.startswith("since an earlier masked total only poetry has joined: ")
+    assert "Run the round again when another holder has joined, left or changed too" in words
+    later.admit("law-3")
+    assert outlook(later.federation()) is None
+
+
+def test_the_outlook_names_one_that_is_missing(later: Village) -> None:
+    """Retired or removed, it is no longer there and was in the last total."""
+    retire(later.federation(), "medicine")
+    words = outlook(later.federation())
+    assert words is not None
+    assert "only medicine is missing" in words
+    later.admit("poetry")
+    assert outlook(later.federation()) is None
