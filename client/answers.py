@@ -119,9 +119,9 @@ def _announce(holder: Holder, request: Opened) -> Answer:
         check_roster(holder.settings.policy, holder.pinned_keys)
     ready = holder.ready(message.terms)
     source = holder.source(ready)
-    advert = advertised(holder, request, message.terms, source) if masked else None
+    advert, history = advertised(holder, request, message.terms, source) if masked else (None, b"")
     offer = Offer(domain=holder.domain, source=source, holdout=ready.holdout, release=holder.newest, advert=advert)
-    return offer, ()
+    return offer, (history,) if masked else ()
 
 
 def _collect(holder: Holder, request: Opened) -> Answer:

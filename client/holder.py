@@ -29,7 +29,7 @@ from common.errors import EncoderError, FormatError, InputError, Refused
 from common.files import sha256, whole_folder, write_whole
 from common.identity import Identity, load_identity
 from common.journal import Entry, Journal
-from common.masking.differencing import Parts
+from common.masking.history import PastSum
 from common.records import field_names
 from common.release import MANIFEST, ROUTER, TOKENIZER, load_release
 from common.settings import DEFAULT
@@ -109,12 +109,12 @@ class Holder:
         """Whether there was a masked session of this name before."""
         return any(entry.kind == "session" and entry.facts["round"] == round_ for entry in self.journal.entries())
 
-    def opened(self, lot: str) -> list[Parts]:
-        """The sums of a kind that this holder has helped to open: whose data, under which weights."""
+    def known_sums(self) -> list[PastSum]:
+        """The sums that this holder has helped to open, and those it has heard of from members that are pinned."""
         return [
-            {key: (str(source), int(weight)) for key, (source, weight) in entry.facts["parts"].items()}
+            PastSum.from_facts(entry.facts)
             for entry in self.journal.entries()
-            if entry.kind == "opened" and entry.facts["lot"] == lot
+            if entry.kind == "opened" or (entry.kind == "learned" and self.pinned_keys & set(entry.facts["from"]))
         ]
 
     # Statistics

@@ -1,7 +1,7 @@
 """A holder's side of a masked session: advertise, share, seal, confirm, open, each once and only as its policy allows.
 
-Every step is checked here, on the holder's own machine, against what the holder has pinned and what it has helped to
-open before; nothing that a coordinator says can change that. Knows messages; knows nothing of Flower.
+Every step is checked here, on the holder's own machine, against what the holder has pinned and what it knows to
+have been opened before; nothing that a coordinator says can change that. Knows messages; knows nothing of Flower.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from client.sessions import GONE, State
 from common.cohort import Cohort, Terms
 from common.errors import Refused
 from common.files import sha256
-from common.masking.agreement import Advert, Place, check_agreement, check_survivors
+from common.masking.agreement import Advert, Agreement, Place, check_agreement, check_survivors
 from common.masking.differencing import Parts, set_apart
+from common.masking.history import PastSum, history_bytes, history_digest, read_pool
 from common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from common.masking.shares import SHARE_BYTES
 from common.messages import (
@@ -49,31 +50,36 @@ ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
 """The shares of a seed and a mask key for each lot, and the tag."""
 
 
-def advertised(holder: Holder, request: Opened, terms: Terms, source: str) -> Advert:
-    """Keys for a session that may come of this round. A round's name serves once; asked again, the same are shown."""
+def advertised(holder: Holder, request: Opened, terms: Terms, source: str) -> tuple[Advert, bytes]:
+    """Keys for a session that may come of this round, and what this holder knows of sums that were opened before.
+
+    A round's name serves once; asked again, the same are shown.
+    """
     with holder.sessions.alone():
         state = holder.sessions.load()
         if state is not None and state.round == request.round:
             if state.announced != request.digest or state.advert.source != source:
                 raise Refused("session_reused", "this round was announced before, and differently")
-            return state.advert
+            return state.advert, state.history.encode()
         if holder.has_been_in(request.round):
             raise Refused("session_reused", "this holder has been in a session of this name before")
         own = new_secrets(len(LOTS), secrets.token_bytes)
-        shown = advertise(own, holder.identity, terms.id, request.round, source)
+        history = history_bytes(holder.known_sums())
+        shown = advertise(own, holder.identity, terms.id, request.round, source, history_digest(history))
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             State(
                 round=request.round,
                 announced=request.digest,
                 advert=shown,
+                history=history.decode(),
                 nonce=own.nonce.hex(),
                 cipher=own.cipher.hex(),
                 masks=tuple(each.hex() for each in own.masks),
                 seeds=tuple(each.hex() for each in own.seeds),
             )
         )
-        return shown
+        return shown, history
 
 
 def answer_share(holder: Holder, request: Opened) -> Answer:
@@ -85,6 +91,7 @@ def answer_share(holder: Holder, request: Opened) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
+            _learn(holder, agreement, request.blobs[0])
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
             changes = {"cohort": cohort, "agreement": agreement, "kept": dealt.kept.hex()}
@@ -92,6 +99,15 @@ def answer_share(holder: Holder, request: Opened) -> Answer:
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)
         return Envelopes(session=agreement.id.hex()), (sent,)
+
+
+def _learn(holder: Holder, agreement: Agreement, pool: Blob) -> None:
+    """Take in what the other members know of sums that were opened before, and by whom it is known."""
+    known = set(holder.known_sums())
+    told = read_pool(pool, {advert.key: advert.history for advert in agreement.adverts})
+    new = [(each, sorted(by)) for each, by in told.items() if each not in known]
+    if new:
+        holder.journal.append(*(("learned", {**each.model_dump(mode="json"), "from": by}) for each, by in new))
 
 
 def _check_session(holder: Holder, state: State, message: Share) -> None:
@@ -228,8 +244,8 @@ def answer_open(holder: Holder, request: Opened) -> Answer:
                 question,
             )
             parts = _check_sum(holder, state, lot, sent)
-            facts = {"round": state.round, "session": message.session, "lot": lot, "parts": _written(parts)}
-            holder.journal.append(("opened", facts))
+            facts = PastSum.of(lot, parts).model_dump(mode="json")
+            holder.journal.append(("opened", {"round": state.round, "session": message.session, **facts}))
             revealed = b"".join(share for _, share in sorted(given.items()))
             state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed.hex())
             holder.sessions.save(state)
@@ -273,22 +289,17 @@ def _check_sum(holder: Holder, state: State, lot: Lot, sent: Sequence[Place]) ->
         parts[advert.key] = (advert.source, member.share if lot == "statistics" and member.share else 1)
     weights = [weight for _, weight in parts.values()]
     if 3 * max(weights) > 2 * sum(weights):
-        raise Refused(
-            "lopsided_shares", "one member would make up more than two thirds of this sum and lie open in it"
-        )
-    found = set_apart(holder.opened(lot), parts, policy.min_difference)
+        raise Refused("lopsided_shares", "one member would make up more than two thirds of this sum and lie open in it")
+    earlier = [each.by_key() for each in holder.known_sums() if each.lot == lot]
+    found = set_apart(earlier, parts, policy.min_difference)
     if found:
         raise Refused(
             "sets_apart",
-            f"beside a sum of {lot} that this holder has helped to open, this one would show what only "
-            f"{len(found)} of its members gave; at least {policy.min_difference} must join, leave or change at once",
+            f"beside sums of {lot} that were opened before, this one would show what only {len(found)} of the members "
+            f"gave; at least {policy.min_difference} must join, leave or change at once",
         )
     return parts
 
 
 def _places(sent: Sequence[Place]) -> str:
     return " ".join(map(str, sent))
-
-
-def _written(parts: Parts) -> dict[str, list[str | int]]:
-    return {key: list(part) for key, part in parts.items()}

@@ -42,6 +42,7 @@ class State(Record):
     """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they were used.
 
     advert:   what was shown of the secrets. announced: the request it was shown for.
+    history:  what was shown of the sums that were opened before.
     shared:   the members whose shares are held, by place. held: those shares.
     answered: the steps that were taken, by name.
     """
@@ -49,6 +50,7 @@ class State(Record):
     round: str
     announced: Digest
     advert: Advert
+    history: str
     nonce: str
     cipher: str
     masks: tuple[str, ...]

@@ -107,9 +107,10 @@ class Collect(Message):
 
 
 class Share(Message):
-    """These are the members of a masked session: deal your secrets out to them."""
+    """These are the members of a masked session: deal your secrets out to them. Blob: what all know of earlier sums."""
 
     kind: ClassVar[str] = "share"
+    blob_count: ClassVar[range] = range(1, 2)
     cohort: Cohort
     agreement: Agreement
 
@@ -197,10 +198,11 @@ class Here(Message):
 class Offer(Message):
     """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again.
 
-    advert: the keys for a masked round.
+    advert: the keys for a masked round. Blob, in such a round: what this holder knows of sums that were opened before.
     """
 
     kind: ClassVar[str] = "offer"
+    blob_count: ClassVar[range] = range(2)
     domain: DomainName
     source: Digest
     holdout: float = Field(ge=0, lt=1)

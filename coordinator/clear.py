@@ -39,6 +39,9 @@ class ClearGathering:
         self._talk, self._terms, self._watch = talk, terms, watch
         self._left_out: set[str] = set()
 
+    def hear(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
+        """Any offer will do: what comes is checked when it comes."""
+
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """Collect until every member's sums are there under the share that the cohort gives it, and add them up."""
         cohort = self._collect(offers)

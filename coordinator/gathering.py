@@ -39,6 +39,9 @@ class Gathered:
 class Gathering(Protocol):
     """One round's way of gathering."""
 
+    def hear(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
+        """Look at the offer of the holder with this key; raises Refused if it cannot be used."""
+
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of everybody who can be counted. Whoever offers and then does not deliver is left out."""
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from common.cohort import Cohort, Terms
 from common.errors import JournalError, Refused, RoundFailed, StatisticsError
-from common.masking.agreement import SMALLEST_COHORT
+from common.masking.agreement import SMALLEST_COHORT, check_advert
 from common.masking.differencing import Parts, set_apart
-from common.messages import MOST_COUNTS, Blob, Evaluate, Lot, Offer
+from common.masking.history import PastSum, history_digest, pool_bytes, read_history
+from common.messages import LOTS, MOST_COUNTS, Blob, Evaluate, Lot, Offer
 from common.statistics import Statistics, from_vector, vector_size
 from coordinator.candidates import Counts
 from coordinator.federation import Federation
@@ -35,11 +36,20 @@ class MaskedGathering:
         self._federation, self._ledger = federation, federation.ledger
         self._talk, self._terms, self._watch = talk, terms, watch
         self._session: Session | None = None
+        self._histories: dict[str, tuple[PastSum, ...]] = {}
+
+    def hear(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
+        """Check a member's keys, and note what it knows of sums that were opened before."""
+        advert = offer.advert
+        if advert is None or not blobs:
+            raise Refused("not_masked", "an offer without keys for masking")
+        check_advert(advert, self._terms.id, self._talk.nonce, len(LOTS))
+        if (advert.key, advert.source) != (key, offer.source) or history_digest(blobs[0]) != advert.history:
+            raise Refused("bad_advert", "the keys for masking are of another holder, or do not go with the offer")
+        self._histories[key] = read_history(blobs[0])
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         least = max(SMALLEST_COHORT, self._federation.settings.round.min_holders)
-        for name in [name for name, offer in offers.items() if offer.advert is None]:
-            del offers[name]
         if len(offers) < least:
             raise RoundFailed(
                 f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
@@ -49,18 +59,26 @@ class MaskedGathering:
         cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
         if stored is not None:
             return self._from_stored(stored, cohort, offers)
-        session = self._session = Session(self._talk, cohort, offers, self._watch)
+        session = self._begin(cohort, offers)
 
         def check(names: Collection[str]) -> None:
             self._must_be_worth_it(names, least)
             self._must_hide("statistics", _parts(cohort, session.sources(names)))
 
         check(offers)
-        session.share()
+        session.share(self._pool(cohort))
         vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
         self._note_opened("statistics", _parts(cohort, session.sources(sent)))
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
+
+    def _begin(self, cohort: Cohort, offers: Mapping[str, Offer]) -> Session:
+        self._session = Session(self._talk, cohort, offers, self._watch)
+        return self._session
+
+    def _pool(self, cohort: Cohort) -> bytes:
+        """What the members know, to be told to all of them."""
+        return pool_bytes(self._histories[member.key] for member in cohort.members)
 
     def _must_be_worth_it(self, names: Collection[str], least: int) -> None:
         """Every total that is opened narrows what later ones may be, so one that makes no router is not."""
@@ -101,8 +119,8 @@ class MaskedGathering:
                 "it will be brought to whoever lacks it"
             )
         self._watch("kept_total", {"members": len(stored.members)})
-        session = self._session = Session(self._talk, cohort, offers, self._watch)
-        session.share()
+        session = self._begin(cohort, offers)
+        session.share(self._pool(cohort))
         present = session.hold()
         statistics = self._ledger.total(stored)
         return Gathered(self._total(stored.members, stored.domains, statistics), stored.members, frozenset(present))
@@ -187,7 +205,8 @@ class MaskedGathering:
     def _must_hide(self, lot: Lot, parts: Parts) -> None:
         """Foresee what holders would refuse, before anybody is asked for anything secret."""
         standing = self._ledger.standing()
-        earlier = standing.opened.get(lot, [])
+        told = [each.by_key() for history in self._histories.values() for each in history if each.lot == lot]
+        earlier = [*standing.opened.get(lot, []), *told]
         found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
         if found:
             raise RoundFailed(words_of_change(standing, earlier, parts, found))

@@ -17,9 +17,7 @@ from common.cohort import Mode
 from common.compiled import normalised_columns
 from common.errors import Refused, RidgewayError
 from common.evaluation import GROWTHS
-from common.masking.agreement import check_advert
 from common.messages import (
-    LOTS,
     Announce,
     Blob,
     Calibrate,
@@ -126,10 +124,7 @@ class _Round:
                 raise Refused("retired", "the holder's domain was retired")
             if offer.domain != active[name].domain:
                 raise Refused("wrong_domain", f"admitted for {active[name].domain}, offers {offer.domain}")
-            if offer.advert is not None:
-                check_advert(offer.advert, self._terms.id, self._talk.nonce, len(LOTS))
-                if (offer.advert.key, offer.advert.source) != (active[name].key, offer.source):
-                    raise Refused("bad_advert", "the keys for masking are of another holder or for other sums")
+            self._gathering.hear(active[name].key, offer, blobs)
             offers[name] = offer
             self._watch("offered", {"name": name, "domain": offer.domain})
 

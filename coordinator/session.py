@@ -70,8 +70,11 @@ class Session:
         adverts = [self.agreement.advert(self.place_of[name]) for name in names]
         return {advert.key: advert.source for advert in adverts}
 
-    def share(self) -> None:
-        """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
+    def share(self, pool: bytes) -> None:
+        """Let every member deal its secrets out. Raises RoundFailed unless enough do.
+
+        pool: what all members know of sums that were opened before.
+        """
 
         def take(name: str, reply: Envelopes, blobs: Sequence[Blob]) -> None:
             self._must_be(reply.session)
@@ -87,7 +90,7 @@ class Session:
             self._watch("shared", {"name": name})
 
         request = Share(cohort=self._cohort, agreement=self.agreement)
-        heard = self._talk.ask(request, Envelopes, take, names=list(self.place_of))
+        heard = self._talk.ask(request, Envelopes, take, names=list(self.place_of), blobs=[pool])
         self.shared = tuple(sorted(self.place_of[name] for name in heard))
         self._must_suffice(len(self.shared), "shared their secrets")
 

@@ -19,6 +19,7 @@ from client.masked import ENVELOPE_BYTES
 from common.cohort import Cohort, Terms, form_cohort
 from common.identity import Identity
 from common.masking.agreement import Advert, Agreement, threshold_for
+from common.masking.history import PastSum, pool_bytes, read_history
 from common.masking.keystream import Sealed
 from common.masking.opening import Opening
 from common.masking.shares import SHARE_BYTES
@@ -86,6 +87,7 @@ class Hostile:
     sealed: dict[Lot, dict[str, Blob]] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
+    histories: list[tuple[PastSum, ...]] = field(default_factory=lambda: [()])
     replies: list[tuple[str, Opened]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,6 +100,8 @@ class Hostile:
     # One message
 
     def packet(self, message: Message, blobs: Sequence[Blob] = ()) -> Packet:
+        if isinstance(message, Share) and not blobs:
+            blobs = (pool_bytes(self.histories),)
         return seal_packet(message, self.identity, round=self.round, blobs=blobs)
 
     def send(self, name: str, packet: Packet) -> Opened:
@@ -160,10 +164,12 @@ class Hostile:
 
     def announce(self, names: Collection[str] | None = None) -> None:
         for name in names or self.names:
-            offer = self.ask(name, Announce(terms=self.terms)).message
+            opened = self.ask(name, Announce(terms=self.terms))
+            offer = opened.message
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
             self.adverts[name] = offer.advert
+            self.histories.append(read_history(opened.blobs[0]))
 
     def share_request(self, cohort: Cohort | None = None, **changes: Any) -> Share:
         shown = cohort or self.cohort()
@@ -313,7 +319,7 @@ class Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
         sealed = {lot: dict(given) for lot, given in self.sealed.items()}
         known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures))
-        return Hostile(village, self.names, self.round, *known)
+        return Hostile(village, self.names, self.round, *known, [*self.histories])
 
     def _keep(self, lot: Lot, name: str, request: Message, blobs: Sequence[Blob]) -> None:
         opened = self.ask(name, request, blobs)

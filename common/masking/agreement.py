@@ -52,11 +52,13 @@ class Secrets:
 class Advert(Record):
     """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed.
 
-    source: what stands for the sums it will seal, so that the others can see whether they are the same as before.
+    source:  what stands for the sums it will seal, so that the others can see whether they are the same as before.
+    history: the digest of what it knows of sums that were opened before.
     """
 
     key: PublicKey
     source: Digest
+    history: Digest
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     cipher: PublicKey
     masks: tuple[PublicKey, ...]

@@ -35,9 +35,11 @@ from common.masking.agreement import (
     self_key,
     survivor_words,
 )
+from common.masking.history import history_bytes, history_digest
 from common.masking.keystream import Sealed, apply_masks
 from common.masking.shares import SHARE_BYTES, Random, split
 
+NO_HISTORY = history_digest(history_bytes(()))
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -47,11 +49,14 @@ def new_secrets(lots: int, random: Random) -> Secrets:
     return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(lots)))
 
 
-def advertise(secrets: Secrets, identity: Identity, terms: str, round_: str, source: str) -> Advert:
+def advertise(
+    secrets: Secrets, identity: Identity, terms: str, round_: str, source: str, history: str = NO_HISTORY
+) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
         "key": identity.public,
         "source": source,
+        "history": history,
         "nonce": secrets.nonce.hex(),
         "cipher": public_half(secrets.cipher).hex(),
         "masks": [public_half(key).hex() for key in secrets.masks],

@@ -445,7 +445,7 @@ def test_nobody_but_the_coordinator_leads_a_session(at: Callable[[int], Hostile]
     asked: dict[type[Message], tuple[Message, tuple[Blob, ...]]] = {
         Hello: (Hello(), ()),
         Announce: (Announce(terms=coordinator.terms), ()),
-        Share: (coordinator.share_request(), ()),
+        Share: (coordinator.share_request(), (b"[[]]",)),
         Seal: (coordinator.hold_request(Seal), (coordinator.post(VICTIM),)),
         ConfirmSum: (coordinator.confirm_request("statistics", coordinator.names), ()),
         OpenSum: (coordinator.open_request("statistics", coordinator.names, {}), ()),

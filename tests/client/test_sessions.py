@@ -313,12 +313,13 @@ def test_what_is_opened_is_in_the_journal_before_any_share_leaves(
     """Killed in between, the holder takes the sum for opened; it never forgets one that was."""
     coordinator = at(OPEN, lot)
     request = coordinator.request(OPEN, lot, VICTIM)
-    before = len(coordinator.village.holder(VICTIM).opened(lot))
+    before = len(coordinator.village.holder(VICTIM).known_sums())
     with monkeypatch.context() as patch:
         patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
         assert list(answers_of(coordinator, [request])) == []
-    [parts] = coordinator.village.holder(VICTIM).opened(lot)[before:]
-    assert set(parts) == {coordinator.key_of[name] for name in ALL}
+    [opened] = coordinator.village.holder(VICTIM).known_sums()[before:]
+    assert opened.lot == lot
+    assert set(opened.by_key()) == {coordinator.key_of[name] for name in ALL}
     later = Hostile(coordinator.village, FEWER, "ef" * 16)
     later.until(CONFIRM, lot)
     assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "sets_apart"

@@ -125,6 +125,7 @@ adverts = st.builds(
     Advert,
     key=digests,
     source=digests,
+    history=digests,
     nonce=nonces,
     cipher=digests,
     masks=several(digests),
