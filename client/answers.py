@@ -179,7 +179,7 @@ def _deliver(holder: Holder, request: Opened) -> Answer:
     message = request.message
     assert isinstance(message, Deliver)
     holder.store_release(message.number, message.release, request.blobs)
-    forget_session(holder)
+    forget_session(holder, request.round)
     return Receipt(release=message.release, number=message.number), ()
 
 

@@ -252,10 +252,12 @@ def answer_open(holder: Holder, request: Opened) -> Answer:
         return Revealed(session=message.session, lot=lot), (bytes.fromhex(state.answered[step].reply),)
 
 
-def forget_session(holder: Holder) -> None:
-    """The round is over: nothing of its session is needed any more."""
+def forget_session(holder: Holder, round_: str) -> None:
+    """The round is over: nothing of its session is needed any more. That of another round is left alone."""
     with holder.sessions.alone():
-        holder.sessions.erase()
+        state = holder.sessions.load()
+        if state is None or state.round == round_:
+            holder.sessions.erase()
 
 
 def _state(holder: Holder, request: Opened, session: str) -> State:

@@ -118,6 +118,7 @@ class Standing:
     gone:    keys of holders that were removed; the SuperLink would not let them in again.
     total:   the newest masked total, as long as everybody in it is still on the roster.
     opened:  what was put into every masked sum that was ever opened, by lot.
+    names:   of everybody who was ever admitted, by key.
     """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class Standing:
     gone: set[str] = field(default_factory=set)
     total: Totalled | None = None
     opened: dict[str, list[Parts]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     open_round: str | None = None
 
@@ -136,6 +138,7 @@ class Standing:
         match entry.kind:
             case "admitted":
                 self.roster[facts["name"]] = Admitted(**facts)
+                self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
             case "removed":
                 removed = self.roster.pop(facts["name"], None)

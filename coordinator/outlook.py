@@ -19,15 +19,22 @@ UNSEEN = ""
 
 def words_of_change(standing: Standing, earlier: Sequence[Parts], new: Parts, found: Collection[str]) -> str:
     """Why a masked sum is not asked for, and what to do instead."""
-    names = {holder.key: name for name, holder in standing.roster.items()}
+    names = standing.names
     who = ", ".join(names.get(key, f"{key[:12]}…") for key in sorted(found))
-    closest = min(earlier, key=lambda each: len({key for key in {*each, *new} if each.get(key) != new.get(key)}))
-    verbs = sorted({_verb(key, closest, new) for key in found})
+    likest = min(earlier, key=lambda each: len(_differing(each, new)))
+    if set(found) == _differing(likest, new):
+        verbs = " or ".join(sorted({_verb(key, likest, new) for key in found}))
+        why = f"since an earlier masked total only {who} {verbs}: the difference of the two totals would show"
+    else:
+        why = f"together with all the masked totals so far this one would show of {who}"
     return (
-        f"since an earlier masked total only {who} {' or '.join(verbs)}: the difference of the two totals would show "
-        "what it has alone, so holders refuse it. Run the round again when another holder has joined, left or "
+        f"{why} what it has alone, so holders refuse it. Run the round again when another holder has joined, left or "
         "changed too; until then the newest release stands, and `coordinator retire` drops a domain from it at once"
     )
+
+
+def _differing(one: Parts, other: Parts) -> set[str]:
+    return {key for key in {*one, *other} if one.get(key) != other.get(key)}
 
 
 def _verb(key: str, before: Parts, new: Parts) -> str:

@@ -6,7 +6,9 @@ holder's own sums and nothing of how the coordinator keeps or adds them.
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -132,6 +134,29 @@ def _once(work: Callable[..., Any]) -> Callable[..., Any]:
 _DONE: dict[tuple[Callable[..., Any], Job], Any] = {}
 
 
+def memory_folder(otherwise: Path) -> Iterator[Path]:
+    """A folder in memory, where there is such a thing: no power fails here, and disks are slow."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield otherwise
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="ridgeway-") as folder:
+        yield Path(folder)
+
+
+def turn_to(village: Village, name: str, corpus: str) -> None:
+    """Let a holder's corpus be its first or its other one."""
+    path = village.homes[name] / "client.toml"
+    plain, other = f"{name}.jsonl", f"{name}-other.jsonl"
+    text = path.read_text().replace(other, plain)
+    source = village.folder / "corpora" / plain
+    if corpus == "other":
+        text = text.replace(plain, other)
+        if source.exists():
+            source.with_name(other).write_bytes(b"\n".join(source.read_bytes().split(b"\n")[::2]))
+    path.write_text(text)
+
+
 # The network
 
 
@@ -184,7 +209,9 @@ class Network:
         yield from self._returned(peer, request)
 
     def _returned(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
-        reply = answer(self.holders[peer], request)
+        reply = self.answered(peer, request)
+        if reply is None:
+            return
         fate = self.dice.choice(FATES) if self._happens() else "well"
         if fate in ("late", "twice"):
             self._late.append((peer, reply))
@@ -199,6 +226,10 @@ class Network:
             self.honest = False
             yield self.dice.randrange(len(self.holders)), reply
         self.steps()
+
+    def answered(self, peer: int, request: Packet) -> Packet | None:
+        """What a holder answers, if it does."""
+        return answer(self.holders[peer], request)
 
     def _must_lack(self, message: Message, peers: Sequence[int]) -> None:
         """Fail if sums are asked for that the ledger has already, of the same source and share."""
@@ -228,8 +259,8 @@ class Network:
         place = self.dice.randrange(len(content))
         return content[:place] + bytes([content[place] ^ (1 << self.dice.randrange(8))]) + content[place + 1 :]
 
-    def _happens(self) -> bool:
-        return self.dice.random() < self.chance
+    def _happens(self, part: float = 1.0) -> bool:
+        return self.dice.random() < self.chance * part
 
     def _shuffled(self, items: Sequence[tuple[int, Packet]]) -> list[tuple[int, Packet]]:
         shuffled = list(items)
@@ -273,9 +304,9 @@ class Oracle:
                 assert entry.facts["number"] == len(standing.releases), "the numbers of releases have a gap"
                 self._check_release(federation, standing, parent)
                 parent = standing.releases[-1].release
-        _check_folders(federation)
+        check_folders(federation)
         for name in village.homes:
-            _check_received(village.holder(name), federation)
+            check_received(village.holder(name), federation)
         return len(standing.releases)
 
     def cohort(self, federation: Federation, number: int) -> set[str]:
@@ -322,7 +353,7 @@ class Oracle:
     def _fits(self, standing: Standing, names: set[str]) -> bool:
         """Whether the ledger holds the sums of all of these under the shares of a cohort of just them."""
         stored = {name: standing.contributions.get(name) for name in names}
-        shares = _shares(standing, names)
+        shares = shares_of(standing, names)
         return all(each is not None and each.share == shares[name] for name, each in stored.items())
 
     def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:
@@ -333,7 +364,7 @@ class Oracle:
         return self._routers[sources, ridge]
 
 
-def _shares(standing: Standing, names: set[str]) -> dict[str, int]:
+def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
     """The mass divided among the holders of each domain by weight, what is left over going to the first keys."""
     shares: dict[str, int] = {}
     for domain in {standing.roster[name].domain for name in names}:
@@ -347,22 +378,27 @@ def _shares(standing: Standing, names: set[str]) -> dict[str, int]:
 
 
 def router_bytes(own: Mapping[str, Statistics], standing: Standing, encoder: Encoder, ridge: float) -> bytes:
-    """router.safetensors of these holders' raw sums, from the definition."""
-    shares = _shares(standing, set(own))
-    domains = sorted({standing.roster[name].domain for name in own})
+    """router.safetensors of these holders' raw sums, each under its share of a cohort of just them."""
+    shares = shares_of(standing, set(own))
+    return router_of([(standing.roster[name].domain, shares[name], own[name]) for name in own], encoder, ridge)
+
+
+def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: Encoder, ridge: float) -> bytes:
+    """router.safetensors of these raw sums, from the definition: each with its domain and its share of the mass."""
+    domains = sorted({domain for domain, _, _ in parts})
     features = encoder.width + 1
     gram, cross = np.zeros((features, features), np.int64), np.zeros((features, len(domains)), np.int64)
-    for name, statistics in own.items():
-        weighted = statistics.weighted(shares[name])
+    for domain, share, statistics in parts:
+        weighted = statistics.weighted(share)
         gram += weighted.gram
-        cross[:, domains.index(standing.roster[name].domain)] += weighted.cross[:, 0]
+        cross[:, domains.index(domain)] += weighted.cross[:, 0]
     weights = solve(Statistics(gram, cross), encoder.scale, Ridge(ridge)).weights
     compiled = compile_table(encoder.table, encoder.scale, weights)
     arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
-def _check_folders(federation: Federation) -> None:
+def check_folders(federation: Federation) -> None:
     """What can be seen among the releases is whole, and `latest` names one that the ledger knows."""
     known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
     seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
@@ -373,7 +409,7 @@ def _check_folders(federation: Federation) -> None:
         assert (federation.folder / "releases" / LATEST).readlink() in {Path(name) for name in known}
 
 
-def _check_received(holder: Holder, federation: Federation) -> None:
+def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
     known = {each.number: each.release for each in federation.ledger.standing().releases}
     for entry in holder.releases():

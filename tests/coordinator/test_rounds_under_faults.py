@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import shutil
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -21,7 +20,17 @@ from common.messages import Collect, Packet, open_packet
 from coordinator.candidates import Grid
 from coordinator.ledger import Standing
 from coordinator.rounds import run_round
-from tests.coordinator.faults import Crash, Network, Oracle, Steps, let_steps_be_seen, make_haste, raise_crash
+from tests.coordinator.faults import (
+    Crash,
+    Network,
+    Oracle,
+    Steps,
+    let_steps_be_seen,
+    make_haste,
+    memory_folder,
+    raise_crash,
+    turn_to,
+)
 from tests.village import Direct, Village, found, no_watch, own_texts, populate
 
 FIRST = {"code": "code", "law-1": "law", "law-2": "law"}
@@ -64,28 +73,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         return World(village, Oracle(village.encoder, sums))
 
 
-def turn_to(village: Village, name: str, corpus: str) -> None:
-    """Let a holder's corpus be its first or its other one."""
-    path = village.homes[name] / "client.toml"
-    plain, other = f"{name}.jsonl", f"{name}-other.jsonl"
-    text = path.read_text().replace(other, plain)
-    source = village.folder / "corpora" / plain
-    if corpus == "other":
-        text = text.replace(plain, other)
-        if source.exists():
-            source.with_name(other).write_bytes(b"\n".join(source.read_bytes().split(b"\n")[::2]))
-    path.write_text(text)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is such a thing: no power fails here, and disks are slow."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="ridgeway-") as folder:
-        yield Path(folder)
+    """Where the villages of a test lie."""
+    yield from memory_folder(tmp_path)
 
 
 @pytest.fixture(autouse=True)
