@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     import client.cli
     import common.cli
     import coordinator.cli
+    import simulations.audit_cli
     import simulations.cli
     from common.terminal import command_group, run
 
@@ -43,4 +44,5 @@ def main(arguments: list[str] | None = None) -> None:
     app.command()(common.cli.route)
     app.command()(common.cli.evaluate)
     app.command()(simulations.cli.simulate)
+    app.command()(simulations.audit_cli.audit)
     sys.exit(run(typer.main.get_command(app), arguments))

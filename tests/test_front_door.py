@@ -12,7 +12,7 @@ import pytest
 import ridgeway
 from tests.commands import Workshop, workshop
 
-HEAVY = ("torch", "flwr", "transformers", "scipy", "pyarrow", "gguf", "huggingface_hub", "zstandard")
+HEAVY = ("torch", "flwr", "transformers", "scipy", "pyarrow", "gguf", "huggingface_hub", "zstandard", "matplotlib")
 
 LIBRARY = """
 import ridgeway

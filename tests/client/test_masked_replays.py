@@ -150,7 +150,7 @@ def test_a_changed_request_for_a_step_that_was_taken_is_refused(
 def test_a_replay_after_the_session_is_over_is_refused(coordinator: Hostile, packet: Packet) -> None:
     """Nothing of it is there any more."""
     coordinator.send(VICTIM, packet)
-    forget_session(coordinator.village.holder(VICTIM))
+    forget_session(coordinator.village.holder(VICTIM), coordinator.round)
     assert code_of(coordinator.send(VICTIM, packet)) == "no_session"
     assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
 

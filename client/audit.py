@@ -1,0 +1,191 @@
+"""What a holder's own statistics give away: the known attacks run on them, held against the text that was summed.
+
+Runs on the holder's machine and sends nothing. Knows corpora, encoder and attacks. Knows nothing of the coordinator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as Backend
+
+from client.accumulate import accumulators, gram_of_counts
+from client.corpus import Counters, Position, documents, find_sources, is_held_out
+from client.prepare import BATCH_CHARACTERS, Interrupted, Job, Watch
+from common.attacks import Measures, Tick, column, histogram, measure, unweighted
+from common.encoder import Encoder
+from common.errors import CorpusError, EncoderMismatch
+from common.settings import EQUAL_MASS
+from common.statistics import Integers, Statistics
+from common.statistics_file import Prepared
+from common.threads import cores
+
+CLEAR = "clear statistics"
+COLUMN = "column of B alone"
+
+Ticks = Callable[[str], Tick]
+"""From what is being attacked to what is called once a step, at most STEPS times."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed:
+    """A corpus as it was summed: how often each token stands in the sums, and the sums for each window."""
+
+    counts: Integers
+    statistics: Mapping[int, Statistics]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """One attack and what it brought.
+
+    proven:   whether the counts that were found give exactly the sums that were seen: then they are the truth.
+    measures: against the text, where that is known.
+    """
+
+    view: str
+    window: int
+    counts: Integers
+    proven: bool
+    measures: Measures | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        shares = self.measures.to_json() if self.measures else {"found": int((self.counts > 0).sum())}
+        return {
+            "view": self.view,
+            "window": self.window,
+            **shares,
+            "proven": self.proven,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def read_summed(job: Job, encoder: Encoder, windows: Iterable[int], watch: Watch | None = None) -> Summed:
+    """Count exactly the tokens that `prepare` sums, and sum them for each of these windows, in one pass."""
+    limit = job.sampling.max_tokens
+    tokens = accumulators(encoder.table, replace(job.sampling, window=1))()
+    sums = {window: accumulators(encoder.table, replace(job.sampling, window=window))() for window in set(windows)}
+    for batch in _batches(_summed_documents(job, watch or Watch())):
+        ids, lengths = encoder.tokenizer.encode_many(batch)
+        for accumulator in (tokens, *sums.values()):
+            accumulator.add(ids, lengths)
+    counts = tokens.state()["counts"]
+    if not counts.any():
+        names = ", ".join(str(root) for root in job.roots)
+        limited = f", or its documents are cut after {limit} tokens" if limit else ""
+        raise CorpusError(f"{names} holds no tokens that would be summed; all of it may be held out{limited}")
+    return Summed(counts, {window: each.statistics(each.state(), job.threads) for window, each in sums.items()})
+
+
+def _summed_documents(job: Job, watch: Watch) -> Iterator[str]:
+    sources, _ = find_sources(job.roots)
+    total, done = sum(source.path.stat().st_size for source in sources), 0
+    for source in sources:
+        position = Position()
+        for text in documents(source, job.text_fields, Counters(), position):
+            if watch.stopped():
+                raise Interrupted("interrupted; nothing was written")
+            if not is_held_out(text, job.holdout):
+                yield text
+            watch.progress(done + position.bytes, total)
+        done += source.path.stat().st_size
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch, size = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def true_counts(prepared: Prepared, job: Job, encoder: Encoder, watch: Watch | None = None) -> Integers:
+    """How often each token stands in these sums, by the corpus they were made of. Any other corpus is refused."""
+    window = prepared.sampling.window
+    summed = read_summed(job, encoder, [window], watch)
+    there, here = prepared.statistics, summed.statistics[window]
+    if not here.equals(there):
+        names = ", ".join(str(root) for root in job.roots)
+        raise CorpusError(
+            f"{names} is not what the statistics of {prepared.domain!r} were made of: it gives {here.mass:,} samples "
+            f"and they hold {there.mass:,}, or other sums; name the same files and --text-field as for prepare"
+        )
+    return summed.counts
+
+
+def must_fit(prepared: Prepared, encoder: Encoder) -> None:
+    """Raise unless this is the encoder that the sums were made with."""
+    if encoder.fingerprint != prepared.fingerprint:
+        raise EncoderMismatch(
+            f"the statistics of {prepared.domain!r} were made with encoder {prepared.encoder_name} "
+            f"({prepared.fingerprint[:12]}), not with {encoder.name} ({encoder.fingerprint[:12]}); "
+            "name it with --encoder"
+        )
+
+
+def attack_gram(
+    view: str, encoder: Encoder, statistics: Statistics, window: int, truth: Integers | None, ticks: Ticks
+) -> Finding:
+    """The histogram from second moments."""
+    started = time.monotonic()
+    counts = histogram(encoder.table, statistics.gram, window, ticks(view))
+    proven = window == 1 and np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
+    measures = None if truth is None else measure(counts, truth)
+    return Finding(view, window, counts, proven, measures, time.monotonic() - started)
+
+
+def attack_column(encoder: Encoder, cross: Integers, window: int, truth: Integers | None) -> Finding:
+    """The histogram from a domain's column alone, which masking does not hide where the domain has one holder."""
+    started = time.monotonic()
+    counts = column(encoder.table, cross, window)
+    measures = None if truth is None else measure(counts, truth)
+    return Finding(COLUMN, window, counts, False, measures, time.monotonic() - started)
+
+
+def audit(prepared: Prepared, encoder: Encoder, truth: Integers | None, ticks: Ticks) -> list[Finding]:
+    """The attacks on one holder's statistics: on all of them, and on the column that a masked round would show."""
+    window = prepared.sampling.window
+    statistics = prepared.statistics
+    return [
+        attack_gram(CLEAR, encoder, statistics, window, truth, ticks),
+        attack_column(encoder, statistics.cross[:, 0], window, truth),
+    ]
+
+
+def survives_weighting(statistics: Statistics) -> bool:
+    """Whether the raw sums, and with them the corpus's size, follow from the equally weighted ones."""
+    found = unweighted(statistics.weighted(EQUAL_MASS))
+    return found is not None and found.equals(statistics)
+
+
+def token_texts(encoder: Encoder, ids: Sequence[int]) -> list[str]:
+    """What tokens look like, for the holder's own eyes."""
+    backend = Backend.from_str(encoder.definition.decode())
+    return [backend.decode([number]) or str(backend.id_to_token(number)) for number in ids]
+
+
+def advice(finding: Finding) -> str:
+    """One plain sentence on what to do, by the attack on the whole statistics."""
+    if finding.proven:
+        return (
+            "Every token of this corpus and its exact count follow from these sums: send them to nobody whom you would "
+            "not show the vocabulary, and prefer windows of 64 in a masked round."
+        )
+    if finding.window == 1:
+        return (
+            "The counts were not proven this time, but sums over single tokens determine them as a rule: treat these "
+            "sums as the vocabulary itself, and prefer windows of 64 in a masked round."
+        )
+    return (
+        "These sums do not give the counts away, but they name a good part of the tokens, some rare ones too: send "
+        "them in a masked round, or in the clear only to a coordinator that may know which words the corpus uses."
+    )

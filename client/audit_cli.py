@@ -1,0 +1,192 @@
+"""ridgeway client audit: what a holder's own statistics give away, shown before they are sent.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.cli import Fields, Json
+from common.errors import InputError
+from common.terminal import CountingBar, count, emit_json, progress_bar, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from client.audit import Finding
+    from client.prepare import Job
+    from common.encoder import Encoder
+    from common.statistics import Integers
+    from common.statistics_file import Prepared
+
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf.")
+]
+EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+
+RARE = "rare tokens: those that occur once or twice in what was summed"
+CHANCE = "by chance: what finding as many tokens at random would recover"
+UNDONE = "hides nothing; the raw sums and the number of samples were computed from the weighted ones"
+HIDES = "hides the raw sums; they could not be computed from the weighted ones"
+SHOWN = 12
+HEADINGS = ("view", "window", "found", "recovered", "rare", "by chance", "precision", "counts exact", "proven", "time")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(audit)
+
+
+def audit(
+    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="Your statistics file.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="The files and folders it was made of; may be given again.")
+    ] = None,
+    encoder: EncoderOption = "smollm2",
+    text_field: Fields = "text",
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends nothing.
+
+    With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
+    found, and whether that is proven.
+    """
+    from client.audit import audit as attack
+    from client.audit import must_fit, survives_weighting, true_counts
+    from common.encoder_sources import find_encoder
+    from common.statistics_file import load_prepared
+
+    if plot is not None:
+        _check_plot(plot, corpus)
+    prepared = load_prepared(statistics)
+    found = find_encoder(encoder)
+    must_fit(prepared, found)
+    truth = None
+    if corpus:
+        job = job_of(prepared, corpus, text_field)
+        with stop_on_signal() as stopped, watching(prepared.domain, stopped) as watch:
+            truth = true_counts(prepared, job, found, watch)
+        step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
+    with attack_bar() as ticks:
+        findings = attack(prepared, found, truth, ticks)
+    weighting = survives_weighting(prepared.statistics)
+    if plot is not None:
+        draw(plot, f"What the sums of {prepared.domain} give away", findings)
+    _report(prepared, findings, found, truth, weighting, json)
+
+
+def _check_plot(plot: Path, corpus: list[Path] | None) -> None:
+    from common.plots import check_plot
+
+    if not corpus:
+        raise InputError("a plot shows shares of the true tokens, so it needs the text too: give --corpus")
+    check_plot(plot)
+
+
+def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> Job:
+    """Read a corpus as it was read for these statistics."""
+    from client.prepare import Job
+    from common.records import field_names
+    from common.threads import cores
+
+    fields = field_names(text_field)
+    return Job(tuple(corpus), prepared.domain, prepared.sampling, prepared.holdout, fields, cores())
+
+
+@contextmanager
+def watching(label: str, stopped: Callable[[], bool]) -> Iterator[Any]:
+    from client.prepare import Watch
+
+    with progress_bar(label) as progress:
+        yield Watch(progress, stopped)
+
+
+@contextmanager
+def attack_bar() -> Iterator[Callable[[str], Callable[[], None]]]:
+    """A bar over the steps of each attack; most end before their last step."""
+    from common.attacks import STEPS
+
+    bar = CountingBar()
+    try:
+        yield lambda view: lambda: bar.advance(view, STEPS)
+    finally:
+        bar.close()
+
+
+def draw(path: Path, title: str, findings: Sequence[Finding]) -> None:
+    """One panel a window: for every attack, the share of all tokens and of rare ones that came back."""
+    from common.plots import Panel, draw_shares
+
+    panels = []
+    for window in sorted({finding.window for finding in findings}):
+        shown = [each for each in findings if each.window == window and each.measures]
+        measures = [each.measures for each in shown if each.measures]
+        panels.append(
+            Panel(
+                title="single tokens (w = 1)" if window == 1 else f"windows of {window} tokens",
+                labels=[each.view for each in shown],
+                series={
+                    "distinct tokens recovered": [each.recovered for each in measures],
+                    "rare tokens recovered": [each.rare_recovered for each in measures],
+                },
+                marks=[each.chance for each in measures],
+            )
+        )
+    draw_shares(path, title, panels, "as many at random")
+    step("wrote", str(path))
+
+
+def show_findings(findings: Sequence[Finding], title: str = "") -> None:
+    rows = []
+    for each in findings:
+        known = each.measures
+        shares = (known.recovered, known.rare_recovered, known.chance, known.precision, known.exact) if known else ()
+        cells = [_percent(share) for share in shares] or ["–"] * 5
+        proven = "yes" if each.proven else "no"
+        found = f"{(each.counts > 0).sum():,}"
+        rows.append([each.view, str(each.window), found, *cells, proven, f"{each.seconds:.0f} s"])
+    table(HEADINGS, rows, title=title)
+    if any(each.measures for each in findings):
+        print(f"{RARE}\n{CHANCE}")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _report(
+    prepared: Prepared,
+    findings: Sequence[Finding],
+    encoder: Encoder,
+    truth: Integers | None,
+    weighting: bool,
+    json: bool,
+) -> None:
+    from client.audit import advice
+
+    words = advice(findings[0])
+    if json:
+        facts = {"domain": prepared.domain, "rare": RARE, "findings": [each.to_json() for each in findings]}
+        emit_json({**facts, "weighting_undone": weighting, "advice": words})
+        return
+    show_findings(findings)
+    if truth is None:
+        _show_tokens(findings[0], encoder)
+    print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
+
+
+def _show_tokens(finding: Finding, encoder: Encoder) -> None:
+    """The most frequent and some of the rarest tokens that the attack believes in."""
+    import numpy as np
+
+    from client.audit import token_texts
+
+    found = np.flatnonzero(finding.counts)
+    ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
+    for words, chosen in (("most frequent", ranked[:SHOWN]), ("rarest", ranked[SHOWN:][-SHOWN:])):
+        texts = zip(token_texts(encoder, chosen), chosen, strict=True)
+        print(f"{words}: " + "  ".join(f"{text!r} {finding.counts[number]:,}" for text, number in texts))

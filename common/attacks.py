@@ -1,0 +1,302 @@
+"""What can be computed from sums about the tokens behind them: the attacks that are known, and how well they did.
+
+    a holder's gram, in the clear or as a difference of two totals  → its histogram of tokens        (`histogram`)
+    a domain's column of cross                                      → its histogram, far less surely (`column`)
+    a total                                                         → the union's histogram, and whose a token looks
+                                                                      to be (`attribution`)
+    weighted statistics                                             → the raw ones                   (`unweighted`)
+
+Everything that an attack is given is public or is seen by a coordinator: the encoder's table, the window, the sums.
+Knows numpy and scipy. Knows nothing of files, corpora or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import ShapeMismatch
+from common.statistics import Integers, Statistics
+
+Floats = NDArray[np.floating[Any]]
+Tick = Callable[[], None]
+"""Called once for each of at most STEPS steps."""
+
+ROUNDS = 16
+BURST = 8
+STEPS = ROUNDS * (BURST + ROUNDS - 1)
+"""The unknowns that are free are chosen anew at most so often; the first round takes so many steps, each two more."""
+
+EXACT = 1e-9
+STALLED = 0.97
+PATIENCE = 2
+WARM_UP = 4
+"""Counts that leave so small a share of the sums unexplained explain them; so many rounds without a gain,
+after so many to warm up, are enough."""
+
+SMOOTH = 1e-9
+"""What is added to a diagonal before it is inverted, relative to its mean."""
+
+ROW_BLOCK = 8192
+COLUMN_BLOCKS = 6
+
+RARE = 2
+"""A token is rare in a corpus if it occurs at most so often in what was summed."""
+
+CHECKED_ENTRIES = 200
+MOST_SAMPLES = 1 << 24
+"""A weighting is undone by looking at so many sums, for corpora of so many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """How much of a true histogram came back. Shares are between 0 and 1, or None where there is nothing to divide by.
+
+    tokens:    distinct tokens in truth; rare: those of them that occur once or twice.
+    found:     tokens that the attack believes to be there: its estimate rounds to at least 1.
+    recovered: the share of the true tokens that were found; rare_recovered: the same for rare ones.
+    exact:     the share of the true tokens whose count came out exactly.
+    precision: the share of the found tokens that are true.
+    chance:    the share of any tokens that would be hit by finding as many at random.
+    """
+
+    tokens: int
+    rare: int
+    found: int
+    recovered: float | None
+    rare_recovered: float | None
+    exact: float | None
+    precision: float | None
+    chance: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(estimate: Integers, truth: Integers) -> Measures:
+    """Hold an estimated histogram against the true one, token by token."""
+    if estimate.shape != truth.shape:
+        raise ShapeMismatch(f"an estimate of {estimate.size} tokens cannot be held against {truth.size}")
+    there, found = truth > 0, estimate > 0
+    rare = there & (truth <= RARE)
+    return Measures(
+        tokens=int(there.sum()),
+        rare=int(rare.sum()),
+        found=int(found.sum()),
+        recovered=_share(found[there]),
+        rare_recovered=_share(found[rare]),
+        exact=_share(estimate[there] == truth[there]),
+        precision=_share(there[found]),
+        chance=float(found.mean()),
+    )
+
+
+def _share(hits: NDArray[np.bool_]) -> float | None:
+    return float(hits.mean()) if hits.size else None
+
+
+# Histograms from second moments
+
+
+def histogram(table: NDArray[np.int16], gram: Integers, window: int, tick: Tick = lambda: None) -> Integers:
+    """The counts n ≥ 0 whose Eᵀ diag(n) E comes nearest to what gram says, rounded.
+
+    At w = 1 gram *is* Eᵀ diag(n) E, F(F+1)/2 equations that determine the counts whenever the encoder is wide enough;
+    nearness is measured after the table has been made white, which lets conjugate gradients converge in tens of steps.
+    Windows add the products of different tokens to gram: `_as_single_tokens` takes away what chance would add, and
+    nearness is measured where the sums themselves vary least, as that noise demands.
+    """
+    features = _features(table)
+    if gram.shape != (features.shape[1], features.shape[1]):
+        raise ShapeMismatch(f"a gram of shape {gram.shape} was not made with a table of width {table.shape[1]}")
+    sums: Floats = gram.astype(np.float64)
+    public = features.T @ features
+    if window == 1:
+        change, target = _whitening(*_scatter(public)), sums
+    else:
+        change, target = _whitening(*_noise(sums, public, window)), _as_single_tokens(sums, window)
+    features = features @ change
+    scale = np.einsum("ij,ij->i", features, features)
+    features /= np.sqrt(scale)[:, None]  # the unknowns are then n · scale, each of unit weight
+    return _non_negative(features, change.T @ target @ change, scale, tick)
+
+
+def _features(table: NDArray[np.int16]) -> Floats:
+    features = np.ones((len(table), table.shape[1] + 1))
+    features[:, :-1] = table
+    return features
+
+
+def _as_single_tokens(gram: Floats, window: int) -> Floats:
+    """What single tokens would have summed to, if windows were w tokens drawn alike: w²·scatter + w·mass·mean·meanᵀ."""
+    column, mass = gram[:, -1], gram[-1, -1]
+    mean = np.outer(column, column) / mass
+    expected: Floats = window**2 * (gram - mean) + window * mean
+    return expected
+
+
+def _scatter(second: Floats) -> tuple[Floats, Floats]:
+    """The mean and the covariance that a second moment with a constant feature holds."""
+    mean = second[:-1, -1] / second[-1, -1]
+    return mean, second[:-1, :-1] / second[-1, -1] - np.outer(mean, mean)
+
+
+def _noise(gram: Floats, public: Floats, window: int) -> tuple[Floats, Floats]:
+    """How windows vary: their own covariance, drawn towards that of w random tokens the fewer windows there are.
+
+    Fewer windows than features vary in some directions only; taken as they are, they would rule every token out.
+    """
+    mean, own = _scatter(gram)
+    mass, features = gram[-1, -1], len(gram)
+    return mean, (mass * own + features * _scatter(public)[1] / window) / (mass + features)
+
+
+def _whitening(mean: Floats, covariance: Floats) -> Floats:
+    """The change of features that takes the mean away and makes a covariance the identity."""
+    level = max(float(np.trace(covariance)) / len(covariance), 1.0)  # no less than a unit of the table
+    values, vectors = np.linalg.eigh(covariance)
+    inner = vectors / np.sqrt(np.maximum(values, 0) + SMOOTH * level)
+    change = np.zeros((len(mean) + 1, len(mean) + 1))
+    change[:-1, :-1] = inner
+    change[-1, :-1] = -mean @ inner
+    change[-1, -1] = 1.0
+    return change
+
+
+def _non_negative(features: Floats, target: Floats, scale: Floats, tick: Tick) -> Integers:
+    """Non-negative least squares by conjugate gradients on the unknowns that are free, which are few before long.
+
+    An unknown that turns negative is held at zero, and is free again when the residual asks for more of it. Steps are
+    taken in 32 bits, twice as fast, and the residual between rounds in 64, which takes their errors back. Ends when the
+    rounded counts explain the target, or when rounds no longer improve what was found.
+    """
+    unknowns, counts, best = np.zeros(len(features)), np.zeros(len(features)), np.zeros(len(features))
+    short = features.astype(np.float32)
+    size, least, idle = float(np.linalg.norm(target)), np.inf, 0
+    for turn in range(ROUNDS):
+        if np.linalg.norm(target - _moment(features, counts * scale)) <= EXACT * size:
+            return counts.astype(np.int64)
+        residual = target - _moment(features, unknowns)
+        left = float(np.linalg.norm(residual))
+        early = turn <= WARM_UP  # while unknowns are being let go, the residual may rise before it falls
+        idle = 0 if early or left < STALLED * least else idle + 1
+        if early or left < least:
+            least, best = left, counts
+        if idle == PATIENCE:
+            break
+        slope = _squares(features, residual)
+        free = np.flatnonzero((unknowns > 0) | (slope > 0) | (turn == 0))
+        moved = unknowns[free] + _conjugate_gradients(short[free], slope[free].astype(np.float32), _steps(turn), tick)
+        unknowns[:] = 0
+        unknowns[free] = np.maximum(moved, 0)
+        counts = np.rint(unknowns / scale)
+    return best.astype(np.int64)
+
+
+def _steps(turn: int) -> int:
+    """More and more of them, since the unknowns that are free change less and less."""
+    return BURST + 2 * turn
+
+
+def _conjugate_gradients(features: Floats, slope: Floats, steps: int, tick: Tick) -> Floats:
+    """So many steps towards the least squares solution, from the slope at zero."""
+    found = np.zeros_like(slope)
+    residual, direction, norm = slope.copy(), slope.copy(), float(slope @ slope)
+    for _ in range(steps):
+        image = _squares(features, _moment(features, direction))
+        curvature = float(direction @ image)
+        if curvature <= 0:  # nothing is left to gain
+            break
+        found += norm / curvature * direction
+        residual -= norm / curvature * image
+        norm, last = float(residual @ residual), norm
+        direction = residual + norm / last * direction
+        tick()
+    return found
+
+
+def _moment(features: Floats, weights: Floats) -> Floats:
+    """Σ w φφᵀ, over rows whose weight is not zero; only the blocks that touch the upper triangle are multiplied."""
+    width = features.shape[1]
+    moment = np.zeros((width, width), dtype=features.dtype)
+    used = np.flatnonzero(weights)
+    for start in range(0, len(used), ROW_BLOCK):
+        chosen = used[start : start + ROW_BLOCK]
+        rows = features[chosen]
+        scaled = rows * weights[chosen, None]
+        for left, right in _column_blocks(width):
+            moment[:right, left:right] += scaled[:, :right].T @ rows[:, left:right]
+    return np.triu(moment) + np.triu(moment, 1).T
+
+
+def _squares(features: Floats, form: Floats) -> Floats:
+    """φᵀ X φ for every row, X symmetric; its upper triangle, doubled off the diagonal, says all."""
+    upper = 2 * np.triu(form, 1) + np.diag(form.diagonal())
+    squares = np.zeros(len(features), dtype=features.dtype)
+    for start in range(0, len(features), ROW_BLOCK):
+        rows = features[start : start + ROW_BLOCK]
+        for left, right in _column_blocks(len(form)):
+            product = rows[:, :right] @ upper[:right, left:right]
+            squares[start : start + ROW_BLOCK] += np.einsum("ij,ij->i", product, rows[:, left:right])
+    return squares
+
+
+def _column_blocks(width: int) -> list[tuple[int, int]]:
+    edges = np.linspace(0, width, min(COLUMN_BLOCKS, width) + 1).astype(int).tolist()
+    return list(pairwise(edges))
+
+
+# Histograms from a column, and whose a token is
+
+
+def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
+    """The sparsest-looking counts n ≥ 0 with Eᵀn = w · cross, rounded.
+
+    F equations for V unknowns: right where a corpus has few distinct tokens (about F/10), a guess beyond. Lawson and
+    Hanson's active sets (scipy's nnls) end at a vertex, which has at most F tokens; gradient methods would spread the
+    counts over all tokens that are alike.
+    """
+    from scipy.optimize import nnls
+
+    features = _features(table)
+    change = _whitening(*_scatter(features.T @ features))
+    features = features @ change
+    scale = np.linalg.norm(features, axis=1)
+    features /= scale[:, None]
+    wanted = window * cross.astype(np.float64) @ change
+    size = float(np.linalg.norm(wanted)) or 1.0
+    solution, _ = nnls(np.ascontiguousarray(features.T), wanted / size, maxiter=10 * len(table))
+    counts: Integers = np.rint(solution * size / scale).astype(np.int64)
+    return counts
+
+
+def attribution(table: NDArray[np.int16], total: Statistics) -> Integers:
+    """For every token the domain that it most likely comes from, by a total alone.
+
+    The expected share of domain d in a token's occurrences, given the columns, is φᵀ A⁻¹ b_d: what a router computes.
+    """
+    gram = total.gram.astype(np.float64)
+    smooth = SMOOTH * np.trace(gram) / len(gram) * np.eye(len(gram))
+    weights = np.linalg.solve(gram + smooth, total.cross.astype(np.float64))
+    domains: Integers = np.argmax(_features(table) @ weights, axis=1)
+    return domains
+
+
+def unweighted(weighted: Statistics) -> Statistics | None:
+    """The raw statistics behind one holder's weighted ones, or None if rounding has hidden them.
+
+    If N samples were normalised to a mass M > 2N, every sum times N/M lies within N/2M of an integer. No other N so
+    small passes that test on a few hundred sums, so the size of the corpus follows too.
+    """
+    mass = weighted.mass
+    candidates = np.arange(1, min(mass // 2, MOST_SAMPLES) + 1)
+    entries = np.unique(weighted.gram)
+    for entry in entries[:: max(1, len(entries) // CHECKED_ENTRIES)]:
+        rest = int(entry) % mass * candidates % mass
+        candidates = candidates[2 * np.minimum(rest, mass - rest) <= candidates]
+    return weighted.weighted(int(candidates[0])) if len(candidates) else None

@@ -1,0 +1,107 @@
+"""Figures for reports: shares as bars, in colours that the colour-blind and a printer can tell apart.
+
+Knows matplotlib, which is imported when a figure is drawn. Knows nothing of what is shown.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.errors import InputError
+from common.files import check_output, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = (".png", ".svg", ".pdf")
+COLOURS = ("#0072B2", "#E69F00", "#009E73")
+HATCHES = ("", "///", "...")
+BAR = 0.36
+PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Bars side by side for each label: shares between 0 and 1, or None where there is none.
+
+    marks: a share for each label that is drawn as a line across its bars.
+    """
+
+    title: str
+    labels: Sequence[str]
+    series: dict[str, Sequence[float | None]]
+    marks: Sequence[float]
+
+
+def check_plot(path: Path) -> None:
+    """Raise before any work unless a figure can be drawn and written here."""
+    if path.suffix.lower() not in KINDS:
+        raise InputError(f"a plot cannot be written as {path.name}; end its name in {', '.join(KINDS)}")
+    check_output(path)
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {(error.strerror or str(error)).lower()} ({nearest})") from error
+    _figure_class()
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("drawing a plot needs the package matplotlib; install ridgeway[client]") from None
+    return Figure
+
+
+def draw_shares(path: Path, title: str, panels: Sequence[Panel], mark: str) -> None:
+    """Write a figure with one panel beside the other, which share their labels' axis."""
+    most = max(len(panel.labels) for panel in panels)
+    figure = _figure_class()(figsize=(2.2 + 4.4 * len(panels), 1.9 + 0.62 * most), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw_panel(axis, panel, mark)
+    axes[0].invert_yaxis()
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.suptitle(title)
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.lower().removeprefix("."), dpi=160)
+    write_whole(path, image.getvalue())
+
+
+def _draw_panel(axis: Axes, panel: Panel, mark: str) -> None:
+    places = range(len(panel.labels))
+    middle = (len(panel.series) - 1) / 2
+    for turn, (name, shares) in enumerate(panel.series.items()):
+        heights = [place + (turn - middle) * BAR for place in places]
+        widths = [100 * (share or 0) for share in shares]
+        style: dict[str, Any] = {"color": COLOURS[turn], "hatch": HATCHES[turn], "edgecolor": "black", "linewidth": 0.6}
+        axis.barh(heights, widths, BAR, label=name, **style)
+        for height, width, share in zip(heights, widths, shares, strict=True):
+            words = "–" if share is None else f"{width:.0f} %"
+            axis.annotate(
+                words,
+                (width, height),
+                (3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                bbox=PAPER,
+                zorder=5,
+            )
+    half = BAR * len(panel.series) / 2
+    lows, highs = [place - half for place in places], [place + half for place in places]
+    axis.vlines([100 * share for share in panel.marks], lows, highs, color="black", linestyle="--", label=mark)
+    axis.set_yticks(list(places), list(panel.labels))
+    axis.set_xlim(0, 112)
+    axis.set_xticks(range(0, 101, 25))
+    axis.set_xlabel("share of tokens (%)")
+    axis.set_title(panel.title)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,190 @@
+"""The attacks find what the mathematics says they can, and the measures count what they say they count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from client.accumulate import accumulators, gram_of_counts
+from common.attacks import attribution, column, histogram, measure, unweighted
+from common.errors import ShapeMismatch
+from common.settings import EQUAL_MASS, Sampling
+from common.statistics import Integers, Statistics, single_domain
+
+ROWS, WIDTH = 300, 40
+"""More equations (41 · 42 / 2) than tokens, as with the default encoder."""
+
+
+def random_table(rows: int = ROWS, width: int = WIDTH, seed: int = 0) -> NDArray[np.int16]:
+    """A table whose rows share a direction and whose directions differ in size, as real ones do."""
+    numbers = np.random.default_rng(seed)
+    sizes = np.geomspace(30, 600, width)
+    return np.rint(numbers.standard_normal((rows, width)) * sizes + 300).astype(np.int16)
+
+
+def zipf_counts(seed: int, rows: int = ROWS, distinct: int = 150, tokens: int = 20_000) -> Integers:
+    """Counts as language has them: few frequent tokens, many that occur once or twice, many that do not occur."""
+    numbers = np.random.default_rng(seed)
+    shares = 1 / np.arange(1, distinct + 1)
+    counts = np.zeros(rows, dtype=np.int64)
+    counts[numbers.permutation(rows)[:distinct]] = np.maximum(1, tokens * shares / shares.sum() / 10)
+    return counts
+
+
+def statistics_of(counts: Integers, table: NDArray[np.int16], window: int) -> Statistics:
+    """The statistics of one document with these tokens in a random order."""
+    ids = np.random.default_rng(1).permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int32)
+    sums = accumulators(table, Sampling(window=window))()
+    sums.add(ids, np.array([len(ids)]))
+    return sums.statistics(sums.state())
+
+
+# Histograms
+
+
+@given(seed=st.integers(0, 30), distinct=st.integers(1, ROWS))
+def test_single_tokens_give_the_histogram_exactly(seed: int, distinct: int) -> None:
+    """Where there are more equations than tokens, the counts come back to the last one."""
+    table, counts = random_table(), zipf_counts(seed, distinct=distinct)
+    found = histogram(table, gram_of_counts(table, counts), window=1)
+    assert np.array_equal(found, counts)
+
+
+def test_windows_do_not_give_the_histogram() -> None:
+    """The same attack on windows finds frequent tokens, and not the counts."""
+    table, counts = random_table(), zipf_counts(3)
+    found = histogram(table, statistics_of(counts, table, 16).gram, window=16)
+    result = measure(found, counts)
+    assert result.exact is not None
+    assert result.exact < 0.5
+    frequent = np.argsort(-counts)[:10]
+    assert (found[frequent] > 0).sum() >= 8
+
+
+def test_fewer_windows_than_features_are_attacked_as_well() -> None:
+    """A small corpus is not safe for being small: most of what is found in it is there, and much is found."""
+    table, counts = random_table(), zipf_counts(5, distinct=60, tokens=3_000)
+    statistics = statistics_of(counts, table, 16)
+    assert statistics.mass < WIDTH
+    result = measure(histogram(table, statistics.gram, 16), counts)
+    assert result.recovered is not None
+    assert result.precision is not None
+    assert result.recovered > 0.3
+    assert result.precision > 1.5 * 60 / ROWS
+
+
+def test_a_difference_of_totals_is_the_holders_statistics() -> None:
+    """Two weighted totals that differ by one holder give it away, whatever the others hold."""
+    table = random_table()
+    parts = [statistics_of(zipf_counts(seed), table, 4).weighted(EQUAL_MASS) for seed in range(3)]
+    seen = single_domain((parts[0] + parts[1] + parts[2]).gram - (parts[1] + parts[2]).gram)
+    raw = unweighted(seen)
+    assert raw is not None
+    assert raw.equals(statistics_of(zipf_counts(0), table, 4))
+
+
+@given(samples=st.integers(1, 3000), seed=st.integers(0, 10))
+def test_equal_weighting_is_undone(samples: int, seed: int) -> None:
+    """The raw sums and the number of samples follow from the weighted ones while samples are few beside the mass."""
+    rows = np.random.default_rng(seed).integers(-4096, 4096, (samples, 8))
+    rows[:, -1] = 1
+    raw = single_domain(rows.T @ rows)
+    found = unweighted(raw.weighted(1 << 20))
+    assert found is not None
+    assert found.equals(raw)
+
+
+def test_weighting_to_a_small_mass_hides_the_raw_sums() -> None:
+    """With fewer samples in the public mass than in the corpus, rounding has thrown something away."""
+    table = random_table()
+    raw = statistics_of(zipf_counts(0), table, 1)
+    found = unweighted(raw.weighted(raw.mass // 3))
+    assert found is None or not found.equals(raw)
+
+
+@pytest.mark.parametrize("window", [1, 16])
+def test_a_corpus_of_one_sample_can_be_attacked(window: int) -> None:
+    """The least that can be summed is no special case: at w = 1 the one token comes back."""
+    table = random_table()
+    counts = np.zeros(ROWS, dtype=np.int64)
+    counts[7] = window
+    found = histogram(table, statistics_of(counts, table, window).gram, window)
+    assert found[7] == window
+    assert np.all(found >= 0)
+
+
+def test_progress_is_told() -> None:
+    """One call a step."""
+    table, counts = random_table(), zipf_counts(0)
+    ticks: list[None] = []
+    histogram(table, gram_of_counts(table, counts), 1, lambda: ticks.append(None))
+    assert len(ticks) >= 8
+
+
+def test_sums_of_another_width_are_refused() -> None:
+    """A gram that the table cannot have made."""
+    with pytest.raises(ShapeMismatch, match="was not made with a table of width 40"):
+        histogram(random_table(), np.eye(7, dtype=np.int64), 1)
+
+
+# Columns and attribution
+
+
+@given(seed=st.integers(0, 20), distinct=st.integers(1, 6))
+def test_a_column_of_few_tokens_gives_them(seed: int, distinct: int) -> None:
+    """Fewer distinct tokens than a sixth of the features: the domain's own column is enough."""
+    table, counts = random_table(), zipf_counts(seed, distinct=distinct)
+    cross = gram_of_counts(table, counts)[:, -1]
+    assert np.array_equal(column(table, cross, 1), counts)
+
+
+def test_a_column_of_many_tokens_does_not() -> None:
+    """With more distinct tokens than features, most counts cannot be told."""
+    table, counts = random_table(), zipf_counts(0, distinct=200)
+    found = column(table, gram_of_counts(table, counts)[:, -1], 1)
+    assert measure(found, counts).found <= WIDTH + 1
+    assert not np.array_equal(found, counts)
+
+
+def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
+    """Two domains of few tokens each: the total says whose is whose."""
+    table = random_table()
+    parts = [np.where(np.isin(np.arange(ROWS), ids), 50, 0) for ids in (np.arange(12), np.arange(12, 24))]
+    placed = [single_domain(gram_of_counts(table, counts)).placed(place, 2) for place, counts in enumerate(parts)]
+    domains = attribution(table, placed[0] + placed[1])
+    assert domains[:24].tolist() == [0] * 12 + [1] * 12
+
+
+# Measures
+
+
+def test_measures_by_hand() -> None:
+    """Five true tokens, two of them rare; three are found, one of those wrongly, and one count is right."""
+    truth = np.array([5, 9, 3, 1, 2, 0, 0, 0])
+    estimate = np.array([5, 8, 0, 0, 0, 4, 0, 0])
+    result = measure(estimate, truth)
+    assert (result.tokens, result.rare, result.found) == (5, 2, 3)
+    assert result.recovered == pytest.approx(2 / 5)
+    assert result.rare_recovered == 0
+    assert result.exact == pytest.approx(1 / 5)
+    assert result.precision == pytest.approx(2 / 3)
+    assert result.chance == pytest.approx(3 / 8)
+
+
+def test_a_perfect_attack_measures_one() -> None:
+    """And nothing found measures zero, with no precision to speak of."""
+    truth = np.array([1, 0, 7])
+    perfect = measure(truth, truth)
+    assert (perfect.recovered, perfect.rare_recovered, perfect.exact, perfect.precision) == (1, 1, 1, 1)
+    nothing = measure(np.zeros(3, dtype=np.int64), truth)
+    assert (nothing.recovered, nothing.precision, nothing.chance) == (0, None, 0)
+    assert measure(truth, np.array([3, 4, 5])).rare_recovered is None
+
+
+def test_histograms_of_different_tables_are_not_compared() -> None:
+    """A token is a place in the table."""
+    with pytest.raises(ShapeMismatch):
+        measure(np.zeros(3, dtype=np.int64), np.zeros(4, dtype=np.int64))
