@@ -276,7 +276,7 @@ def _question(state: State, lot: Lot) -> str:
 
 
 def _check_sum(holder: Holder, state: State, lot: Lot, sent: Sequence[Place]) -> Parts:
-    """Whether the sum over these members may be opened, beside all those that this holder has helped to open."""
+    """Whether the sum over these members may be opened, beside all those that this holder knows of."""
     policy = holder.settings.policy
     if len(sent) < policy.min_cohort:
         raise Refused(
