@@ -23,7 +23,7 @@ pytestmark = [
 STAYING = ("code", "law", "medicine")
 DYING = "music"
 ALL = (*STAYING, DYING)
-DEADLINE_S = 40
+DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")
