@@ -24,6 +24,7 @@ from typing import Any
 from common.encoder import Encoder, save_encoder
 from common.journal import Entry, Journal
 from common.processes import free_port
+from coordinator.progress import Follower
 from tests.commands import RIDGEWAY, Finished
 from tests.corpora_on_disk import write_jsonl
 
@@ -192,6 +193,11 @@ class Deployment:
 
     def ledger(self, kind: str) -> list[Entry]:
         return [each for each in Journal(self.coordinator / "ledger.db").entries() if each.kind == kind]
+
+    def heard(self, event: str, name: str) -> bool:
+        """Whether the coordinator has heard something of a holder, in any round so far."""
+        told = (each for path in (self.coordinator / "progress").glob("*.jsonl") for each in Follower(path).events())
+        return any(kind == event and facts.get("name") == name for kind, facts in told)
 
     # Holders
 

@@ -59,9 +59,9 @@ def first(
     assert threshold_for(len(ALL)) == len(STAYING)
     before = Copy(town, STAYING, tmp_path_factory.mktemp("before"))
     running = town.round()
-    town.wait_for("music has shared its secrets", lambda: town.sent(DYING, "envelopes") == 1)
+    town.wait_for("music has shared its secrets", lambda: town.heard("shared", DYING))
     town.kill(DYING)
-    return running.end(), before
+    return running.end(400), before
 
 
 def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment, first: tuple[Finished, Copy]) -> None:
