@@ -29,7 +29,7 @@ def main() -> int:
     for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     _say("Six holders with real text that is on this machine anyway: source code, headers, licences, documentation.")
-    _say("Each sums its own files and sends the sums; the coordinator adds, solves, and lets the holders evaluate.")
+    _say("Each sums its own files and sends the sums under masks; the coordinator learns their total and nothing else.")
     _run("simulate", "--out", FOLDER / "release", "--work", FOLDER / "federation")
     _say("All that one holder has sent:")
     _run("client", "status", next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))))

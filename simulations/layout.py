@@ -99,7 +99,7 @@ def settle(
         federation.ledger.admit(name, card, weight=1)
         roster.append(Place(name=name, domain=domain, key=card.key))
     for name, home in homes.items():
-        pin(home, roster)
+        pin(home, [place for place in roster if place.name != name])
         if name in drop:
             home.rename(folder / f"away-{name}")
     nodes = {name: home for name, home in homes.items() if name not in drop}
