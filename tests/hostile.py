@@ -52,6 +52,7 @@ from tests.village import Village, found, populate
 
 MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 """Five holders, of whom four open a sum."""
+NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
 FURTHER = "law-3"
 """A sixth that is pinned and admitted, and in no session unless a test says so."""
 BULKY = ("cache", "held-out", "logs")

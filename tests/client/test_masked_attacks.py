@@ -62,19 +62,6 @@ VICTIM = "law-1"
 DOMAINS = ("code", "law", "medicine")
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        return Stages(tmp_path_factory.mktemp("stages"))
-
-
-@pytest.fixture
-def at(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Hostile]:
-    make_haste(monkeypatch)
-    return lambda step: stages.at(step, tmp_path / "village")
-
-
 def still_opens(coordinator: Hostile) -> None:
     """Without the lie the session comes to the sum that it should: so the refusal was due to the lie alone."""
     nothing_revealed(coordinator)

@@ -46,13 +46,6 @@ FEWER = [name for name in ALL if name != "medicine"]
 Asked = tuple[Message, tuple[Blob, ...]]
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        return Stages(tmp_path_factory.mktemp("stages"))
-
-
 class Step:
     """One message of a session: the stage it comes at, what is asked, what else could be asked in its place."""
 

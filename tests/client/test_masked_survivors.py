@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,6 @@ from common.messages import (
     Share,
 )
 from common.settings import EQUAL_MASS
-from tests.coordinator.faults import make_haste
 from tests.hostile import (
     ANNOUNCE,
     CONFIRM,
@@ -38,7 +36,6 @@ from tests.hostile import (
     SHARE,
     WEIGHTS,
     Hostile,
-    Stages,
     code_of,
     nothing_revealed,
     plain_sum,
@@ -52,19 +49,6 @@ COUNTED: tuple[Lot, ...] = ("scores", "reliability")
 EVERY: tuple[Lot, ...] = ("statistics", *COUNTED)
 
 At = Callable[..., Hostile]
-
-
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        return Stages(tmp_path_factory.mktemp("stages"))
-
-
-@pytest.fixture
-def at(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> At:
-    make_haste(monkeypatch)
-    return lambda step, lot="statistics": stages.at(step, tmp_path / "village", lot)
 
 
 # Alive and dead

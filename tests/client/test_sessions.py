@@ -61,13 +61,6 @@ PLACES: list[tuple[int, Lot]] = [
 At = Callable[..., Hostile]
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        return Stages(tmp_path_factory.mktemp("stages"))
-
-
 @pytest.fixture
 def at(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> At:
     """A session right before a step. Holders note what they send."""

@@ -208,7 +208,8 @@ def test_nothing_is_sealed_for_a_set_without_the_member(session: Session) -> Non
 # Uploads
 
 
-def opened_with(session: Session, reveals_of: Callable[[dict[int, dict[int, bytes]]], None]) -> None:
+def opened_with(session: Session, reveals_of: Callable[[dict[int, dict[int, bytes]]], None]) -> list[int]:
+    """The sum of all members' (0, 1, 2, 3), opened with shares that were tampered with."""
     opening = Opening(session.agreement, "sums", ALL, 4)
     for place, vector in session.sealed("sums", ALL, [np.arange(4)] * MEMBERS).items():
         opening.add(place, vector)
@@ -218,7 +219,7 @@ def opened_with(session: Session, reveals_of: Callable[[dict[int, dict[int, byte
         for player in session.players
     }
     reveals_of(reveals)
-    opening.total(reveals)
+    return opening.total(reveals).tolist()
 
 
 def test_wrong_shares_of_a_member_are_noticed(session: Session) -> None:
@@ -237,7 +238,7 @@ def test_one_member_that_lies_does_not_stop_the_others(session: Session, liar: i
     def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
         reveals[liar] = dict.fromkeys(reveals[liar], bytes(33))
 
-    opened_with(session, spoil)
+    assert opened_with(session, spoil) == [place * MEMBERS for place in range(4)]
 
 
 def test_a_second_upload_and_one_of_another_size_are_refused(session: Session) -> None:

@@ -17,48 +17,9 @@ from coordinator.gathering import cohort_of
 from coordinator.ledger import Published
 from coordinator.rounds import run_round
 from tests.coordinator.faults import make_haste, router_bytes
-from tests.hostile import FEATURES, plain_sum
+from tests.hostile import FEATURES, MEMBERS, plain_sum
 from tests.making import contents
-from tests.village import Direct, Village, found, no_watch, own_texts, populate
-
-MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
-"""Five holders: four open a sum."""
-NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Village:
-    """Five holders on the roster and two who may join; nothing has happened yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        village = found(tmp_path_factory.mktemp("whole"), mode="masked")
-        populate(village, MEMBERS)
-        for name, domain in NEWCOMERS.items():
-            village.settle(name, domain, own_texts(name, "code", 8))
-        village.pin_all()
-        return village
-
-
-@pytest.fixture
-def village(whole: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
-    make_haste(monkeypatch)
-    return whole.copy(tmp_path / "village")
-
-
-@pytest.fixture(scope="module")
-def after_one(whole: Village, tmp_path_factory: pytest.TempPathFactory) -> Village:
-    """The same after one round of the five."""
-    with pytest.MonkeyPatch.context() as patch:
-        make_haste(patch)
-        village = whole.copy(tmp_path_factory.mktemp("after-one") / "village")
-        round_of(village)
-        return village
-
-
-@pytest.fixture
-def later(after_one: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
-    make_haste(monkeypatch)
-    return after_one.copy(tmp_path / "village")
+from tests.village import Direct, Village, found, no_watch, populate
 
 
 class Falling(Direct):
