@@ -219,7 +219,7 @@ def opened_with(session: Session, reveals_of: Callable[[dict[int, dict[int, byte
         for player in session.players
     }
     reveals_of(reveals)
-    return opening.total(reveals).tolist()
+    return [int(value) for value in opening.total(reveals)]
 
 
 def test_wrong_shares_of_a_member_are_noticed(session: Session) -> None:
