@@ -1,21 +1,19 @@
 """Token ids → exact sums: windows in general, counts where a window is one token.
 
 The state of an accumulator is a handful of integer arrays that add up, so that work can be divided, kept and resumed.
-Knows numpy and scipy. Knows nothing of files or text.
+Knows numpy, and scipy once something is summed. Knows nothing of files, text or graphics cards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyrk
-from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
 from common.settings import Sampling
 from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked, upper_triangle
@@ -75,6 +73,8 @@ class WideTable:
 
     def window_means(self, ids: Ids, starts: Integers) -> NDArray[np.int32]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up."""
+        from scipy.sparse import csr_array
+
         bounds = np.append(starts, len(ids))
         ones = np.ones(len(ids), dtype=np.int32)
         picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(starts), len(self.values)))
@@ -86,42 +86,64 @@ class WideTable:
         return sums
 
 
-class WindowSums:
-    """Sums over windows: segment sums of the integer table, then one exact product a batch."""
+class ExactGram:
+    """Σ φφᵀ over integer samples with a constant one behind each: float64 products, kept below 2⁵³."""
 
-    def __init__(self, table: WideTable, sampling: Sampling) -> None:
-        self._table = table
-        self._sampling = sampling
-        self._features = table.values.shape[1] + 1
+    def __init__(self, width: int) -> None:
+        self._features = width + 1
         self._gram = np.zeros((self._features, self._features), order="F")
         self._pending = 0
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, lengths = first_tokens(ids, lengths, self._sampling.max_tokens)
-        starts = window_starts(lengths, self._sampling.window)
-        if not len(starts):
-            return
-        if (self._pending + len(starts)) * SQUARE >= EXACT:
+    def add(self, samples: NDArray[np.signedinteger[Any]]) -> None:
+        """Take in N×h samples, none of them beyond FEATURE_LIMIT."""
+        from scipy.linalg.blas import dsyrk
+
+        if (self._pending + len(samples)) * SQUARE >= EXACT:
             self._flush()
-        samples = np.ones((len(starts), self._features))
-        samples[:, :-1] = self._table.window_means(ids, starts)
-        # With the samples' transpose in column order, BLAS adds the upper triangle in place.
-        self._gram = dsyrk(1.0, samples.T, beta=1.0, c=self._gram, overwrite_c=True)
-        self._pending += len(starts)
+        features = np.ones((len(samples), self._features))
+        features[:, :-1] = samples
+        # With the features' transpose in column order, BLAS adds the upper triangle in place.
+        self._gram = dsyrk(1.0, features.T, beta=1.0, c=self._gram, overwrite_c=True)
+        self._pending += len(samples)
 
     def _flush(self) -> None:
         self._total += self._gram.astype(np.int64)
         self._gram[:] = 0
         self._pending = 0
 
-    def state(self) -> State:
+    def triangle(self) -> Integers:
+        """The upper triangle of the sum so far, row by row."""
         self._flush()
-        return {"gram": self._total[upper_triangle(self._features)]}
+        return self._total[upper_triangle(self._features)]
+
+
+class WindowSums:
+    """Sums over windows: segment sums of the integer table, then one exact product a batch."""
+
+    def __init__(self, table: WideTable, sampling: Sampling) -> None:
+        self._table = table
+        self._sampling = sampling
+        self._gram = ExactGram(table.values.shape[1])
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        ids, lengths = first_tokens(ids, lengths, self._sampling.max_tokens)
+        starts = window_starts(lengths, self._sampling.window)
+        if len(starts):
+            self._gram.add(self._table.window_means(ids, starts))
+
+    def state(self) -> State:
+        return {"gram": self._gram.triangle()}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
-        check_bound(int(state["gram"][-1]))
-        return single_domain(unpacked(state["gram"], np.zeros((self._features, 1), dtype=np.int64)).gram)
+        return of_triangle(state["gram"])
+
+
+def of_triangle(triangle: Integers) -> Statistics:
+    """The statistics of one domain whose upper triangle this is. Raises BoundExceeded if it could overflow."""
+    check_bound(int(triangle[-1]))
+    features = (math.isqrt(8 * triangle.size + 1) - 1) // 2
+    return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
 
 
 class TokenCounts:
@@ -145,6 +167,8 @@ class TokenCounts:
 
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
+    from threadpoolctl import threadpool_limits
+
     check_bound(int(counts.sum()))
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)

@@ -17,10 +17,9 @@ from functools import reduce
 from pathlib import Path
 from queue import SimpleQueue
 
-from threadpoolctl import threadpool_limits
-
-from client.accumulate import Accumulator, accumulators, add_states
+from client.accumulate import Accumulator, add_states
 from client.corpus import Counters, Position, Source, documents, find_sources, is_held_out
+from client.crew import makers
 from client.parts import Part, PartStore, Stamp, Stretch
 from common.encoder import Encoder
 from common.errors import CorpusError, InputError
@@ -32,7 +31,6 @@ BATCH_CHARACTERS = 1 << 18
 BATCH_DOCUMENTS = 1024
 SKIMMED_DOCUMENTS = 1024
 PART_SECONDS = 20.0
-ACCUMULATOR_BYTES = 512 << 20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -44,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that decides what a corpus adds up to, and how many threads work on it."""
+    """Everything that decides what a corpus adds up to, how many threads work on it, and on which cards they sum."""
 
     roots: tuple[Path, ...]
     domain: str
@@ -52,6 +50,7 @@ class Job:
     holdout: float
     text_fields: tuple[str, ...]
     threads: int
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -99,7 +98,7 @@ def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None,
     for part in parts:
         counters.add(part.counters)
     _must_hold_text(job, counters, len(sources), skipped)
-    statistics = run.new().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
+    statistics = run.summer().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
     prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout)
     seconds = time.monotonic() - started
     return Outcome(prepared, counters, len(sources), len(todo), skipped, run.bytes_read, seconds)
@@ -169,8 +168,7 @@ class _Run:
 
     def __init__(self, job: Job, encoder: Encoder, store: PartStore, watch: Watch, total: int) -> None:
         self._job, self._tokenizer, self._store, self._watch, self._total = job, encoder.tokenizer, store, watch, total
-        self.new = accumulators(encoder.table, job.sampling)
-        self._size = (encoder.width + 1) ** 2 * 16
+        self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
         self._pending: deque[Future[int]] = deque()
@@ -186,6 +184,8 @@ class _Run:
         self._done = self._total - left
         if not todo:
             return []
+        from threadpoolctl import threadpool_limits
+
         self._refill()
         with (
             serial_tokenizers(),
@@ -253,6 +253,10 @@ class _Run:
             self._idle.put(accumulator)
         return len(ids)
 
+    def summer(self) -> Accumulator:
+        """Any of the accumulators: what a state means is the same to all."""
+        return self._all[0] if self._all else self._makers[0]()
+
     def _due(self) -> bool:
         """Whether to keep a part now: every so often, and more rarely the longer a run lasts."""
         now = time.monotonic()
@@ -272,8 +276,7 @@ class _Run:
             raise Interrupted
 
     def _refill(self) -> None:
-        count = min(self._job.threads, max(1, ACCUMULATOR_BYTES // self._size))
-        self._all = [self.new() for _ in range(count)]
+        self._all = [make() for make in self._makers]
         self._idle = SimpleQueue()
         for accumulator in self._all:
             self._idle.put(accumulator)

@@ -15,6 +15,7 @@ import client.accumulate
 from client.accumulate import (
     EXACT,
     Accumulator,
+    ExactGram,
     State,
     TokenCounts,
     WideTable,
@@ -238,20 +239,20 @@ def test_asking_for_the_state_does_not_end_the_sums() -> None:
 def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
     odd = FEATURE_LIMIT - 1
-    sums = WindowSums(WideTable(np.array([[odd]], dtype=np.int16)), Sampling(1))
+    sums, samples = ExactGram(1), np.full((3, 1), odd)
     sums._gram[0, 0] = EXACT - SQUARE  # as if almost all the samples that fit had been summed
     sums._pending = EXACT // SQUARE - 1
-    sums.add(*in_one_row([[0, 0, 0]]))
-    assert int(sums.state()["gram"][0]) == EXACT - SQUARE + 3 * odd**2
+    sums.add(samples)
+    assert int(sums.triangle()[0]) == EXACT - SQUARE + 3 * odd**2
     assert float(EXACT - SQUARE) + 3 * odd**2 != EXACT - SQUARE + 3 * odd**2, "the example would show a lost unit"
 
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums = WindowSums(WideTable(np.array([[FEATURE_LIMIT]], dtype=np.int16)), Sampling(1))
+    sums, samples = ExactGram(1), np.full((3, 1), FEATURE_LIMIT)
     for pending in (EXACT // SQUARE - 4, EXACT // SQUARE - 3, EXACT // SQUARE - 2):
         sums._pending = pending
-        sums.add(*in_one_row([[0, 0, 0]]))
+        sums.add(samples)
         assert sums._pending * SQUARE < EXACT
         assert sums._pending in (3, pending + 3)
 
