@@ -27,10 +27,10 @@ check: setup
 	$(BIN)/python -m pytest
 
 bench: setup
-	$(BIN)/python -m simulations.bench
+	$(BIN)/ridgeway bench all
 
 bench-large: setup
-	$(BIN)/python -m simulations.bench --large
+	$(BIN)/ridgeway bench large
 
 clean:
 	rm -rf .venv build *.egg-info demo-run bench-run

@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     import common.cli
     import coordinator.cli
     import simulations.audit_cli
+    import simulations.bench_cli
     import simulations.cli
     from common.terminal import command_group, run
 
@@ -45,4 +46,5 @@ def main(arguments: list[str] | None = None) -> None:
     app.command()(common.cli.evaluate)
     app.command()(simulations.cli.simulate)
     app.command()(simulations.audit_cli.audit)
+    app.add_typer(simulations.bench_cli.app, name="bench")
     sys.exit(run(typer.main.get_command(app), arguments))

@@ -7,10 +7,10 @@ Knows numpy, and scipy once something is summed. Knows nothing of files, text or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from common.settings import Sampling
 from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked, upper_triangle
 from common.tokenizer import Ids, first_tokens
+from common.windows import window_starts
 
 State = Mapping[str, Integers]
 
@@ -25,9 +26,9 @@ EXACT = 1 << 53
 """Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
 
 DIGIT = 1 << 16
-BLOCK_ROWS = EXACT // SQUARE // DIGIT
 BLOCK_BYTES = 32 << 20
 COLUMN_BLOCKS = 8
+"""A weighted product is taken in so many blocks of columns, which skip most of the lower half."""
 
 
 class Accumulator(Protocol):
@@ -53,16 +54,6 @@ def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], A
 
 def add_states(one: State, other: State) -> State:
     return {name: one[name] + other[name] for name in one}
-
-
-def window_starts(lengths: Integers, window: int) -> Integers:
-    """Where windows begin when documents stand in one row; a rest shorter than half a window joins its neighbour."""
-    whole, rest = np.divmod(lengths, window)
-    counts = np.maximum(whole + (2 * rest >= window), lengths > 0)
-    first = np.repeat(np.cumsum(lengths) - lengths, counts)
-    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts: Integers = first + place * window
-    return starts
 
 
 class WideTable:
@@ -169,24 +160,45 @@ def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1)
     """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
     from threadpoolctl import threadpool_limits
 
-    check_bound(int(counts.sum()))
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
-    rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * features)))  # so few, each below DIGIT, stay below 2⁵³
-    weight = 1
+    blocks = list(exact_blocks(counts, max(1, BLOCK_BYTES // (8 * features))))
     with threadpool_limits(1), ThreadPoolExecutor(threads, "gram") as pool:
-        while counts.any():
-            counts, digits = np.divmod(counts, DIGIT)
-            used = np.flatnonzero(digits)
-            blocks = [used[start : start + rows] for start in range(0, len(used), rows)]
-            for part in pool.map(lambda block, digits=digits: _weighted_gram(table[block], digits[block]), blocks):
-                gram += weight * part
-            weight *= DIGIT
+        parts = pool.map(lambda block: _weighted_gram(table[block.tokens], block.counts), blocks)
+        for block, part in zip(blocks, parts, strict=True):
+            gram += block.weight * part
     return np.triu(gram) + np.triu(gram, 1).T
 
 
+class CountBlock(NamedTuple):
+    """Some tokens, and a part of how often each occurs: weight · counts."""
+
+    weight: int
+    tokens: Integers
+    counts: Integers
+
+
+def exact_blocks(counts: Integers, most: int) -> Iterator[CountBlock]:
+    """Counts in blocks of at most so many tokens, each so small that float64 products over it are exact."""
+    check_bound(int(counts.sum()))
+    base = DIGIT if int(counts.sum()) * SQUARE >= EXACT else EXACT
+    weight = 1
+    while counts.any():
+        counts, digits = np.divmod(counts, base)
+        used = np.flatnonzero(digits)
+        sums = np.cumsum(digits[used])
+        first = 0
+        while first < len(used):
+            before = int(sums[first - 1]) if first else 0
+            last = int(np.searchsorted(sums, before + EXACT // SQUARE, side="left"))
+            last = min(last, first + most)
+            yield CountBlock(weight, used[first:last], digits[used[first:last]])
+            first = last
+        weight *= base
+
+
 def _weighted_gram(rows: NDArray[np.int16], weights: Integers) -> Integers:
-    """The upper triangle of Σ n φφᵀ over some rows, in column blocks that skip most of the lower half."""
+    """The upper triangle of Σ n φφᵀ over some rows."""
     features = rows.shape[1] + 1
     samples = np.ones((len(rows), features))
     samples[:, :-1] = rows

@@ -57,13 +57,14 @@ def audit(
     """
     from client.audit import audit as attack
     from client.audit import must_fit, survives_weighting, true_counts
+    from common.contextual import needs_table
     from common.encoder_sources import find_encoder
     from common.statistics_file import load_prepared
 
     if plot is not None:
         _check_plot(plot, corpus)
     prepared = load_prepared(statistics)
-    found = find_encoder(encoder)
+    found = needs_table(find_encoder(encoder), "the audit")
     must_fit(prepared, found)
     truth = None
     if corpus:

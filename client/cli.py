@@ -15,7 +15,7 @@ from client import audit_cli, federation_cli, roster_cli
 from common.cli import Fields, Json
 from common.errors import InputError
 from common.files import check_output
-from common.settings import Preset, preset
+from common.settings import ENCODERS, Preset, preset
 from common.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
 from common.threads import cores
 
@@ -35,6 +35,9 @@ MaxTokens = Annotated[
 ]
 Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation. (default: the preset's)")]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
+Device = Annotated[
+    str, typer.Option(help="Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda take all cards.")
+]
 
 
 def _job(roots: list[Path], domain: str, chosen: Preset, holdout: float | None, text_field: str, threads: int) -> Job:
@@ -65,13 +68,14 @@ def prepare(
     corpus: Corpus,
     domain: Domain,
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
-    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
     preset_name: PresetName = "default",
     window: Window = None,
     max_tokens: MaxTokens = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
     threads: Threads = 0,
+    device: Device = "auto",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")
     ] = False,
@@ -89,6 +93,7 @@ def prepare(
     sampling = replace(chosen.sampling, **{name: value for name, value in given.items() if value is not None})
     job = _job(corpus, domain, replace(chosen, sampling=sampling), holdout, text_field, threads)
     _check_output(out, corpus)
+    job = replace(job, devices=_devices(device))
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
             outcome = sum_up(job, find_encoder(encoder), cache_folder(), Watch(progress, stopped), fresh=fresh)
@@ -96,10 +101,21 @@ def prepare(
             again = "the same command without --fresh" if fresh else "the same command"
             raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
     save_prepared(outcome.prepared, out)
-    _report(outcome, out, json)
+    _report(outcome, out, job.devices, json)
 
 
-def _report(outcome: Outcome, out: Path, json: bool) -> None:
+def _devices(word: str) -> tuple[str, ...]:
+    """The cards to sum on; where there is one that cannot be used, a word about it."""
+    from common.devices import chosen, missed
+
+    devices = chosen(word)
+    reason = missed() if word == "auto" and not devices else None
+    if reason:
+        step("device", "cpu", reason)
+    return devices
+
+
+def _report(outcome: Outcome, out: Path, devices: tuple[str, ...], json: bool) -> None:
     counters = outcome.counters
     if json:
         facts = asdict(counters) | {
@@ -108,6 +124,7 @@ def _report(outcome: Outcome, out: Path, json: bool) -> None:
             "files_skipped": outcome.files_skipped,
             "samples": outcome.prepared.statistics.mass,
             "seconds": round(outcome.seconds, 3),
+            "devices": list(devices) or ["cpu"],
             "out": str(out),
             "bytes": out.stat().st_size,
             "digest": outcome.prepared.digest,
@@ -118,6 +135,8 @@ def _report(outcome: Outcome, out: Path, json: bool) -> None:
     fewer = outcome.files_read < outcome.files
     read = f"{outcome.files_read:,} of {count(outcome.files, 'file')}" if fewer else count(outcome.files, "file")
     step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), f"{speed:.1f} MB/s")
+    if devices:
+        step("summed", "on " + ", ".join(devices))
     if counters.held_out:
         step("held out", "for evaluation", count(counters.held_out, "document"))
     if outcome.files_skipped:

@@ -114,6 +114,8 @@ def documents(source: Source, text_fields: Sequence[str], counters: Counters, po
 
 def is_held_out(text: str, share: float) -> bool:
     """Whether a document is kept for evaluation: by its own hash, so the answer never changes."""
+    if not share:
+        return False
     first = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return first < share * 2.0**64
 

@@ -23,7 +23,8 @@ from client.roster import load_roster
 from client.scoring import HeldOut
 from client.sessions import SessionFile
 from common.cohort import Digest, DomainName, Record, Terms
-from common.encoder import Encoder
+from common.contextual import AnyEncoder
+from common.devices import chosen
 from common.encoder_sources import find_by_fingerprint
 from common.errors import EncoderError, FormatError, InputError, Refused
 from common.files import sha256, whole_folder, write_whole
@@ -48,6 +49,7 @@ class Settings(Record):
 
     corpus:     files and folders with the domain's text, or
     statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
     bundles:    SHA-256 of the app bundles that may run here.
     """
@@ -59,6 +61,7 @@ class Settings(Record):
     text_field: str = "text"
     holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
     threads: int = Field(default=0, ge=0)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda|cuda:[0-9]+)$")
     encoder: str | None = None
     address: str
     bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
@@ -163,9 +166,10 @@ class Holder:
             holdout=holdout,
             text_fields=field_names(self.settings.text_field),
             threads=self.settings.threads or cores(),
+            devices=chosen(self.settings.device),
         )
 
-    def encoder(self, terms: Terms) -> Encoder:
+    def encoder(self, terms: Terms) -> AnyEncoder:
         try:
             found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
         except EncoderError as error:
@@ -227,7 +231,7 @@ class Holder:
 
 
 @lru_cache(maxsize=2)
-def _encoder(fingerprint: str, name: str, source: str | None) -> Encoder:
+def _encoder(fingerprint: str, name: str, source: str | None) -> AnyEncoder:
     return find_by_fingerprint(fingerprint, name, source)
 
 

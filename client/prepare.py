@@ -21,7 +21,8 @@ from client.accumulate import Accumulator, add_states
 from client.corpus import Counters, Position, Source, documents, find_sources, is_held_out
 from client.crew import makers
 from client.parts import Part, PartStore, Stamp, Stretch
-from common.encoder import Encoder
+from client.tokenising import Encode, tokenising
+from common.contextual import AnyEncoder, ContextualEncoder
 from common.errors import CorpusError, InputError
 from common.settings import Sampling
 from common.statistics_file import Prepared, check_domain_name
@@ -81,7 +82,7 @@ class Watch:
     stopped: Callable[[], bool] = lambda: False
 
 
-def prepare(job: Job, encoder: Encoder, cache: Path, watch: Watch | None = None, *, fresh: bool = False) -> Outcome:
+def prepare(job: Job, encoder: AnyEncoder, cache: Path, watch: Watch | None = None, *, fresh: bool = False) -> Outcome:
     """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept."""
     started = time.monotonic()
     store = PartStore(cache, _terms(job, encoder))
@@ -123,8 +124,10 @@ def held_out_documents(job: Job, counters: Counters, watch: Watch | None = None)
         done += position.bytes
 
 
-def _terms(job: Job, encoder: Encoder) -> dict[str, object]:
-    return {
+def _terms(job: Job, encoder: AnyEncoder) -> dict[str, object]:
+    """What parts must agree in to be added. Where a model gives the features, the kind of device is of it."""
+    by_device = {"device": "card" if job.devices else "cpu"} if isinstance(encoder, ContextualEncoder) else {}
+    return by_device | {
         "encoder": encoder.fingerprint,
         "sampling": job.sampling.to_json(),
         "holdout": job.holdout,
@@ -166,8 +169,10 @@ def _must_hold_text(job: Job, counters: Counters, files: int, skipped: int) -> N
 class _Run:
     """One pass over the files that are left: a reader, worker threads, and parts that are kept as they fill."""
 
-    def __init__(self, job: Job, encoder: Encoder, store: PartStore, watch: Watch, total: int) -> None:
-        self._job, self._tokenizer, self._store, self._watch, self._total = job, encoder.tokenizer, store, watch, total
+    def __init__(self, job: Job, encoder: AnyEncoder, store: PartStore, watch: Watch, total: int) -> None:
+        self._job, self._encoder, self._store, self._watch, self._total = job, encoder, store, watch, total
+        self._encode: Encode = encoder.tokenizer.encode_many
+        self._hands = job.threads
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
@@ -190,8 +195,10 @@ class _Run:
         with (
             serial_tokenizers(),
             threadpool_limits(1),
-            ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool,
+            tokenising(self._encoder.tokenizer, self._encoder.definition, self._job.threads, left) as chosen,
+            ThreadPoolExecutor(chosen[1], thread_name_prefix="sum") as pool,
         ):
+            self._encode, self._hands = chosen
             try:
                 for stamp, source, first in todo:
                     self._sum_file(pool, stamp, source, first)
@@ -241,11 +248,11 @@ class _Run:
     def _submit(self, pool: ThreadPoolExecutor, batch: list[str]) -> None:
         if batch:
             self._pending.append(pool.submit(self._sum, batch))
-        while len(self._pending) > 2 * self._job.threads:
+        while len(self._pending) > 2 * self._hands:
             self._counters.tokens += self._pending.popleft().result()
 
     def _sum(self, texts: list[str]) -> int:
-        ids, lengths = self._tokenizer.encode_many(texts)
+        ids, lengths = self._encode(texts)
         accumulator = self._idle.get()
         try:
             accumulator.add(ids, lengths)
@@ -276,8 +283,8 @@ class _Run:
             raise Interrupted
 
     def _refill(self) -> None:
+        self._idle, self._all = SimpleQueue(), []  # what they hold is free before others are made
         self._all = [make() for make in self._makers]
-        self._idle = SimpleQueue()
         for accumulator in self._all:
             self._idle.put(accumulator)
         self._kept_at = time.monotonic()

@@ -5,17 +5,20 @@ Knows token ids and weights. Knows nothing of text, of files or of messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.compiled import CompiledTable, compile_table, normalised_columns
+from common.compiled import Compiled, CompiledTable, compile_table, normalised_columns
+from common.contextual import AnyEncoder, ContextualEncoder
 from common.encoder import Encoder
 from common.evaluation import EDGES, beginnings, softmax
 from common.messages import Candidate
+from common.readout import Readout, States, model_states
 from common.selectors import tally, winners
+from common.settings import DEFAULT, Sampling
 from common.tokenizer import Ids
 
 Weights = NDArray[np.float64]
@@ -29,27 +32,37 @@ class HeldOut:
     lengths: NDArray[np.int64]
 
 
-class Scorer:
-    """Scores candidates on held-out documents by the rows of the table that these documents use."""
+Compile = Callable[[Weights], Compiled]
 
-    def __init__(self, encoder: Encoder, held_out: HeldOut) -> None:
+
+class Scorer:
+    """Scores candidates on held-out documents.
+
+    With a static encoder, by the rows of the table that these documents use; with a contextual one, by the hidden
+    states of their tokens, which are computed once and kept in memory as long as the scorer is there.
+    """
+
+    def __init__(self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = DEFAULT.sampling) -> None:
         filled = held_out.lengths > 0
         self._lengths = held_out.lengths[filled]
-        used, places = np.unique(held_out.ids, return_inverse=True)
-        self._ids = places.astype(np.int32)
-        self._rows, self._scale = encoder.table[used], encoder.scale
+        self._ids, self._compile = (
+            _by_rows(encoder, held_out.ids)
+            if isinstance(encoder, Encoder)
+            else _by_states(encoder, held_out.ids, sampling)
+        )
 
     def routed(self, weights: Sequence[Weights], candidates: Sequence[Candidate]) -> list[list[int]]:
         """For each candidate, to which domain how many documents were routed."""
         if not len(self._lengths):
             return [[0] * weights[0].shape[1] for _ in candidates]
-        tables: dict[tuple[int, bool], CompiledTable] = {}
+        tables: dict[tuple[int, bool], tuple[CompiledTable, Ids]] = {}
         counts = []
         for candidate in candidates:
             key = (candidate.ridge, candidate.normalise_columns)
             if key not in tables:
-                tables[key] = self._compiled(weights[candidate.ridge], candidate)
-            best = winners(tally(tables[key], candidate.rule, self._ids, self._lengths))
+                tables[key] = self._compiled(weights[candidate.ridge], candidate).read(self._ids, self._lengths)
+            table, places = tables[key]
+            best = winners(tally(table, candidate.rule, places, self._lengths))
             counts.append(np.bincount(best, minlength=weights[0].shape[1]).tolist())
         return counts
 
@@ -79,7 +92,30 @@ class Scorer:
                 counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(EDGES))
         return counts
 
-    def _compiled(self, weights: Weights, candidate: Candidate) -> CompiledTable:
-        if candidate.normalise_columns:
-            weights = normalised_columns(weights)
-        return compile_table(self._rows, self._scale, weights)
+    def _compiled(self, weights: Weights, candidate: Candidate) -> Compiled:
+        return self._compile(normalised_columns(weights) if candidate.normalise_columns else weights)
+
+
+def _by_rows(encoder: Encoder, ids: Ids) -> tuple[Ids, Compile]:
+    """Ids among the rows of the table that are used, and how weights are compiled over these rows alone."""
+    used, places = np.unique(ids, return_inverse=True)
+    rows = encoder.table[used]
+    return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)
+
+
+def _by_states(encoder: ContextualEncoder, ids: Ids, sampling: Sampling) -> tuple[Ids, Compile]:
+    states = _remembered(model_states(encoder, sampling))
+    return ids, lambda weights: Readout(weights, encoder.scale, states)
+
+
+def _remembered(states: States) -> States:
+    """The same hidden states, computed once for each text."""
+    known: dict[bytes, NDArray[np.int16]] = {}
+
+    def again(ids: Ids) -> NDArray[np.int16]:
+        key = ids.tobytes()
+        if key not in known:
+            known[key] = states(ids)
+        return known[key]
+
+    return again

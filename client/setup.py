@@ -28,9 +28,12 @@ domain = {domain}
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate candidates with.
 holdout = {holdout}
-# Threads to sum with; 0: one a core.
+# Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else the CPU; or "cpu",
+# "cuda", or one card such as "cuda:0". The sums are the same.
 threads = {threads}
-# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR or dir:PATH.
+device = {device}
+# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,
+# contextual:NAME_OR_DIR or dir:PATH.
 {encoder}
 
 # Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
@@ -91,6 +94,7 @@ def settings_text(settings: Settings) -> str:
         text_field=quoted(settings.text_field),
         holdout=settings.holdout,
         threads=settings.threads,
+        device=quoted(settings.device),
         encoder=f"encoder = {quoted(settings.encoder)}" if settings.encoder else '# encoder = "dir:PATH"',
         address=quoted(settings.address),
         bundles=_list(settings.bundles),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from common.errors import InputError
+from common.settings import ENCODERS
 from common.terminal import command_group, emit_json, step, table
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ Key = Annotated[
 Fields = Annotated[
     str, typer.Option("--text-field", help="The field that holds the text; of several names, the first a record has.")
 ]
-EncoderSource = Annotated[str, typer.Argument(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
+Model = Annotated[
+    Path | None, typer.Option(help="The folder of a contextual encoder's model, if it is not known on this machine.")
+]
 ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]
 
 
@@ -49,6 +53,7 @@ def route(
     threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
     fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
     key: Key = None,
+    model: Model = None,
 ) -> None:
     """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
 
@@ -57,7 +62,7 @@ def route(
     """
     from common.router import Router
 
-    router = Router.load(release, key=key)
+    router = Router.load(release, key=key, model=model)
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
     if changes:
         router = router.with_confidence(**changes)
@@ -178,6 +183,7 @@ def evaluate(
     k: Annotated[int | None, typer.Option(help="How many tokens vote under the entropy selector.")] = None,
     json: Json = False,
     key: Key = None,
+    model: Model = None,
 ) -> None:
     """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix.
 
@@ -189,7 +195,7 @@ def evaluate(
     from common.records import field_names, labelled_texts
     from common.router import Router
 
-    router = Router.load(release, key=key)
+    router = Router.load(release, key=key, model=model)
     if selector is not None or k is not None:
         changes: dict[str, Any] = {"name": selector, "k": k}
         changed = replace(router.selector, **{name: value for name, value in changes.items() if value is not None})
@@ -232,6 +238,7 @@ def list_encoders(json: Json = False) -> None:
 @encoder.command()
 def show(source: EncoderSource, json: Json = False) -> None:
     """An encoder's size, scale and fingerprint."""
+    from common.contextual import ContextualEncoder
     from common.encoder_sources import find_encoder
 
     found = find_encoder(source)
@@ -240,9 +247,11 @@ def show(source: EncoderSource, json: Json = False) -> None:
         "tokens": found.rows,
         "width": found.width,
         "scale": found.scale,
-        "bytes": found.table.nbytes + len(found.definition),
+        "bytes": (0 if isinstance(found, ContextualEncoder) else found.table.nbytes) + len(found.definition),
         "fingerprint": found.fingerprint,
     }
+    if isinstance(found, ContextualEncoder):
+        facts["weights"] = found.weights
     if json:
         emit_json(facts)
         return
@@ -254,14 +263,17 @@ def show(source: EncoderSource, json: Json = False) -> None:
 def save(
     source: EncoderSource, folder: Annotated[Path, typer.Argument(help="A new folder.")], json: Json = False
 ) -> None:
-    """Write an encoder to a folder that can be carried to other machines and used as dir:PATH."""
-    from common.encoder import save_encoder
+    """Write an encoder to a folder that can be carried to other machines and used as dir:PATH.
+
+    Of a contextual encoder it holds the tokenizer and a card with the hash of the model, but not the model.
+    """
+    from common.contextual import save_any
     from common.encoder_sources import find_encoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
     found = find_encoder(source)
-    save_encoder(found, folder)
+    save_any(found, folder)
     if json:
         emit_json({"folder": str(folder), "fingerprint": found.fingerprint})
     else:

@@ -1,19 +1,20 @@
 """The router as a table: what every token says about every domain, in integers.
 
 Logits are kept as integers times a power of two, so that sums over a prompt are exact in any order.
-Knows numpy. Knows nothing of tokenizers, prompts or files.
+Knows numpy and token ids. Knows nothing of tokenizers, prompts or files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import FormatError, ShapeMismatch, UnsolvableTotal
+from common.tokenizer import Ids
 
 LARGEST = 1 << 30
 
@@ -55,10 +56,37 @@ class CompiledTable:
         ranks[np.argsort(self.entropies, kind="stable")] = np.arange(len(ranks))
         return ranks
 
+    @property
+    def domains(self) -> int:
+        return int(self.logits.shape[1])
+
+    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[CompiledTable, Ids]:
+        """The table in which texts are looked up, and where in it each of their tokens stands."""
+        return self, ids
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a release keeps of it."""
+        return {"logits": self.logits, "entropies": self.entropies}
+
     def without(self, position: int) -> CompiledTable:
         """The table with one domain's column dropped."""
         logits = np.ascontiguousarray(np.delete(self.logits, position, axis=1))
         return CompiledTable(logits, self.step, _entropies(logits, self.step))
+
+
+class Compiled(Protocol):
+    """Where the logits of tokens come from: a table of all tokens, or one that is made for the text at hand.
+
+    step: what logits are counted in.
+    """
+
+    @property
+    def step(self) -> float: ...
+    @property
+    def domains(self) -> int: ...
+    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[CompiledTable, Ids]: ...
+    def arrays(self) -> dict[str, NDArray[Any]]: ...
+    def without(self, position: int) -> Compiled: ...
 
 
 def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> CompiledTable:
@@ -69,7 +97,11 @@ def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.fl
     for start in range(0, len(table), 8192):
         block = slice(start, start + 8192)
         exact[block] = table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
-    step = _step(exact)
+    return counted_in(step_for(float(np.abs(exact).max())), exact)
+
+
+def counted_in(step: float, exact: NDArray[np.float64]) -> CompiledTable:
+    """Logits as integers: so many steps each. The step must be such that they fit 32 bits."""
     logits = np.rint(exact / step).astype(np.int32)
     return CompiledTable(logits, step, _entropies(logits, step))
 
@@ -82,10 +114,9 @@ def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights / norms
 
 
-def _step(exact: NDArray[np.float64]) -> float:
-    """The smallest power of two that keeps every logit within ±2³⁰ steps."""
-    largest = max(float(np.abs(exact).max()), 2.0**-100)
-    return float(2.0 ** np.ceil(np.log2(largest / LARGEST)))
+def step_for(largest: float) -> float:
+    """The smallest power of two that keeps logits of this size within ±2³⁰ steps."""
+    return float(2.0 ** np.ceil(np.log2(max(largest, 2.0**-100) / LARGEST)))
 
 
 def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:

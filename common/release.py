@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from common.compiled import CompiledTable
+from common.compiled import Compiled, CompiledTable
 from common.errors import EncoderError, FormatError, InputError, ReleaseError
 from common.files import canonical_json, whole_folder, write_whole
 from common.identity import Identity, is_signed_by, public_key
 from common.router import Confidence, Router
-from common.settings import Selector
+from common.settings import Sampling, Selector
 from common.tokenizer import shared_tokenizer
 
 FORMAT = "ridgeway.release"
@@ -59,7 +59,7 @@ def save_release(
     folder: Path,
     facts: Mapping[str, Any],
     weights: NDArray[np.float64],
-    compiled: CompiledTable,
+    compiled: Compiled,
     definition: bytes,
     identity: Identity,
 ) -> str:
@@ -68,7 +68,7 @@ def save_release(
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    arrays = {"weights": weights, **compiled.arrays()}
     files = {ROUTER: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}), TOKENIZER: definition}
     manifest = {
         **facts,
@@ -92,15 +92,19 @@ def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) 
     return release_id(amended)
 
 
-def load_release(folder: Path, *, key: str | None = None) -> Release:
-    """Read a release, verify hashes and signature, and make its router ready."""
+def load_release(folder: Path, *, key: str | None = None, model: Path | None = None) -> Release:
+    """Read a release, verify hashes and signature, and make its router ready.
+
+    model: the folder of a contextual encoder's model; it is looked at when the first prompt comes.
+    """
     manifest = _verified_manifest(folder, key)
     content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
     try:
         arrays = load(content[ROUTER])
-        compiled = CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
         tokenizer = shared_tokenizer(content[TOKENIZER])
-        if tokenizer.rows > len(compiled.logits):
+        contextual = "kind" in manifest["encoder"]
+        compiled = _readout(manifest, arrays, content[TOKENIZER], model) if contextual else _table(manifest, arrays)
+        if isinstance(compiled, CompiledTable) and tokenizer.rows > len(compiled.logits):
             raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
         router = Router(
             domains=manifest["domains"],
@@ -113,6 +117,29 @@ def load_release(folder: Path, *, key: str | None = None) -> Release:
         return Release(manifest, arrays["weights"], router)
     except (SafetensorError, KeyError, TypeError, ValueError, FormatError, InputError, EncoderError) as error:
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
+
+
+def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Compiled:
+    return CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
+
+
+def _readout(
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], definition: bytes, model: Path | None
+) -> Compiled:
+    """The router of a contextual encoder; its model is found when the first prompt comes."""
+    from common.contextual import KIND, of_card
+    from common.readout import Readout, model_states
+
+    card = manifest["encoder"]
+    if card["kind"] != KIND:
+        raise FormatError(f"its encoder is of kind {card['kind']!r}, which this Ridgeway does not know")
+    encoder = of_card(card, definition)
+    if encoder.fingerprint != card["fingerprint"]:
+        raise FormatError("its encoder's card and tokenizer do not give the fingerprint that it names")
+    weights, domains = arrays["weights"], len(manifest["domains"])
+    if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
+        raise FormatError(f"its weights do not fit {encoder.width} features and {domains} domains")
+    return Readout(weights, encoder.scale, model_states(encoder, Sampling(**manifest["sampling"]), model))
 
 
 def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.compiled import CompiledTable
+from common.compiled import Compiled, CompiledTable
 from common.errors import InputError
-from common.selectors import most_certain, tally
+from common.selectors import Tally, most_certain, tally
 from common.settings import Selector
 from common.threads import cores, serial_tokenizers
 from common.tokenizer import Ids, Tokenizer
@@ -99,7 +99,7 @@ class Confidence:
 
 
 class Router:
-    """Routes prompts by a compiled table.
+    """Routes prompts by a compiled table, or by one that a model makes for each prompt.
 
     Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
     """
@@ -107,14 +107,14 @@ class Router:
     def __init__(
         self,
         domains: Sequence[str],
-        compiled: CompiledTable,
+        compiled: Compiled,
         tokenizer: Tokenizer,
         selector: Selector,
         confidence: Confidence | None = None,
         release: str | None = None,
     ) -> None:
-        if len(domains) != compiled.logits.shape[1]:
-            raise InputError(f"{len(domains)} domains do not fit a table of {compiled.logits.shape[1]} columns")
+        if len(domains) != compiled.domains:
+            raise InputError(f"{len(domains)} domains do not fit a table of {compiled.domains} columns")
         self.domains = tuple(domains)
         self.compiled = compiled
         self.tokenizer = tokenizer
@@ -126,16 +126,19 @@ class Router:
         self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
+        # The usual case is served without the bookkeeping of a batch.
+        self._table = compiled if isinstance(compiled, CompiledTable) and selector.name == "average" else None
 
     @classmethod
-    def load(cls, folder: str | Path, *, key: str | None = None) -> Router:
+    def load(cls, folder: str | Path, *, key: str | None = None, model: str | Path | None = None) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
-        key: the coordinator's public key; a release that anyone else signed is refused.
+        key:   the coordinator's public key; a release that anyone else signed is refused.
+        model: the folder of a contextual encoder's model, if it is not known on this machine.
         """
         from common.release import load_release
 
-        return load_release(Path(folder), key=key).router
+        return load_release(Path(folder), key=key, model=Path(model) if model else None).router
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
@@ -161,8 +164,8 @@ class Router:
     def route(self, prompt: str) -> Decision:
         """Where one prompt should go."""
         ids = self.tokenizer.encode(prompt)
-        if self.selector.name == "average":  # the usual case, without the bookkeeping of a batch
-            points = np.add.reduce(self.compiled.sums.take(ids, 0), 0).tolist()
+        if self._table is not None:
+            points = np.add.reduce(self._table.sums.take(ids, 0), 0).tolist()
             return self._decide(points, points, len(ids), len(ids))
         return next(self._decisions(ids, np.array([len(ids)])))
 
@@ -172,7 +175,7 @@ class Router:
             raise InputError("route_many takes a list of prompts; for a single one there is route")
         prompts = list(prompts)
         parts = [prompts[start : start + CHUNK] for start in range(0, len(prompts), CHUNK)]
-        if len(parts) < 2:
+        if len(parts) < 2 or not isinstance(self.compiled, CompiledTable):  # a model keeps all cores busy by itself
             return [decision for part in parts for decision in self._decide_all(part)]
         with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MOST_THREADS), "route") as pool:
             return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
@@ -185,31 +188,32 @@ class Router:
         pieces = self.tokenizer.pieces(prompt)
         ids = np.array([number for number, _ in pieces], dtype=np.int32)
         lengths = np.array([len(ids)])
-        decision = next(self._decisions(ids, lengths))
+        table, places = self.compiled.read(ids, lengths)
+        counted = tally(table, self.selector, places, lengths)
+        decision = next(self._decided(counted, lengths))
         best = self.domains.index(decision.best)
-        counted = tally(self.compiled, self.selector, ids, lengths)
         runner_up = _ranking(counted.points[0].tolist(), counted.sums[0].tolist())[1]
-        weights = self._margins(ids, best, runner_up)
+        weights = self._margins(table, places, best, runner_up)
         tokens = (
-            TokenWeight(text, self.domains[self.compiled.votes[number]], weight)
-            for (number, text), weight in zip(pieces, weights.tolist(), strict=True)
+            TokenWeight(text, self.domains[table.votes[place]], weight)
+            for (_, text), place, weight in zip(pieces, places.tolist(), weights.tolist(), strict=True)
         )
         return Explanation(decision, self.domains[runner_up], float(weights.sum()), tuple(tokens))
 
-    def _margins(self, ids: Ids, best: int, runner_up: int) -> NDArray[np.float64]:
+    def _margins(self, table: CompiledTable, ids: Ids, best: int, runner_up: int) -> NDArray[np.float64]:
         """What each token adds to the score of `best` over that of `runner_up`."""
         if self.selector.name == "average":
-            table, unit, taking_part = self.compiled.sums, self.compiled.step, np.ones(len(ids), dtype=bool)
+            values, unit, taking_part = table.sums, table.step, np.ones(len(ids), dtype=bool)
         else:
-            table, unit, taking_part = self.compiled.ballots, 1.0, self._voters(ids)
-        rows = table.take(ids, axis=0)
+            values, unit, taking_part = table.ballots, 1.0, self._voters(table, ids)
+        rows = values.take(ids, axis=0)
         difference = (rows[:, best] - rows[:, runner_up]) * taking_part
         return difference * unit / max(int(taking_part.sum()), 1)
 
-    def _voters(self, ids: Ids) -> NDArray[np.bool_]:
+    def _voters(self, table: CompiledTable, ids: Ids) -> NDArray[np.bool_]:
         if self.selector.name == "all" or len(ids) <= self.selector.k:
             return np.ones(len(ids), dtype=bool)
-        chosen, _ = most_certain(self.compiled, self.selector.k, ids, np.array([len(ids)]))
+        chosen, _ = most_certain(table, self.selector.k, ids, np.array([len(ids)]))
         left = dict(zip(*(part.tolist() for part in np.unique(chosen, return_counts=True)), strict=True))
         taking_part = np.zeros(len(ids), dtype=bool)
         for place, number in enumerate(ids.tolist()):
@@ -219,7 +223,10 @@ class Router:
         return taking_part
 
     def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
-        counted = tally(self.compiled, self.selector, ids, lengths)
+        table, places = self.compiled.read(ids, lengths)
+        return self._decided(tally(table, self.selector, places, lengths), lengths)
+
+    def _decided(self, counted: Tally, lengths: NDArray[np.int64]) -> Iterator[Decision]:
         lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
         return map(self._decide, *lists)
 

@@ -17,11 +17,18 @@ SelectorName = Literal["average", "entropy", "all"]
 FEATURE_LIMIT = 1 << 12
 """No integer feature is larger than this: the public bound of the quantised table."""
 
+MOST_TOKENS = 1 << 16
+LARGEST_WINDOW = 3 * MOST_TOKENS // 2
+"""Windows may be asked to have so many tokens; with a rest that joins it, a window has at most so many."""
+
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 """What domains and holders may be called; names become names of files."""
 
 LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
+
+ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH"
+"""How an encoder is named."""
 
 EQUAL_MASS = 1 << 24
 """The public sample mass that every domain is normalised to under `equal` weighting."""
@@ -39,8 +46,8 @@ class Sampling:
     max_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= 1 << 16:
-            raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to 65536")
+        if not 1 <= self.window <= MOST_TOKENS:
+            raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to {MOST_TOKENS}")
         if not 0 <= self.max_tokens <= 1 << 40:
             raise InputError(f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0 for no limit")
 

@@ -22,7 +22,7 @@ from common.statistics import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
 VERSION = 1
-ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|hf:[\w.-]{1,96}(/[\w.-]{1,96})?")
+ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?")
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 

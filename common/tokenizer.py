@@ -69,6 +69,21 @@ class Tokenizer:
         """One more than the largest id, so the number of rows a table must have."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
+    @cached_property
+    def plain_ids(self) -> Ids:
+        """Every id that can stand in a text, in order; special tokens are left out."""
+        ids = np.array(sorted(self._backend.get_vocab(with_added_tokens=True).values()), dtype=np.int32)
+        return ids[~self._is_special(ids)]
+
+    @cached_property
+    def surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokenizer's own model wants before and after a text."""
+        encoding = self._backend.encode("a", add_special_tokens=True)
+        added = encoding.special_tokens_mask
+        first = added.index(0) if 0 in added else len(added)
+        last = len(added) - added[::-1].index(0) if 0 in added else len(added)
+        return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
+
     def encode(self, text: str) -> Ids:
         """The ids of one text."""
         ids = self._encoding(text).ids

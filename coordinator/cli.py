@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from common.cli import Fields, Json, ReleaseFolder, show_evaluation
+from common.cli import Fields, Json, Model, ReleaseFolder, show_evaluation
 from common.errors import InputError
 from common.settings import Preset, SelectorName, Weighting, preset
 from common.terminal import command_group, emit_json, step
@@ -187,6 +187,7 @@ def calibrate(
     threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
     fallback: Fallback = None,
     key_file: KeyFile = None,
+    model: Model = None,
     json: Json = False,
 ) -> None:
     """Fit the temperature on held-out text, so that confidence means something, and sign the release again."""
@@ -194,7 +195,8 @@ def calibrate(
     from coordinator.publish import calibrate_release
 
     changes = _named({"threshold": threshold, "fallback": fallback})
-    done = calibrate_release(release, data, field_names(text_field), changes, _identity(key_file, make=False))
+    identity = _identity(key_file, make=False)
+    done = calibrate_release(release, data, field_names(text_field), changes, identity, model)
     if json:
         emit_json({"release": done.release, **done.figures})
         return

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from common.cohort import Address, Mode, Record, Terms, Window, equal_mass
-from common.encoder import Encoder
+from common.contextual import AnyEncoder
 from common.encoder_sources import find_encoder
 from common.errors import InputError, RidgewayError
 from common.identity import Identity, load_identity
@@ -81,7 +81,7 @@ class Settings(Record):
 class Federation:
     """What the operator's side needs; made by `create` (in coordinator.setup) and opened by every command."""
 
-    def __init__(self, folder: Path, *, encoder: Encoder | None = None, clock: Clock = system_clock) -> None:
+    def __init__(self, folder: Path, *, encoder: AnyEncoder | None = None, clock: Clock = system_clock) -> None:
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, Settings)
         self.identity: Identity = load_identity(folder / "coordinator.key")
@@ -89,7 +89,7 @@ class Federation:
         self._given = encoder
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> AnyEncoder:
         return self._given or find_encoder(self.settings.encoder)
 
     @property

@@ -13,7 +13,7 @@ import typer
 
 from common.cli import Json, Masked
 from common.errors import InputError, LinkDown, LinkError
-from common.settings import LISTEN
+from common.settings import ENCODERS, LISTEN
 from common.terminal import count, emit_json, step, stop_on_signal, table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def init(
     address: Annotated[
         str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
     ] = None,
-    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
     json: Json = False,
 ) -> None:
     """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""

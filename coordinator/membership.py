@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.cohort import Terms
-from common.encoder import Encoder
+from common.contextual import AnyEncoder
 from common.encoder_sources import find_by_fingerprint
 from common.errors import InputError
 from common.release import Release, load_release, save_release
@@ -135,7 +135,7 @@ def _solved_again(federation: Federation, newest: Published, left: tuple[Contrib
     return Published(number, release, cause, total.domains, left, newest.terms)
 
 
-def _encoder(federation: Federation, terms: Terms) -> Encoder:
+def _encoder(federation: Federation, terms: Terms) -> AnyEncoder:
     """The encoder of a release; the settings may name another by now."""
     if federation.encoder.fingerprint == terms.encoder:
         return federation.encoder

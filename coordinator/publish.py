@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.compiled import CompiledTable, compile_table, normalised_columns
-from common.encoder import Encoder
+from common.compiled import Compiled, normalised_columns
+from common.contextual import KIND, AnyEncoder, ContextualEncoder
 from common.errors import EncoderMismatch, InputError
 from common.evaluation import Calibration, Evaluation, calibrate, evaluate
 from common.identity import Identity
+from common.readout import compile_router
 from common.records import labelled_texts
 from common.release import amend_release, load_release, save_release
 from common.router import Confidence
@@ -50,19 +51,19 @@ class Draft:
 
     total: Total
     solution: Solution
-    compiled: CompiledTable
+    compiled: Compiled
     definition: bytes
     facts: dict[str, Any]
 
 
 def publish(
-    parts: Sequence[Prepared], encoder: Encoder, choices: Choices, identity: Identity, folder: Path
+    parts: Sequence[Prepared], encoder: AnyEncoder, choices: Choices, identity: Identity, folder: Path
 ) -> Published:
     """Make and sign a release; the order of the parts does not change a byte of it."""
     return sign(draft(parts, encoder, choices), identity, folder)
 
 
-def draft(parts: Sequence[Prepared], encoder: Encoder, choices: Choices) -> Draft:
+def draft(parts: Sequence[Prepared], encoder: AnyEncoder, choices: Choices) -> Draft:
     """Add up, solve and compile; nothing is written."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
@@ -73,11 +74,11 @@ def draft(parts: Sequence[Prepared], encoder: Encoder, choices: Choices) -> Draf
     return compose(total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge))
 
 
-def compose(total: Total, encoder: Encoder, choices: Choices, solution: Solution, **more: Any) -> Draft:
+def compose(total: Total, encoder: AnyEncoder, choices: Choices, solution: Solution, **more: Any) -> Draft:
     """Compile a solved total; `more` are facts of the manifest beyond the usual ones."""
     if choices.normalise_columns:
         solution = replace(solution, weights=normalised_columns(solution.weights))
-    compiled = compile_table(encoder.table, encoder.scale, solution.weights)
+    compiled = compile_router(encoder, total.sampling, solution.weights)
     facts = _facts(total, encoder, choices, solution) | more
     return Draft(total, solution, compiled, encoder.definition, facts)
 
@@ -103,10 +104,15 @@ class Calibrated:
 
 
 def calibrate_release(
-    folder: Path, data: Path, fields: Sequence[str], changes: dict[str, Any], identity: Identity
+    folder: Path,
+    data: Path,
+    fields: Sequence[str],
+    changes: dict[str, Any],
+    identity: Identity,
+    model: Path | None = None,
 ) -> Calibrated:
     """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it."""
-    loaded = load_release(folder)
+    loaded = load_release(folder, model=model)
     if loaded.signer != identity.public:
         raise InputError(
             f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
@@ -122,7 +128,7 @@ def calibrate_release(
     return replace(result, release=amended)
 
 
-def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution) -> dict[str, Any]:
+def _facts(total: Total, encoder: AnyEncoder, choices: Choices, solution: Solution) -> dict[str, Any]:
     return {
         "domains": list(total.domains),
         "masses": total.masses,
@@ -133,6 +139,7 @@ def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution)
             "rows": encoder.rows,
             "width": encoder.width,
             "scale": encoder.scale,
+            **({"kind": KIND, "weights": encoder.weights} if isinstance(encoder, ContextualEncoder) else {}),
         },
         "sampling": total.sampling.to_json(),
         "holdout": total.holdout,
@@ -141,7 +148,12 @@ def _facts(total: Total, encoder: Encoder, choices: Choices, solution: Solution)
         "normalise_columns": choices.normalise_columns,
         "selector": choices.selector.to_json(),
         "confidence": choices.confidence.to_json(),
-        "solved": {"ridge": solution.ridge, "condition": solution.condition, "residual": solution.residual},
+        "solved": {
+            "ridge": solution.ridge,
+            "condition": solution.condition,
+            "residual": solution.residual,
+            "device": solution.device,
+        },
         "evaluation": None,
         "parent": None,
     }

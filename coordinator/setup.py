@@ -18,7 +18,8 @@ TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
 # again for a change of `listen` only.
 
-# The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH. Changing it makes every holder sum again.
+# The encoder all holders share: smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH.
+# Changing it makes every holder sum again.
 encoder = {encoder}
 
 # How statistics travel: "masked" (this coordinator sees their total only), or "clear" (it sees each holder's sums;

@@ -53,6 +53,7 @@ def audit(
     The views: the holder's statistics in the clear, its column of B alone, a total over all holders, and two totals
     that differ by the holder. Each attack takes up to a few minutes with the default encoder.
     """
+    from common.contextual import needs_table
     from common.encoder_sources import find_encoder
     from simulations.audit import audit as attack
     from simulations.audit import choose_holder, parse_windows
@@ -61,7 +62,7 @@ def audit(
     parts = _load(statistics or [])
     jobs = _jobs(parts, corpus or [], text_field)
     chosen = [parts[0].sampling.window] if parts else parse_windows(windows)
-    found = find_encoder(encoder)
+    found = needs_table(find_encoder(encoder), "the audit")
     members = _members(parts, jobs, data, chosen, found)
     place = choose_holder(members, holder)
     if plot is not None and members[place].counts is None:

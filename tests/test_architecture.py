@@ -19,8 +19,15 @@ FORBIDDEN_PACKAGES = {
     "coordinator": {"client", "simulations", "ridgeway"},
 }
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-HEAVY = {"torch", "transformers"}
-HEAVY_PLACES = {"client/accumulate.py", "client/contextual.py", "common/contextual.py"}
+CARD = "client/gpu/"
+"""This folder may know torch throughout, because nothing outside imports it before a card is used."""
+HEAVY = {"torch", "transformers", "triton"}
+HEAVY_PLACES = {
+    "client/contextual.py",
+    "common/transformer.py",
+    "common/devices.py",
+    "coordinator/gpu_solve.py",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +51,14 @@ def imports(source: str, file: str) -> list[Import]:
 
 def _collect(node: ast.AST, file: str, deferred: bool, found: list[Import]) -> None:
     found.extend(Import(module, deferred) for module in _modules(node, file))
-    inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_for_types(node)
     for child in ast.iter_child_nodes(node):
         _collect(child, file, inside, found)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether a block is read by type checkers alone."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
 def _modules(node: ast.AST, file: str) -> Iterator[str]:
@@ -83,11 +95,13 @@ def _reasons(each: Import, file: str, package: str) -> Iterator[str]:
         package == "simulations" or file.endswith("/app.py") or file in ("common/flower.py", "client/pinned.py")
     ):
         yield "Flower is for */app.py, common/flower.py, the pinned runner and simulations"
-    if each.package in HEAVY and package != "simulations":
+    if each.module.startswith("client.gpu") and not each.deferred and not file.startswith(CARD):
+        yield "what knows cards is imported by the functions that use one"
+    if each.package in HEAVY and package != "simulations" and not file.startswith(CARD):
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_PLACES:
-            yield "torch and transformers are for accumulating, contextual encoders and simulations"
+            yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
         ("coordinator/serve/", "coordinator/gate.py")
     ):
@@ -138,9 +152,13 @@ def test_the_whole_project_is_looked_at() -> None:
         ("coordinator/serve/a.py", "import client"),
         ("client/holder.py", "import flwr"),
         ("common/messages.py", "def f():\n    from flwr.common import Message"),
-        ("client/accumulate.py", "import torch"),
-        ("client/accumulate.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
-        ("client/accumulate.py", "class A:\n    import torch.nn as nn"),
+        ("client/contextual.py", "import torch"),
+        ("client/contextual.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        ("client/contextual.py", "class A:\n    import torch.nn as nn"),
+        ("client/accumulate.py", "def g():\n    import torch"),
+        ("client/crew.py", "from client.gpu.sums import card_accumulators"),
+        ("simulations/a.py", "import client.gpu.planes"),
+        ("coordinator/a.py", "def f():\n    import triton"),
         ("common/router.py", "def f():\n    import torch"),
         ("ridgeway.py", "def main():\n    from transformers import AutoModel"),
         ("common/router.py", "def f():\n    return import_module('torch')"),
@@ -166,7 +184,10 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
         ("client/app.py", "from flwr.clientapp import ClientApp"),
         ("coordinator/app.py", "from flwr.serverapp import ServerApp"),
         ("common/flower.py", "from flwr.common import Message"),
-        ("client/accumulate.py", "def f():\n    import torch"),
+        ("client/contextual.py", "def f():\n    import torch"),
+        ("client/gpu/sums.py", "import torch\nfrom client.gpu.planes import split"),
+        ("client/crew.py", "def f():\n    from client.gpu.sums import card_accumulators"),
+        ("client/contextual.py", "if TYPE_CHECKING:\n    import torch"),
         ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport client\nimport coordinator"),
         ("coordinator/serve/a.py", "from fastapi import FastAPI"),
         ("common/a.py", "import clients\nfrom torchless import pickles"),

@@ -19,7 +19,8 @@ from client.holder import Settings as HolderSettings
 from client.policy import Policy
 from client.roster import pin
 from client.setup import CARD, create_holder
-from common.encoder import Encoder, save_encoder
+from common.contextual import save_any
+from common.encoder import Encoder
 from common.invite import Card, Place, read_paper
 from common.messages import Packet
 from coordinator.candidates import Grid
@@ -110,7 +111,7 @@ class Village:
 def found(folder: Path, *, encoder: Encoder | None = None, **settings: Any) -> Village:
     """A village without holders."""
     village = Village(folder, encoder or tiny_encoder())
-    save_encoder(village.encoder, folder / "encoder")
+    save_any(village.encoder, folder / "encoder")
     given = {
         "mode": "clear",
         "window": 8,

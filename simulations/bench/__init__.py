@@ -1,4 +1,5 @@
 """Benchmarks: ratios, each measured side by side in one run.
 
-`python -m simulations.bench` prints a table and writes bench-run/bench.json.
+`ridgeway bench NAME` prints a table and writes bench-run/NAME.json; `python -m simulations.bench NAME` is the same
+where Ridgeway is not installed. Each module imports what it measures only when it measures it.
 """

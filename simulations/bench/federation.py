@@ -19,7 +19,7 @@ import client.holder
 import coordinator.rounds
 from client.scoring import Scorer
 from common.cohort import Mode
-from simulations.bench.measuring import Result, at_most
+from simulations.bench.measuring import Result, Tick, at_most
 from simulations.simulate import simulate
 
 FEW, SOME, MANY = 6, 50, 200
@@ -31,10 +31,19 @@ WORK: dict[str, list[tuple[Any, str]]] = {
 }
 
 
-def bench_federation() -> list[Result]:
-    """Seconds and memory of a round, and the share of it that is neither summing nor solving."""
-    few, many = _measured(FEW, "clear"), _measured(MANY, "clear")
-    some = _measured(SOME, "masked", DROP_RATE)
+RUNS = 3
+
+
+def bench_federation(tick: Tick) -> list[Result]:
+    """Seconds and memory of a round, and the share of it that is neither summing nor solving; ticks after each run."""
+
+    def measured(holders: int, mode: Mode, drop_rate: float = 0.0) -> dict[str, float]:
+        figures = _measured(holders, mode, drop_rate)
+        tick()
+        return figures
+
+    few, many = measured(FEW, "clear"), measured(MANY, "clear")
+    some = measured(SOME, "masked", DROP_RATE)
     each = (many["overhead"] - few["overhead"]) / (MANY - FEW)
     whole = f"{many['round']:.1f} s in the round"
     return [
@@ -55,7 +64,7 @@ def _parts(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {figures[name]:.1f} s" for name in (*WORK, "overhead"))
 
 
-def _measured(holders: int, mode: Mode, drop_rate: float = 0.0) -> dict[str, float]:
+def _measured(holders: int, mode: Mode, drop_rate: float) -> dict[str, float]:
     command = [sys.executable, "-m", "simulations.bench.federation", str(holders), mode, str(drop_rate)]
     started = time.perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ from common.masking.keystream import ELEMENT_BYTES, Sealed
 from common.masking.member import Dealt, advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from common.masking.opening import Opening
 from common.messages import SealedSums, seal_packet
-from simulations.bench.measuring import Result, Work, at_most, once
+from simulations.bench.measuring import Result, Tick, Work, at_most, figure, once
 
 LOT: Final = "statistics"
 LARGE, MIDDLE, SMALL = 8_390_656, 1_000_000, 170_000
@@ -69,8 +70,18 @@ Vector = NDArray[np.int64]
 Arrays = list[NDArray[Any]]
 
 
-def bench_masking() -> list[Result]:
-    return [_client(), _server(), _upload(), _memory(), *(_cohort(members) for members in COHORTS)]
+def bench_masking(tick: Tick) -> list[Result]:
+    results = []
+    measures: list[Callable[[], Result]] = [_client, _server, _upload, _memory]
+    for measure in measures + [partial(_cohort, members) for members in COHORTS]:
+        results.append(measure())
+        tick()
+    return results
+
+
+def ticks() -> int:
+    """How often `bench_masking` will tick."""
+    return 4 + len(COHORTS)
 
 
 def _client(members: int = 5) -> Result:
@@ -164,7 +175,7 @@ def _cohort(members: int) -> Result:
     sharing, sealing, opening = _medians(3, prepare)
     ours = f"client: shares {sharing * 1e3:.1f} ms, sealing {sealing * 1e3:.0f} ms"
     name = f"masking, {len(sent)} of {members} members, {MIDDLE / 1e6:.0f} M numbers: seconds to open"
-    return Result(name, opening, "–", True, ours, f"{sizes[0] / 1e6:.3f} MB up")
+    return figure(name, opening, ours, f"{sizes[0] / 1e6:.3f} MB up")
 
 
 def _medians(rounds: int, prepare: Callable[[], Sequence[Work]]) -> list[float]:

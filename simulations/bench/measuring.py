@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Work = Callable[[], object]
+Tick = Callable[[], None]
+"""Called after each piece of long work, for a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,27 @@ def at_most(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Resu
     return Result(name, ratio, f"≤ {aim:g}", ratio <= aim, ours, theirs)
 
 
-def seconds_in_turns(*contenders: Work, rounds: int = 5) -> list[float]:
+def exactly(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
+    return Result(name, ratio, f"= {aim:g}", ratio == aim, ours, theirs)
+
+
+def figure(name: str, ratio: float, ours: str, theirs: str) -> Result:
+    """A figure that stands beside the others and is held against nothing."""
+    return Result(name, ratio, "–", True, ours, theirs)
+
+
+def seconds_in_turns(*contenders: Work, rounds: int = 5, tick: Tick = lambda: None, warm: bool = True) -> list[float]:
     """The median seconds of each contender over several rounds, one after another in each round."""
     times: list[list[float]] = [[] for _ in contenders]
-    for work in contenders:
+    for work in contenders if warm else ():
         work()  # warm caches, once and untimed
+        tick()
     for _ in range(rounds):
         for taken, work in zip(times, contenders, strict=True):
             started = time.perf_counter()
             work()
             taken.append(time.perf_counter() - started)
+            tick()
     return [statistics.median(taken) for taken in times]
 
 

@@ -21,7 +21,7 @@ def bench_memory(text: BenchText, work: Path) -> list[Result]:
     _write(corpus, text)
     words = [str(corpus), "--domain", "large", "--out", str(work / "large.stats"), "--fresh", "--json"]
     command = [str(Path(sys.executable).with_name("ridgeway")), "client", "prepare", *words]
-    done = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     corpus.unlink()
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
     about = f"{done['tokens'] / 1e6:.0f} M tokens in {done['seconds']:.0f} s"

@@ -5,10 +5,13 @@ Knows folders of DOMAIN.train.jsonl. Knows nothing of timing.
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.errors import InputError
 from simulations import corpora
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -43,6 +46,34 @@ def bench_text(work: Path) -> BenchText:
     files = sorted(folder.parent.glob("*/*.train.jsonl"))
     domains = sorted(path.name.removesuffix(".train.jsonl") for path in folder.glob("*.train.jsonl"))
     return BenchText(name, tuple(files), folder, tuple(domains))
+
+
+def folder_text(folder: Path) -> BenchText:
+    """The text of a folder of DOMAIN.train.jsonl."""
+    files = tuple(sorted(folder.glob("*.train.jsonl")))
+    if not files:
+        raise InputError(f"{folder} holds no DOMAIN.train.jsonl, so there is no text to measure on")
+    domains = tuple(path.name.removesuffix(".train.jsonl") for path in files)
+    return BenchText(str(folder), files, folder, domains)
+
+
+def repeated(text: BenchText, megabytes: float, work: Path) -> BenchText:
+    """The same text over and over, in files of its own, until it is of some size; text that is larger stays."""
+    size = sum(path.stat().st_size for path in text.files)
+    if size >= megabytes * 1e6:
+        return text
+    folder = work / "repeated"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    files: list[Path] = []
+    size = 0
+    for path in itertools.cycle(text.files):
+        files.append(folder / f"{len(files):05}-{path.name}")
+        shutil.copyfile(path, files[-1])
+        size += path.stat().st_size
+        if size >= megabytes * 1e6:
+            return replace(text, name=f"{text.name}, repeated to {size / 1e6:.0f} MB", files=tuple(files))
+    raise InputError("text without a single character cannot be repeated")
 
 
 def _texts(path: Path) -> list[str]:

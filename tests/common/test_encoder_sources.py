@@ -142,6 +142,7 @@ def test_only_the_embeddings_of_a_model_are_read(tmp_path: Path, dtype: torch.dt
     tensors = weights("model.embed_tokens.weight", dtype)
     found = find_encoder(f"hf:{model_folder(tmp_path / 'model', tensors, shards)}")
     expected = tensors["model.embed_tokens.weight"].to(torch.float64).numpy()
+    assert isinstance(found, Encoder)
     assert found.name == "local"
     assert np.abs(found.table * found.scale - expected).max() <= found.scale * 0.5000001
 

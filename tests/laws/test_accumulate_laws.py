@@ -23,12 +23,12 @@ from client.accumulate import (
     accumulators,
     add_states,
     gram_of_counts,
-    window_starts,
 )
 from common.errors import BoundExceeded
 from common.settings import FEATURE_LIMIT, Sampling
 from common.statistics import BOUND, SQUARE, Integers
 from common.tokenizer import Ids, first_tokens
+from common.windows import window_starts
 
 Table = NDArray[np.int16]
 Document = list[int]

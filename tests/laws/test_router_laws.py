@@ -80,7 +80,8 @@ def slow_ids(text: str) -> list[int]:
 
 
 def slow_route(router: Router, text: str) -> Slow:
-    logits, entropies = router.compiled.logits.tolist(), router.compiled.entropies.tolist()
+    arrays = router.compiled.arrays()
+    logits, entropies = arrays["logits"].tolist(), arrays["entropies"].tolist()
     domains = range(len(router.domains))
     ids = slow_ids(text)
     voters = ids
@@ -271,7 +272,7 @@ def test_the_tokens_of_an_explanation_add_up_to_the_margin(router: Router, text:
 def test_an_explanation_shows_each_token_with_its_vote(router: Router, text: str) -> None:
     """Every counted token stands there in its place, with the domain it speaks for; special ones do not."""
     explanation = router.explain(text)
-    logits = router.compiled.logits.tolist()
+    logits = router.compiled.arrays()["logits"].tolist()
     expected = [router.domains[logits[number].index(max(logits[number]))] for number in slow_ids(text)]
     assert [token.domain for token in explanation.tokens] == expected
     assert "".join(token.text for token in explanation.tokens) == text.replace(SPECIAL, "").replace("\ud800", "?")
@@ -381,8 +382,9 @@ def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     kept = np.delete(table.logits, gone, axis=1)
     domains = [name for place, name in enumerate(names(table)) if place != gone]
     retired = router_of(table, selector).without(f"domain{gone}")
-    assert retired.compiled.entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
-    other = Router(domains, CompiledTable(kept, table.step, retired.compiled.entropies), TOKENIZER, selector)
+    entropies = retired.compiled.arrays()["entropies"]
+    assert entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
+    other = Router(domains, CompiledTable(kept, table.step, entropies), TOKENIZER, selector)
     assert retired.domains == tuple(domains)
     assert retired.route_many(prompts) == other.route_many(prompts)
 

@@ -103,6 +103,7 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
     loaded = load_release(release, key=PUBLIC)
     table, expected = loaded.router.compiled, fixed_table()
     assert np.array_equal(loaded.weights, WEIGHTS)
+    assert isinstance(table, CompiledTable)
     assert np.array_equal(table.logits, expected.logits)
     assert np.array_equal(table.entropies, expected.entropies)
     assert table.step == expected.step

@@ -1,0 +1,29 @@
+"""Memory that runs out: sizes are halved until things fit.
+
+Knows torch. Knows nothing of what is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from common.errors import DeviceError
+
+Made = TypeVar("Made")
+
+
+def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
+    """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError below the least."""
+    while True:
+        try:
+            return make(size)
+        except torch.OutOfMemoryError as error:
+            if size // 2 < least:
+                raise DeviceError(
+                    "the graphics card has too little free memory for these sums; free some, or use --device cpu"
+                ) from error
+        size //= 2
+        torch.cuda.empty_cache()

@@ -1,0 +1,173 @@
+"""Exact products of planes, three ways: float64, int8 by torch, int8 by Triton. The fastest that works is taken.
+
+Each adds X·Xᵀ over the columns of planes to a sum in 64-bit integers. All memory is taken when a method is made.
+Knows torch and planes. Knows nothing of windows or corpora.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from client.gpu.planes import COLUMNS, DIGIT, joined, last_line, why_no_kernels
+from common.errors import DeviceError
+
+MOST_COLUMNS = 1 << 17
+"""A block of so many columns stays within int32, each product being at most 64 · 64."""
+
+FLOAT_COLUMNS = 1 << 13
+BAND = 1024
+TILE, DEPTH, WARPS, STAGES = 128, 128, 4, 3
+GROUP = 8
+TRIAL_COLUMNS = 1 << 13
+TRIALS = 3
+
+
+class Method(Protocol):
+    """A sum of products. Law: gram()'s upper triangle is Σ x xᵀ over all columns added, in integers."""
+
+    def add(self, planes: Tensor) -> None:
+        """Add planes of 2R × K, K a multiple of COLUMNS and at most MOST_COLUMNS."""
+
+    def gram(self) -> Tensor:
+        """R × R int64, of which the upper triangle counts."""
+
+
+class Float64:
+    """One float64 product a piece: exact below 2⁵³, quick on the cards that data centres have."""
+
+    def __init__(self, device: torch.device, rows: int) -> None:
+        self._total = torch.zeros(rows, rows, dtype=torch.int64, device=device)
+        self._part = torch.empty(rows, rows, dtype=torch.float64, device=device)
+        self._samples = torch.empty(rows, FLOAT_COLUMNS, dtype=torch.float64, device=device)
+
+    def add(self, planes: Tensor) -> None:
+        rows = len(self._total)
+        for start in range(0, planes.shape[1], FLOAT_COLUMNS):
+            piece = planes[:, start : start + FLOAT_COLUMNS]
+            samples = self._samples[:, : piece.shape[1]]
+            samples.copy_(piece[:rows]).mul_(DIGIT).add_(piece[rows:])
+            self._total += torch.mm(samples, samples.T, out=self._part).long()
+
+    def gram(self) -> Tensor:
+        return self._total
+
+
+class Int8:
+    """int8 products by torch, band by band of the upper triangle; each band fits in int32 before it is added."""
+
+    def __init__(self, device: torch.device, rows: int) -> None:
+        self._total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
+        self._band = torch.empty(min(BAND, 2 * rows) * 2 * rows, dtype=torch.int32, device=device)
+
+    def add(self, planes: Tensor) -> None:
+        size = len(self._total)
+        for top in range(0, size, BAND):
+            height = min(BAND, size - top)
+            part = self._band[: height * (size - top)].view(height, size - top)
+            torch._int_mm(planes[top : top + height], planes[top:].T, out=part)
+            self._total[top : top + height, top:] += part
+
+    def gram(self) -> Tensor:
+        return _combined(self._total)
+
+
+class Kernel:
+    """int8 products by Triton, over the tiles of the upper triangle alone."""
+
+    def __init__(self, device: torch.device, rows: int) -> None:
+        reason = why_no_kernels(device)
+        if reason:
+            raise DeviceError(reason)
+        self._total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
+        tiles = range(2 * rows // TILE)
+        pairs = [(down, across) for down in tiles for across in tiles if down <= across]
+        pairs.sort(key=lambda pair: (pair[0] // GROUP, pair[1], pair[0]))  # neighbours share what lies in the cache
+        self._tiles = torch.tensor(pairs, dtype=torch.int32, device=device)
+
+    def add(self, planes: Tensor) -> None:
+        from client.gpu.kernels import add_products
+
+        sizes = (planes.shape[1], planes.stride(0), len(self._total))
+        shape = {"DOWN": TILE, "ACROSS": TILE, "DEPTH": DEPTH, "num_warps": WARPS, "num_stages": STAGES}
+        add_products[(len(self._tiles),)](planes, self._total, self._tiles, *sizes, **shape)
+
+    def gram(self) -> Tensor:
+        return _combined(self._total)
+
+
+def _combined(total: Tensor) -> Tensor:
+    """(64·high + low)(64·high + low)ᵀ out of the products of digits, of which the upper triangle is there."""
+    rows = len(total) // 2
+    mixed = total[:rows, rows:]
+    return total[:rows, :rows] * DIGIT**2 + (mixed + mixed.T) * DIGIT + total[rows:, rows:]
+
+
+def add_row_sums(planes: Tensor, sums: Tensor) -> None:
+    """sums += the sum of each row, in 64-bit integers."""
+    if why_no_kernels(planes.device):
+        sums += planes.sum(dim=1, dtype=torch.int64)
+        return
+    from client.gpu.kernels import add_row_sums as kernel
+
+    kernel[(len(planes) // 2,)](planes, sums, planes.shape[1], planes.stride(0), ROWS=2, DEPTH=2048)
+
+
+METHODS: dict[str, Callable[[torch.device, int], Method]] = {"float64": Float64, "int8": Int8, "triton": Kernel}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The method to use on a device, what each one took for a block in seconds, and why others were passed over."""
+
+    name: str
+    seconds: dict[str, float]
+    passed_over: dict[str, str]
+
+    def make(self, device: torch.device, rows: int) -> Method:
+        return METHODS[self.name](device, rows)
+
+
+@lru_cache(maxsize=64)
+def fastest(device: torch.device, rows: int) -> Choice:
+    """Try all methods on a random block: those that fail, or do not give what float64 gives, are passed over."""
+    rolls = torch.Generator(device).manual_seed(1)
+    size = (2 * rows, TRIAL_COLUMNS if device.type == "cuda" else COLUMNS)
+    planes = torch.randint(-DIGIT, DIGIT + 1, size, dtype=torch.int8, device=device, generator=rolls)
+    samples = joined(planes[:, :COLUMNS], torch.float64)
+    exact = torch.triu(samples @ samples.T).long()
+    seconds: dict[str, float] = {}
+    passed_over: dict[str, str] = {}
+    for name in METHODS:
+        try:
+            seconds[name] = _tried(name, device, planes, exact)
+        except Exception as error:  # whatever one way of multiplying has against this card, another may not
+            passed_over[name] = last_line(error)
+    if not seconds:
+        raise DeviceError(f"{device} cannot multiply integers: {'; '.join(passed_over.values())}")
+    return Choice(min(seconds, key=lambda name: seconds[name]), seconds, passed_over)
+
+
+def _tried(name: str, device: torch.device, planes: Tensor, exact: Tensor) -> float:
+    method = METHODS[name](device, len(planes) // 2)
+    method.add(planes[:, :COLUMNS].contiguous())
+    if not torch.equal(torch.triu(method.gram()), exact):
+        raise DeviceError("its sums are not exact here")
+    times = []
+    for _ in range(TRIALS):
+        started = _now(device)
+        method.add(planes)
+        times.append(_now(device) - started)
+    return min(times)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

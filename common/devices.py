@@ -1,0 +1,86 @@
+"""Which graphics cards there are, and which of them a word on the command line means.
+
+Looks for an NVIDIA driver first, so that a machine without one never imports torch. Knows nothing of what is computed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+from common.errors import InputError
+
+DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
+"""Where an NVIDIA driver shows, on Linux and in its subsystem on Windows."""
+
+PERHAPS = (Path("/dev/dxg"),)
+"""Where a driver of some maker shows: worth asking torch, and no word if torch has no answer."""
+
+INSTALL = "install ridgeway[gpu]"
+
+
+def cards() -> list[str]:
+    """The cards that torch can use now, such as `cuda:0`. Where there is no driver, torch is not imported."""
+    return _seen()[0]
+
+
+def missed() -> str | None:
+    """Why a machine whose NVIDIA driver is there has no card to use, in one sentence; None where nothing is missed."""
+    names, reason = _seen()
+    return None if names or not _any(DRIVERS) else f"an NVIDIA driver is here, but {reason}"
+
+
+def chosen(device: str) -> tuple[str, ...]:
+    """The cards that `auto`, `cpu`, `cuda` or `cuda:N` means; none of them is the CPU.
+
+    `auto` takes every card there is, and `missed` says why it may have found none; `cuda` wants at least one.
+    """
+    if device == "cpu":
+        return ()
+    number = device.removeprefix("cuda:")
+    if device not in ("auto", "cuda") and (number == device or not (number.isascii() and number.isdigit())):
+        raise InputError(f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0")
+    names, reason = _seen()
+    if device == "auto":
+        return tuple(names)
+    if not names:
+        raise InputError(f"--device {device} cannot be used: {reason}")
+    if device == "cuda":
+        return tuple(names)
+    if f"cuda:{int(number)}" not in names:
+        raise InputError(f"there is no {device} on this machine; its cards are {', '.join(names)}")
+    return (f"cuda:{int(number)}",)
+
+
+def _seen() -> tuple[list[str], str]:
+    """The cards, and the reason if there are none."""
+    if not (sys.platform == "win32" or _any(DRIVERS) or _any(PERHAPS)):
+        return [], "no NVIDIA driver was found on this machine; use --device cpu"
+    if importlib.util.find_spec("torch") is None:
+        return [], f"torch is not installed; {INSTALL}"
+    return _asked()
+
+
+def _asked() -> tuple[list[str], str]:
+    """What torch says; a driver too old for it speaks as a warning."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [], f"torch cannot be loaded ({_first_line(error)}); {INSTALL} anew"
+    if torch.version.cuda is None:
+        return [], f"torch {torch.__version__} is built without CUDA; {INSTALL} with a CUDA build of torch"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    told = f" ({_first_line(heard[0].message)})" if heard else ""
+    return [f"cuda:{place}" for place in range(count)], f"torch {torch.__version__} finds no card it can use{told}"
+
+
+def _any(paths: tuple[Path, ...]) -> bool:
+    return any(path.exists() for path in paths)
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,157 @@
+"""The files of a transformer: which of them count, their hash, and where on this machine they are.
+
+Knows folders, the hub and the user's cache. Knows nothing of torch or of what a model computes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import EncoderError
+from common.files import cache_folder, canonical_json, sha256, sha256_of_file, write_whole
+from common.hub import Fetch, fetcher
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PASSING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+"""What a config says of its own making, not of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's config, its tokenizer and its weights in safetensors, all in one folder."""
+
+    config: Path
+    tokenizer: Path
+    weights: tuple[Path, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.config.parent
+
+    @property
+    def all(self) -> list[Path]:
+        return [self.config, self.tokenizer, *self.weights]
+
+    def digest(self) -> str:
+        """The hash that all parties compare: over the config and every file of weights. Taken once for each state."""
+        stamps = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in self.all]
+        note = cache_folder() / "hashes" / f"{sha256(canonical_json(stamps))}.json"
+        try:
+            return str(json.loads(note.read_bytes())["digest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            digest = self._digest()
+        write_whole(note, canonical_json({"digest": digest}))
+        return digest
+
+    def _digest(self) -> str:
+        config = {name: value for name, value in read_json(self.config).items() if name not in PASSING}
+        named = ((path.name.encode(), sha256_of_file(path).encode()) for path in self.weights)
+        return sha256(canonical_json(config), *(part for pair in named for part in pair))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise EncoderError(f"{path} is damaged ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise EncoderError(f"{path} is damaged: it holds no object; fetch it again")
+    return value
+
+
+def model_files(name: str) -> ModelFiles:
+    """The files of a model, by its folder or its name on the hub."""
+    fetch = fetcher(name)
+    config = _must_have(name, fetch, "config.json", "is it the folder of a transformers model?")
+    tokenizer = _must_have(
+        name,
+        fetch,
+        "tokenizer.json",
+        "write one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
+    )
+    if Path(name).is_dir() and fetch("adapter_config.json"):
+        raise EncoderError(f"{name} holds an adapter, which no hash would cover; merge it into the model first")
+    return ModelFiles(config, tokenizer, _weights(name, fetch))
+
+
+def _must_have(name: str, fetch: Fetch, file: str, hint: str) -> Path:
+    path = fetch(file)
+    if path is None:
+        raise EncoderError(f"{name} has no {file}; {hint}")
+    return path
+
+
+def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
+    """The files that transformers would load, in the order of their names."""
+    single = fetch(WEIGHTS)
+    if single is not None:
+        return (single,)
+    index = fetch(INDEX)
+    if index is None:
+        raise EncoderError(
+            f"{name} has no {WEIGHTS}, single or sharded; pickled weights are never read, so save the model again "
+            "with safe_serialization"
+        )
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict):
+        raise EncoderError(f"{index} names no weights; fetch it again")
+    shards = sorted({str(place) for place in places.values()})
+    found = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
+    missing = [shard for shard in shards if found.get(shard) is None]
+    if missing:
+        raise EncoderError(f"{name} lacks {missing[0]}, a part of its weights; fetch it again")
+    return tuple(path for path in found.values() if path is not None)
+
+
+# Where models are: remembered by the hash of their weights
+
+
+def remember_model(digest: str, folder: Path) -> None:
+    """Let later processes find the model of this hash where it lies."""
+    place = {"folder": str(folder.resolve())}
+    if _note(digest) != place:
+        write_whole(_note_path(digest), canonical_json(place))
+
+
+def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
+    """The model of this hash: in the folder that was given, else where it was seen before, else by its name."""
+    if given is not None:
+        return _verified(str(given), digest)
+    place = _note(digest)
+    if place is not None and Path(place["folder"]).is_dir():
+        files = model_files(place["folder"])
+        if files.digest() == digest:
+            return files
+    kind, _, public = name.partition(":")
+    if kind == "contextual" and public:
+        return _verified(public, digest)
+    raise EncoderError(
+        f"the encoder's model (weights {digest[:12]}) is not on this machine; ask for its folder and name it: "
+        "--model DIR to route, or --encoder contextual:DIR"
+    )
+
+
+def _verified(name: str, digest: str) -> ModelFiles:
+    files = model_files(name)
+    found = files.digest()
+    if found != digest:
+        raise EncoderError(
+            f"the model in {name} has other weights ({found[:12]}) than the encoder was made with ({digest[:12]}); "
+            "name the folder of the right one"
+        )
+    remember_model(digest, files.folder)
+    return files
+
+
+def _note_path(digest: str) -> Path:
+    return cache_folder() / "models" / f"{digest}.json"
+
+
+def _note(digest: str) -> dict[str, str] | None:
+    try:
+        return {"folder": str(json.loads(_note_path(digest).read_bytes())["folder"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

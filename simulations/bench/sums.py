@@ -1,0 +1,203 @@
+"""Exact sums beside the published way, on the same ids and the same device; and whether they are exact.
+
+Ours is measured from ids in the machine's memory to checked statistics; on a card also from ids that lie there already.
+Knows what is compared with what. Knows nothing of text or files.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from client.crew import makers
+from common.encoder import Encoder
+from common.settings import Sampling
+from common.statistics import Statistics
+from common.tokenizer import Ids
+from common.windows import window_starts
+from simulations.bench.ceilings import Ceilings, measure_ceilings
+from simulations.bench.device import Device
+from simulations.bench.drawn import Batch, Kind, Plain, draw, random_encoder
+from simulations.bench.measuring import Result, Tick, at_least, at_most, exactly, figure
+from simulations.bench.published import Published
+from simulations.bench.summing import Summing
+
+KINDS: Final[tuple[Kind, ...]] = ("uniform", "Zipf")
+ROUNDS: Final = 3
+WARM_BATCHES: Final = 16
+OF_CEILING: Final = 0.5
+SAME_MEMORY: Final = 1.001
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way of summing, how much of it is measured, and what it is held against.
+
+    tokens:    what ours sums in each round.
+    published: how many of the same tokens the published way sums.
+    checked:   over so many tokens the sums are compared bit for bit with another way.
+    """
+
+    window: int
+    rows: int
+    width: int
+    tokens: int
+    published: int
+    checked: int
+    aim: float
+
+    @property
+    def name(self) -> str:
+        return f"sums, w={self.window}, h={self.width}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.width
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(window=self.window)
+
+    def samples(self, parts: Sequence[Batch]) -> int:
+        """How many windows the documents make: the mass of their statistics."""
+        return sum(len(window_starts(lengths, self.window)) for _, lengths in parts)
+
+
+CARD_CASES = (
+    Case(64, 128_256, 2048, tokens=256_000_000, published=4_000_000, checked=1 << 17, aim=60.0),
+    Case(1, 128_256, 2048, tokens=100_000_000, published=4_000_000, checked=1 << 12, aim=200.0),
+)
+CPU_CASES = (
+    Case(64, 49_152, 576, tokens=4_000_000, published=200_000, checked=1 << 17, aim=10.0),
+    Case(1, 49_152, 576, tokens=9_000_000, published=200_000, checked=1 << 12, aim=50.0),
+    Case(1, 49_152, 2048, tokens=9_000_000, published=24_000, checked=1 << 12, aim=100.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """One round: tokens a second of ours, of the published way, and of ours with ids on the card (0 if not measured);
+    and whether ours was exact."""
+
+    ours: float
+    published: float
+    on_card: float
+    exact: bool
+
+
+def bench_sums(device: Device, cases: Sequence[Case], threads: int, tick: Tick) -> list[Result]:
+    """Every case over both kinds of ids, and the ceilings of the device."""
+    ceilings = measure_ceilings(device, *cases[0].shape)
+    tick()
+    results: list[Result] = []
+    for shape, group in groupby(cases, key=lambda case: case.shape):
+        encoder = random_encoder(*shape)
+        published = Published(encoder.table, device, threads)
+        for case in group:
+            results += Bench(case, encoder, device, published, threads).results(ceilings, tick)
+    return [*results, *ceilings.results(device, cases[0].width)]
+
+
+def ticks(cases: Sequence[Case]) -> int:
+    """How often `bench_sums` will tick."""
+    return 1 + len(cases) * len(KINDS) * ROUNDS
+
+
+class Bench:
+    """One case on one device."""
+
+    def __init__(self, case: Case, encoder: Encoder, device: Device, published: Published, threads: int) -> None:
+        self._case, self._encoder, self._device, self._published = case, encoder, device, published
+        self._ours = Summing(makers(encoder, case.sampling, device.cards, threads), threads)
+
+    def results(self, ceilings: Ceilings, tick: Tick) -> list[Result]:
+        ids, parts = draw("uniform", self._case.published, self._case.rows)
+        batch = self._published.choose_batch(ids)
+        self._ours.statistics(parts[:WARM_BATCHES])
+        found: list[Result] = []
+        for kind in KINDS:
+            laps = list(self._laps(kind, tick))
+            found += _compared(self._case, kind, laps, batch)
+            if laps[0].on_card:
+                found += _of_card(self._case, kind, laps, ceilings)
+        return [*found, self._memory()] if self._device.is_card else found
+
+    def _laps(self, kind: Kind, tick: Tick) -> Iterator[Lap]:
+        for _ in range(ROUNDS):
+            yield self._lap(*draw(kind, self._case.tokens, self._case.rows))
+            tick()
+
+    def _lap(self, ids: Ids, parts: list[Batch]) -> Lap:
+        published = self._published.tokens_a_second(ids[: self._case.published])
+        made: list[Statistics] = []
+        seconds = self._device.seconds(lambda: made.append(self._ours.statistics(parts)))
+        exact = made[0].mass == self._case.samples(parts) and self._is_exact(_slice(parts[0], self._case.checked))
+        return Lap(len(ids) / seconds, published, self._on_card(parts), exact)
+
+    def _on_card(self, parts: list[Batch]) -> float:
+        if not self._device.is_card or self._case.window == 1:
+            return 0.0
+        from simulations.bench.card_rate import OnCard
+
+        return OnCard(self._encoder, self._case.sampling, self._device).tokens_a_second(parts)
+
+    def _is_exact(self, part: Batch) -> bool:
+        """Beside the CPU's accumulators where a card is measured and they can be used here, else the definition."""
+        gram = self._ours.statistics([part]).gram
+        if self._device.is_card and find_spec("scipy") and find_spec("threadpoolctl"):
+            cpu = Summing(makers(self._encoder, self._case.sampling, (), 1), 1)
+            return bool(np.array_equal(gram, cpu.statistics([part]).gram))
+        return bool(np.array_equal(gram, Plain(self._encoder.table, self._case.sampling).gram([part])))
+
+    def _memory(self) -> Result:
+        """The card's memory does not grow with the text."""
+        case, peaks = self._case, []
+        for tokens in (case.tokens // 4, case.tokens):
+            parts = draw("uniform", tokens, case.rows)[1]
+            peaks.append(self._device.peak_bytes(partial(self._ours.statistics, parts)))
+        name = f"{case.name}, peak memory of the card, {case.tokens / 1e6:g} to {case.tokens / 4e6:g} M tokens"
+        words = [f"{peak / 1e9:.3f} GB" for peak in reversed(peaks)]
+        return at_most(name, peaks[1] / peaks[0], SAME_MEMORY, *words)
+
+
+def _compared(case: Case, kind: Kind, laps: Sequence[Lap], batch: int) -> list[Result]:
+    name, exact = f"{case.name}, {kind} ids", all(lap.exact for lap in laps)
+    ours, theirs = (
+        statistics.median(rates) for rates in zip(*((lap.ours, lap.published) for lap in laps), strict=True)
+    )
+    beside = f"{_million(theirs)} in batches of {batch:,}"
+    slices = f"{len(laps)} slices of {case.checked:,} tokens"
+    return [
+        at_least(f"{name}, to the published way", ours / theirs, case.aim, _million(ours), beside),
+        exactly(f"{name}, equal bit for bit", float(exact), 1.0, "yes" if exact else "NO", slices),
+    ]
+
+
+def _of_card(case: Case, kind: Kind, laps: Sequence[Lap], ceilings: Ceilings) -> list[Result]:
+    """What the card does once ids are there, beside what it could do and beside the published way."""
+    name, rate = f"{case.name}, {kind} ids on the card", statistics.median(lap.on_card for lap in laps)
+    theirs = statistics.median(lap.published for lap in laps)
+    allowed = ceilings.tokens(case.width, case.window)
+    return [
+        figure(f"{name}, to the published way", rate / theirs, _million(rate), _million(theirs)),
+        at_least(f"{name}, to what the card allows", rate / allowed, OF_CEILING, _million(rate), _million(allowed)),
+    ]
+
+
+def _slice(part: Batch, tokens: int) -> Batch:
+    """The first so many tokens, the last document cut."""
+    ids, lengths = part
+    ends = np.minimum(np.cumsum(lengths), tokens)
+    kept = np.diff(ends, prepend=0)
+    return ids[: int(ends[-1])], kept[kept > 0]
+
+
+def _million(rate: float) -> str:
+    return f"{rate / 1e6:.4g} M tokens/s"

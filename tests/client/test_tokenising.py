@@ -1,0 +1,167 @@
+"""Tokenising in processes of its own: the same ids, whatever becomes of the processes, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client import tokenising as module
+from client.prepare import Job, prepare
+from client.tokenising import THREADS_EACH, Helper, Helpers, packed_texts, tokenising, unpacked_texts
+from common.encoder import Encoder
+from common.settings import Sampling
+from common.tokenizer import storable
+
+TEXTS = ["a bee sees the sea", "", "two\nlines", "žluťoučký 小", "lone \ud800 surrogate", "the end " * 50]
+
+
+@pytest.fixture
+def helpers(encoder: Encoder) -> Iterator[Helpers]:
+    made = Helpers(encoder.tokenizer, encoder.definition, 2 * THREADS_EACH)
+    yield made
+    made.close()
+
+
+def ready(helpers: Helpers, count: int = 2) -> None:
+    """Wait until so many processes are ready."""
+    ends = time.monotonic() + 60
+    while len(helpers._ready) < count:
+        assert time.monotonic() < ends, "the processes are not ready within a minute"
+        time.sleep(0.02)
+
+
+def assert_tokenised(helpers: Helpers, encoder: Encoder, texts: list[str]) -> None:
+    ids, lengths = helpers.encode_many(texts)
+    expected, sizes = encoder.tokenizer.encode_many(texts)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(lengths, sizes)
+    assert ids.dtype == expected.dtype
+    assert lengths.dtype == sizes.dtype
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_processes_give_the_ids_that_the_tokenizer_gives(helpers: Helpers, encoder: Encoder) -> None:
+    """Empty texts, many scripts, lone surrogates and no texts at all included, one batch after another."""
+    ready(helpers)
+    for texts in (TEXTS, [], [""], TEXTS[::-1] * 30):
+        assert_tokenised(helpers, encoder, texts)
+
+
+def test_before_any_process_is_ready_this_one_tokenises(encoder: Encoder) -> None:
+    """Nothing waits for processes to start."""
+    alone = Helpers(encoder.tokenizer, encoder.definition, 0)
+    assert_tokenised(alone, encoder, TEXTS)
+    alone.close()
+
+
+def test_a_process_that_dies_loses_nothing(helpers: Helpers, encoder: Encoder) -> None:
+    """Its batch is tokenised here, and so are later ones when all are gone."""
+    ready(helpers)
+    for helper in helpers._all:
+        os.kill(helper.pid, signal.SIGKILL)
+    for _ in range(4):
+        assert_tokenised(helpers, encoder, TEXTS)
+    assert helpers._ready == []
+
+
+def test_many_threads_share_the_processes(helpers: Helpers, encoder: Encoder) -> None:
+    """Every answer belongs to its question."""
+    ready(helpers)
+    texts = [[f"bee {number} " * (number % 7 + 1)] for number in range(200)]
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(helpers.encode_many, texts))
+    for asked, (ids, _) in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(ids, encoder.tokenizer.encode_many(asked)[0])
+
+
+def test_closing_ends_every_process(encoder: Encoder) -> None:
+    """Also those that are still starting."""
+    for wait in (0, 2):
+        made = Helpers(encoder.tokenizer, encoder.definition, 2 * THREADS_EACH)
+        ready(made, wait)
+        made.close()
+        assert all(is_gone(helper.pid) for helper in made._all)
+
+
+def test_a_process_ends_when_its_parent_is_gone(encoder: Encoder) -> None:
+    """The pipe that closes with the parent is all that it lives by."""
+    helper = Helper()
+    helper.begin(encoder.definition, 2)
+    sink, _ = helper._pipes()
+    sink.close()
+    assert helper._process.wait(30) == 0
+    helper.end()
+
+
+@pytest.mark.parametrize(("threads", "size"), [(1, 1 << 40), (4, 1 << 40), (16, 1000)])
+def test_little_work_starts_no_process(
+    encoder: Encoder, threads: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On few cores, or for little text, this process keeps up alone."""
+    monkeypatch.setattr(module, "Helpers", None)
+    with tokenising(encoder.tokenizer, encoder.definition, threads, size) as (encode, hands):
+        assert len(encode(["a bee"])[1]) == 1
+        assert hands == threads
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_corpus_prepared_with_processes_has_the_same_sums(
+    encoder: Encoder, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, and documents that are held out stay out."""
+    (tmp_path / "corpus").mkdir()
+    for number in range(6):
+        (tmp_path / "corpus" / f"{number}.txt").write_text(f"bees and seas {number}\n" * 40 * (number + 1))
+    monkeypatch.setattr("client.prepare.BATCH_DOCUMENTS", 1)
+
+    def summed(threads: int, folder: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        job = Job((tmp_path / "corpus",), "bees", Sampling(window), 0.2, ("text",), threads)
+        return prepare(job, encoder, tmp_path / folder).prepared.statistics.gram
+
+    alone = summed(6, "alone")
+    real = Helpers.__init__
+
+    def patient(self: Helpers, *rest: object) -> None:
+        real(self, *rest)  # type: ignore[arg-type]
+        ready(self, 1)
+
+    monkeypatch.setattr(module, "WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(Helpers, "__init__", patient)
+    np.testing.assert_array_equal(summed(6, "helped"), alone)
+
+
+def test_a_batch_that_a_process_fails_on_is_tokenised_here(helpers: Helpers, encoder: Encoder) -> None:
+    """A process that ends over a question takes nobody down with it."""
+    ready(helpers)
+    asked = [helper.ask(TEXTS) for helper in helpers._all]
+    for helper in helpers._all:
+        helper._process.kill()
+    for each in asked:
+        with contextlib.suppress(EOFError):
+            assert len(each.result(30)[1]) == len(TEXTS)
+    assert_tokenised(helpers, encoder, TEXTS)
+
+
+@given(texts=st.lists(st.text(), max_size=10))
+def test_packing_texts_can_be_undone(texts: list[str]) -> None:
+    """Apart from what UTF-8 cannot hold, which is replaced as it is everywhere."""
+    packed = packed_texts(texts)
+    assert packed.sizes == (len(texts), len("".join(map(storable, texts)).encode()))
+    assert unpacked_texts(packed.content, len(texts)) == [storable(text) for text in texts]

@@ -1,0 +1,76 @@
+"""A contextual encoder's sums on a device: exact products, of features that bfloat16 moves a little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client import contextual
+from client.accumulate import add_states, of_triangle
+from client.contextual import ContextualSums, contextual_accumulators
+from common.contextual import ContextualEncoder
+from common.settings import FEATURE_LIMIT, Sampling
+from tests.gpu import Place, at_every_place, needs_card
+from tests.tiny_models import KINDS, a_corpus, added, loaded, tiny_contextual
+
+WINDOW = Sampling(window=16)
+CARD = "cuda:0"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models") / str(request.param)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> ContextualEncoder:
+    return tiny_contextual(folder, folder.name)
+
+
+@at_every_place
+def test_a_device_sums_what_the_cpu_sums(
+    encoder: ContextualEncoder, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same features give the same integers, whoever multiplies them."""
+    from client.gpu.products import BlockGram
+
+    texts = a_corpus(1, 60)
+    here = added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"]
+    with place.entered() as device:
+
+        class There(BlockGram):
+            def add(self, samples: object) -> None:
+                super().add(samples.to(device))  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(contextual, "_gram", lambda _, width: There(device, width))
+        there = added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"]
+    assert np.array_equal(here, there)
+
+
+@needs_card
+def test_a_card_gives_nearly_the_features_of_the_cpu(encoder: ContextualEncoder, folder: Path) -> None:
+    """bfloat16 differs from float32 by a little; what is counted does not differ at all."""
+    from common.transformer import transformer
+
+    texts = a_corpus(2, 200)
+    transformer(encoder, CARD, folder)
+    sums = contextual_accumulators(encoder, WINDOW, CARD)()
+    card = of_triangle(added(sums, texts).state()["gram"])
+    here = of_triangle(added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"])
+    assert card.mass == here.mass
+    assert np.abs(card.cross - here.cross).max() <= 0.01 * FEATURE_LIMIT * here.mass
+
+
+@needs_card
+def test_dividing_a_corpus_on_a_card_changes_no_bit(encoder: ContextualEncoder, folder: Path) -> None:
+    """Passes have fixed shapes there too."""
+    from common.transformer import transformer
+
+    texts = a_corpus(3, 400)
+    transformer(encoder, CARD, folder)
+    make = contextual_accumulators(encoder, WINDOW, CARD)
+    parts = [added(make(), texts[start::3]).state() for start in range(3)]
+    total = add_states(add_states(parts[0], parts[1]), parts[2])
+    assert np.array_equal(total["gram"], added(make(), texts).state()["gram"])

@@ -1,0 +1,397 @@
+"""Laws of sums on a device: the bits of the CPU, whatever the shapes, the pieces and the way of multiplying."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import chain, count, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from client.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
+from client.gpu import lanes, methods, products
+from client.gpu.lanes import Lane
+from client.gpu.memory import halving
+from client.gpu.methods import METHODS, Choice, Method, fastest
+from client.gpu.planes import COLUMNS, ROWS, joined, split, write_samples
+from client.gpu.products import BlockGram
+from client.gpu.sums import CardCounts, CardTable, CardWindows, card_accumulators, weighted_gram
+from common.errors import BoundExceeded, DeviceError
+from common.settings import FEATURE_LIMIT, LARGEST_WINDOW, MOST_TOKENS, Sampling
+from common.statistics import Integers, upper_triangle
+from common.windows import window_starts
+from tests.gpu import PLACES, Place, at_every_place, needs_card
+
+Documents = list[list[int]]
+
+few = settings(max_examples=12)
+
+
+def tables(rows: int, width: int, seed: int) -> NDArray[np.int16]:
+    rolls = np.random.default_rng(seed)
+    table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (rows, width)).astype(np.int16)
+    table[rolls.integers(0, rows)] = FEATURE_LIMIT
+    table[rolls.integers(0, rows)] = -FEATURE_LIMIT
+    return table
+
+
+def documents() -> st.SearchStrategy[Documents]:
+    lengths = st.sampled_from([0, 1, 2, 3, 5, 17, 64, 95, 96, 97, 130])
+    return st.lists(lengths, max_size=8).map(lambda sizes: [[(7 * n + k) % 11 for k in range(n)] for n in sizes])
+
+
+def in_one_row(texts: Documents) -> tuple[NDArray[np.int32], Integers]:
+    ids = np.array([number for text in texts for number in text], dtype=np.int32)
+    return ids, np.array([len(text) for text in texts], dtype=np.int64)
+
+
+def summed(accumulator: Accumulator, *batches: Documents) -> State:
+    for texts in batches:
+        accumulator.add(*in_one_row(texts))
+    return accumulator.state()
+
+
+def one(table: NDArray[np.int16], sampling: Sampling, device: str) -> Callable[[], CardWindows | CardCounts]:
+    """A maker of the accumulators that work in a device's first lane."""
+    return card_accumulators(table, sampling, device)[0]
+
+
+def assert_same(one: State, other: State) -> None:
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert values.dtype == other[name].dtype == np.int64
+        np.testing.assert_array_equal(values, other[name])
+
+
+@at_every_place
+@few
+@given(
+    texts=documents(),
+    window=st.sampled_from([1, 2, 7, 64]),
+    limit=st.sampled_from([0, 1, 50]),
+    width=st.sampled_from([1, 3, 128, 130]),
+    seed=st.integers(0, 99),
+)
+def test_a_device_gives_the_bits_of_the_cpu(
+    place: Place, texts: Documents, window: int, limit: int, width: int, seed: int
+) -> None:
+    """Odd lengths, single tokens and empty documents included."""
+    table, sampling = tables(11, width, seed), Sampling(window, limit)
+    here = accumulators(table, sampling)()
+    with place.entered():
+        there = one(table, sampling, place.device)()
+        ours = summed(there, texts)
+        expected = summed(here, texts)
+        assert_same(ours, expected)
+        assert there.statistics(ours).equals(here.statistics(expected))
+
+
+@at_every_place
+@few
+@given(texts=documents(), cut=st.integers(0, 8), window=st.sampled_from([1, 5, 64]))
+def test_dividing_documents_leaves_the_sums_unchanged(place: Place, texts: Documents, cut: int, window: int) -> None:
+    """Also when the state is asked for in between, and in another order."""
+    new = one(tables(11, 40, 3), Sampling(window), place.device)
+    with place.entered():
+        whole, divided, turned = new(), new(), new()
+        expected = summed(whole, texts)
+        summed(divided, texts[:cut])
+        assert_same(summed(divided, texts[cut:]), expected)
+        assert_same(summed(turned, texts[::-1]), expected)
+
+
+@at_every_place
+def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that fill up many times and ids that travel in many pieces give the same sums."""
+    rolls = np.random.default_rng(5)
+    lengths = rolls.integers(0, 40, 300)
+    ids = rolls.integers(0, 11, lengths.sum()).astype(np.int32)
+    table, sampling = tables(11, 20, 4), Sampling(3)
+    here = accumulators(table, sampling)()
+    here.add(ids, lengths)
+    monkeypatch.setattr(products, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
+    monkeypatch.setattr(products, "FEWEST_COLUMNS", COLUMNS)
+    monkeypatch.setattr(lanes, "TOKENS", 500)
+    with place.entered():
+        there = one(table, sampling, place.device)()
+        there.add(ids, lengths)
+        assert_same(there.state(), here.state())
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+@at_every_place
+@few
+@given(columns=st.sampled_from([COLUMNS, 3 * COLUMNS]), seed=st.integers(0, 99), extreme=st.booleans())
+def test_every_way_of_multiplying_is_exact(place: Place, name: str, columns: int, seed: int, extreme: bool) -> None:
+    """Also where every digit is as large as digits get, and over several blocks."""
+    if name == "triton" and not place.kernels:
+        pytest.skip("this place has no kernels")
+    rolls = np.random.default_rng(seed)
+    values = [-64, 64] if extreme else list(range(-64, 65))
+    planes = rolls.choice(np.array(values, dtype=np.int8), (2 * ROWS, columns))
+    samples = planes[:ROWS].astype(np.int64) * 64 + planes[ROWS:]
+    with place.entered() as device:
+        method = METHODS[name](device, ROWS)
+        for _ in range(2):
+            method.add(torch.from_numpy(planes).to(device))
+        np.testing.assert_array_equal(np.triu(method.gram().cpu().numpy()), np.triu(2 * samples @ samples.T))
+
+
+def test_the_largest_block_stays_within_32_bits() -> None:
+    """A block's products of digits, all as large as they get, are below 2³¹."""
+    assert methods.MOST_COLUMNS * 64 * 64 < 1 << 31
+
+
+@given(values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50))
+def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) -> None:
+    """x = 64·high + low, for every feature there can be."""
+    numbers = torch.tensor(values, dtype=torch.int16)
+    high, low = split(numbers)
+    assert int(high.abs().max()) <= 64
+    assert int(low.min()) >= -32
+    assert int(low.max()) < 32
+    planes = torch.zeros(2 * ROWS, COLUMNS, dtype=torch.int8)
+    write_samples(numbers[:, None], planes, 3)
+    assert joined(planes, torch.int32)[0, 3 : 3 + len(values)].tolist() == values
+
+
+@at_every_place
+@few
+@given(counts=st.lists(st.integers(1, 70), max_size=5), width=st.sampled_from([2, 129]))
+def test_samples_in_any_pieces_add_up_as_on_the_cpu(place: Place, counts: list[int], width: int) -> None:
+    """What a transformer's features go through."""
+    rolls = np.random.default_rng(len(counts))
+    here = ExactGram(width)
+    with place.entered() as device:
+        there = BlockGram(device, width)
+        for count in counts:
+            samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, width)).astype(np.int16)
+            here.add(samples)
+            there.add(torch.from_numpy(samples).to(device))
+        np.testing.assert_array_equal(there.triangle(), here.triangle())
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(1, 40), max_size=30), max_size=6),
+    tokens=st.integers(40, 200),
+    pauses=st.sets(st.integers(0, 5)),
+)
+def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
+    batches: list[list[int]], tokens: int, pauses: set[int]
+) -> None:
+    """However windows and slots meet, and wherever what was collected is handed over early."""
+    arrived: list[list[int]] = []
+
+    def take(ids: torch.Tensor, bounds: torch.Tensor) -> None:
+        assert len(ids) == int(bounds[-1]) <= tokens
+        arrived.extend(ids[start:stop].tolist() for start, stop in pairwise(bounds.tolist()))
+
+    numbers, expected = count(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "TOKENS", tokens)
+        lane = Lane(torch.device("cpu"), 0)
+        for place, lengths in enumerate(batches):
+            windows = [[next(numbers) for _ in range(length)] for length in lengths]
+            expected += windows
+            lane.put(np.array(list(chain(*windows)), dtype=np.int32), np.cumsum([0, *lengths]), take)
+            if place in pauses:
+                lane.flush(take)
+        lane.flush(take)
+    assert arrived == expected
+
+
+def test_a_slot_holds_the_largest_window() -> None:
+    """With the rest that may join it."""
+    lengths = np.array([MOST_TOKENS + MOST_TOKENS // 2 - 1])
+    assert len(window_starts(lengths, MOST_TOKENS)) == 1
+    assert lengths[0] <= LARGEST_WINDOW <= lanes.TOKENS
+
+
+@at_every_place
+@few
+@given(counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
+def test_counts_of_billions_are_weighted_exactly(place: Place, counts: list[int]) -> None:
+    """The same integers as on the CPU, where they are held against Python's own."""
+    table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
+    with place.entered():
+        there = weighted_gram(CardTable(table, place.device).values, numbers)
+    np.testing.assert_array_equal(there, gram_of_counts(table, numbers))
+
+
+def test_counts_that_could_overflow_are_refused() -> None:
+    """As on the CPU."""
+    with pytest.raises(BoundExceeded):
+        weighted_gram(CardTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
+
+
+# Memory that runs out
+
+
+def test_memory_that_runs_out_halves_the_size_until_it_fits() -> None:
+    """The work goes on with what there is."""
+    tried = []
+
+    def make(size: int) -> int:
+        tried.append(size)
+        if size > 300:
+            raise torch.OutOfMemoryError
+        return size
+
+    assert halving(make, 1024, 64) == 256
+    assert tried == [1024, 512, 256]
+
+
+def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
+    """A card that is full says so in one sentence."""
+
+    def never(size: int) -> int:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(DeviceError, match=r"too little free memory.*--device cpu"):
+        halving(never, 1024, 64)
+
+
+def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planes are made smaller, and the sums are the same."""
+    real, sizes = products.Block, []
+
+    class Full(real):  # type: ignore[valid-type, misc]
+        def __init__(self, device: torch.device, rows: int, columns: int) -> None:
+            sizes.append(columns)
+            if columns > 3000:
+                raise torch.OutOfMemoryError
+            super().__init__(device, rows, columns)
+
+    monkeypatch.setattr(products, "Block", Full)
+    table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
+    there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
+    assert_same(summed(there, texts), summed(here, texts))
+    assert len(sizes) > 1
+    assert sizes[-1] <= 3000
+
+
+@at_every_place
+@pytest.mark.parametrize("window", [1, 4])
+def test_an_accumulator_that_is_let_go_holds_nothing(place: Place, window: int) -> None:
+    """Its memory is free at once for the next one, without waiting for the garbage collector."""
+    with place.entered():
+        accumulator = one(tables(11, 9, 2), Sampling(window), place.device)()
+        summed(accumulator, [[1, 2, 3]])
+        gone = weakref.ref(accumulator)
+        gc.disable()
+        try:
+            del accumulator
+            assert gone() is None
+        finally:
+            gc.enable()
+
+
+# The choice
+
+
+class Wrong:
+    """Multiplies nearly right, and faster than all others."""
+
+    def __init__(self, device: torch.device, rows: int) -> None:
+        self._total = torch.zeros(rows, rows, dtype=torch.int64)
+
+    def add(self, planes: torch.Tensor) -> None:
+        self._total += 1
+
+    def gram(self) -> torch.Tensor:
+        return self._total
+
+
+class Broken:
+    def __init__(self, device: torch.device, rows: int) -> None:
+        raise RuntimeError("many lines\nthis card is too old")
+
+
+@pytest.fixture
+def fresh_choice() -> Iterator[None]:
+    fastest.cache_clear()
+    yield
+    fastest.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_choice")
+def test_a_method_that_is_wrong_or_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast it is; the reason is kept."""
+    monkeypatch.setattr(methods, "METHODS", {"wrong": Wrong, "broken": Broken, "int8": METHODS["int8"]})
+    choice = fastest(torch.device("cpu"), ROWS)
+    assert choice.name == "int8"
+    assert choice.passed_over == {"wrong": "its sums are not exact here", "broken": "this card is too old"}
+
+
+@pytest.mark.usefixtures("fresh_choice")
+def test_the_fastest_exact_method_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a measurement on the device itself."""
+    seconds = {"float64": 3.0, "int8": 1.0, "triton": 2.0}
+    monkeypatch.setattr(methods, "_tried", lambda name, *rest: seconds[name])
+    assert fastest(torch.device("cpu"), ROWS) == Choice("int8", seconds, {})
+
+
+@pytest.mark.usefixtures("fresh_choice")
+def test_a_device_that_can_multiply_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every reason in it."""
+    monkeypatch.setattr(methods, "METHODS", {"broken": Broken, "wrong": Wrong})
+    with pytest.raises(DeviceError, match="too old; its sums are not exact"):
+        fastest(torch.device("cpu"), ROWS)
+
+
+def test_all_methods_speak_the_same_language() -> None:
+    """What the choice picks from."""
+    made: list[Method] = [METHODS[name](torch.device("cpu"), ROWS) for name in ("float64", "int8")]
+    assert all(method.gram().shape == (ROWS, ROWS) for method in made)
+    assert {"torch", "interpreter"} <= {str(place.id) for place in PLACES}
+
+
+@needs_card
+def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
+    """On a card: what is allocated does not grow with what is summed."""
+    rolls = np.random.default_rng(1)
+    table = tables(5000, 256, 1)
+    peaks = []
+    for rounds in (2, 12):
+        sums = one(table, Sampling(16), "cuda:0")()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        for _ in range(rounds):
+            sums.add(rolls.integers(0, 5000, 1 << 21).astype(np.int32), np.array([1 << 21]))
+        sums.state()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        del sums
+    assert peaks[1] <= peaks[0] * 1.01
+
+
+@needs_card
+def test_a_card_with_little_memory_gives_the_same_sums() -> None:
+    """Blocks are made smaller until they fit."""
+    table, sampling = tables(2000, 700, 6), Sampling(8)
+    ids = np.random.default_rng(3).integers(0, 2000, 300_000).astype(np.int32)
+    lengths = np.full(300, 1000)
+    here = accumulators(table, sampling)()
+    here.add(ids, lengths)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (150 << 20)) / total)
+    try:
+        there = one(table, sampling, "cuda:0")()
+        there.add(ids, lengths)
+        assert_same(there.state(), here.state())
+        assert there._gram.capacity < products.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_the_mask_of_the_triangle_is_of_the_features_with_their_constant() -> None:
+    """A sum over no samples is a triangle of zeros."""
+    empty = BlockGram(torch.device("cpu"), 4).triangle()
+    assert empty.shape == (int(upper_triangle(5).sum()),)
+    assert not empty.any()
