@@ -71,6 +71,19 @@ def solve(device: DeviceWord = "auto", json: Json = False) -> None:
 
 
 @app.command()
+def features(
+    encoder: Annotated[str, typer.Argument(metavar="contextual:DIR", help="A contextual encoder.")],
+    text: TextFolder = None,
+    json: Json = False,
+) -> None:
+    """How far a transformer's integer features differ between the CPU and a card."""
+    from simulations.bench.suite import add_features
+
+    measured = _device("cuda")
+    _run("features", measured, json, lambda report: add_features(report, measured, encoder, text))
+
+
+@app.command()
 def mask(device: CpuWord = "auto", json: Json = False) -> None:
     """Masking and opening beside Flower's SecAgg+ (about two minutes)."""
     from simulations.bench.suite import add_mask

@@ -15,6 +15,7 @@ import typer
 
 from common.cli import Json, Masked, show_evaluation
 from common.files import check_new_folder
+from common.settings import ENCODERS
 from common.terminal import count, emit_json, step
 
 
@@ -36,7 +37,7 @@ def simulate(
     masked: Masked = None,
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
     work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
-    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""

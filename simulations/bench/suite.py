@@ -117,6 +117,24 @@ def add_solve(report: Report, device: Device) -> None:
         report.add(bench_solve(device, tick))
 
 
+def add_features(report: Report, device: Device, source: str, folder: Path | None) -> None:
+    from common.contextual import ContextualEncoder
+    from common.encoder_sources import find_encoder
+    from common.errors import InputError
+    from common.transformer import transformer
+    from simulations.bench.features import bench_features
+    from simulations.bench.text import bench_text, folder_text
+
+    encoder = find_encoder(source)
+    if not isinstance(encoder, ContextualEncoder):
+        raise InputError(f"{source} has a table, which is the same everywhere; name a contextual encoder")
+    text = bench_text(WORK) if folder is None else folder_text(folder)
+    report.facts["text"] = text.name
+    step("measuring", "features", text.name)
+    here, there = transformer(encoder, "cpu"), transformer(encoder, device.name)
+    report.add(bench_features(encoder, text.by_domain, here, there))
+
+
 def add_mask(report: Report) -> None:
     from simulations.bench.masking import bench_masking, ticks
 

@@ -33,6 +33,7 @@ KINDS: Final[tuple[Kind, ...]] = ("uniform", "Zipf")
 ROUNDS: Final = 3
 WARM_BATCHES: Final = 16
 OF_CEILING: Final = 0.5
+WIDTHS: Final = (384, 576, 2048, 4096)
 SAME_MEMORY: Final = 1.001
 
 
@@ -102,7 +103,24 @@ def bench_sums(device: Device, cases: Sequence[Case], threads: int, tick: Tick) 
         published = Published(encoder.table, device, threads)
         for case in group:
             results += Bench(case, encoder, device, published, threads).results(ceilings, tick)
-    return [*results, *ceilings.results(device, cases[0].width)]
+    products = [result for width in WIDTHS for result in _products(device, width)] if device.is_card else []
+    return [*results, *products, *ceilings.results(device, cases[0].width)]
+
+
+def _products(device: Device, width: int) -> list[Result]:
+    """What the ways of multiplying take for one block on this card; the fastest is the one that is used."""
+    import torch
+
+    from client.gpu.methods import TRIAL_COLUMNS, fastest
+    from client.gpu.planes import ROWS, rounded
+
+    choice = fastest(torch.device(device.name), rounded(width, ROWS))
+    name = f"products of {TRIAL_COLUMNS:,} samples, h={width}"
+    others = "; ".join(f"{way} was passed over: {why}" for way, why in choice.passed_over.items())
+    return [
+        figure(f"{name}, {way}, ms", seconds * 1e3, "taken" if way == choice.name else "", others or device.name)
+        for way, seconds in choice.seconds.items()
+    ]
 
 
 def ticks(cases: Sequence[Case]) -> int:

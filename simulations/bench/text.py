@@ -34,6 +34,10 @@ class BenchText:
         return [text for path in self.files for text in _texts(path)]
 
     @property
+    def by_domain(self) -> dict[str, list[str]]:
+        return {domain: _texts(self.train(domain)) for domain in self.domains}
+
+    @property
     def prompts(self) -> list[str]:
         return [text for domain in self.domains for text in _texts(self.folder / f"{domain}.test.jsonl")]
 
