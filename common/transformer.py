@@ -54,7 +54,7 @@ class Transformer:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._positions = int(positions) if positions else UNBOUNDED
         self.pass_tokens = PASS_TOKENS[device.partition(":")[0]]
-        self.hand = None if device == "cpu" else ThreadPoolExecutor(1, "card")
+        self.hand = None if device == "cpu" else _hand_of(device)
         self._copying: torch.cuda.Stream | None = None
 
     def frame(self, window: int) -> Frame:
@@ -106,6 +106,13 @@ class Transformer:
             there = tensor.to(self.device)
         there.record_stream(torch.cuda.current_stream(self.device))
         return there
+
+
+def _hand_of(card: str) -> ThreadPoolExecutor:
+    """A thread in which everything happens on one card."""
+    import torch
+
+    return ThreadPoolExecutor(1, "card", initializer=torch.cuda.set_device, initargs=(card,))
 
 
 def transformer(encoder: ContextualEncoder, device: str, given: Path | None = None) -> Transformer:
