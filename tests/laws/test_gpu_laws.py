@@ -30,7 +30,7 @@ from tests.gpu import PLACES, Place, at_every_place, needs_card
 
 Documents = list[list[int]]
 
-few = settings(max_examples=12)
+few = settings(max_examples=8)
 
 
 def tables(rows: int, width: int, seed: int) -> NDArray[np.int16]:

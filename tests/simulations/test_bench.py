@@ -252,7 +252,8 @@ device.Device.facts = lambda self: {"device": self.name}
 published.CARD_BATCHES, ceilings.CARD_SIZES = (512,), (64,)
 ceilings.CARD_COPY_BYTES, ceilings.CARD_GATHERED = 1 << 12, 64
 sums.CARD_CASES = sums.Case(8, 300, 12, 9000, 2000, 700, 0.0), sums.Case(1, 300, 12, 9000, 2000, 700, 0.0)
-sums.OF_CEILING, solving.CARD_WIDTHS, suite._add_contextual = 0.0, (5, 20), lambda *_: None
+sums.OF_CEILING, sums.WIDTHS, solving.CARD_WIDTHS = 0.0, (12,), (5, 20)
+suite._add_contextual = lambda *_: None
 sys.exit(run(typer.main.get_command(bench_cli.app), [*sys.argv[1:], "--device", "cuda", "--json"]))
 """
 
@@ -260,7 +261,8 @@ sys.exit(run(typer.main.get_command(bench_cli.app), [*sys.argv[1:], "--device", 
 @pytest.mark.parametrize("name", ["prepare", "solve"])
 def test_a_card_is_measured_where_little_is_installed(tmp_path: Path, name: str) -> None:
     """torch and numpy are enough; the card here is really the CPU, through all the code of a card."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = {word: value for word, value in os.environ.items() if word != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-c", LITTLE_INSTALLED, name]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False

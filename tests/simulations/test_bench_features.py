@@ -9,6 +9,7 @@ import torch
 
 from common.contextual import ContextualEncoder
 from common.devices import cards
+from common.encoder import save_encoder
 from common.errors import InputError
 from common.transformer import Transformer
 from common.windows import Rows
@@ -18,6 +19,7 @@ from simulations.bench.features import bench_features
 from simulations.bench.report import Report
 from simulations.bench.suite import add_features
 from tests.corpora_on_disk import sentences
+from tests.tiny import tiny_encoder
 from tests.tiny_models import KINDS, loaded, tiny_contextual
 
 TEXTS = {"law": sentences("law", 12, 40), "code": sentences("code", 12, 40)}
@@ -59,10 +61,11 @@ def test_features_that_differ_are_counted(encoder: ContextualEncoder) -> None:
     assert 1.0 < figures["difference, root mean square, units"] < 2.0
 
 
-def test_an_encoder_with_a_table_has_nothing_to_compare() -> None:
+def test_an_encoder_with_a_table_has_nothing_to_compare(tmp_path: Path) -> None:
     """Its features are the same integers everywhere."""
+    save_encoder(tiny_encoder(), tmp_path / "table")
     with pytest.raises(InputError, match="the same everywhere"):
-        add_features(Report("features", {}), Device(), "smollm2", None)
+        add_features(Report("features", {}), Device(), f"dir:{tmp_path / 'table'}", None)
 
 
 @pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
