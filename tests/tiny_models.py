@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 import transformers
 
@@ -63,6 +64,17 @@ def tiny_contextual(folder: Path, kind: str = "bert", seed: int = 0) -> Contextu
     encoder = convert("local", model_files(str(make_model(folder, kind, seed))))
     transformer(encoder, "cpu", folder)
     return encoder
+
+
+@pytest.fixture(scope="module", params=KINDS, name="folder")
+def model_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a small model of each kind will lie; test modules that import this fixture have it."""
+    return tmp_path_factory.mktemp("models") / str(request.param)
+
+
+@pytest.fixture(scope="module", name="encoder")
+def tiny_model_encoder(folder: Path) -> ContextualEncoder:
+    return tiny_contextual(folder, folder.name)
 
 
 def loaded(encoder: ContextualEncoder) -> Transformer:

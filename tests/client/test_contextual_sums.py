@@ -34,20 +34,12 @@ from common.statistics_file import to_bytes
 from common.transformer import Transformer
 from common.windows import Rows, window_starts
 from tests.corpora_on_disk import job, sentences, write_jsonl
-from tests.tiny_models import KINDS, ROWS, WIDTH, a_corpus, added, loaded, plain_states, tiny_contextual
+from tests.tiny_models import ROWS, WIDTH, a_corpus, added, loaded, plain_states
+from tests.tiny_models import model_folder as model_folder
+from tests.tiny_models import tiny_model_encoder as tiny_model_encoder
 
 WINDOW = Sampling(window=16)
 documents = st.lists(st.lists(st.integers(2, ROWS - 1), max_size=60), min_size=1, max_size=8)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models") / str(request.param)
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> ContextualEncoder:
-    return tiny_contextual(folder, folder.name)
 
 
 def sums(encoder: ContextualEncoder, sampling: Sampling = WINDOW) -> ContextualSums:

@@ -27,22 +27,14 @@ from coordinator.publish import Choices, calibrate_release, publish
 from tests.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.making import contents, fixed_identity, sign_again
 from tests.tiny import LETTERS, SPECIAL
-from tests.tiny_models import KINDS, WIDTH, make_model, plain_states, tiny_contextual
+from tests.tiny_models import WIDTH, make_model, plain_states
+from tests.tiny_models import model_folder as model_folder
+from tests.tiny_models import tiny_model_encoder as tiny_model_encoder
 
 SAMPLING = Sampling(window=16)
 DOMAINS = tuple(sorted(ALPHABETS))
 SELECTORS = [Selector(), Selector("all"), Selector("entropy", 3)]
 prompts = st.lists(st.text(LETTERS + "é", max_size=60) | st.just(SPECIAL) | st.just(""), max_size=5)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models") / str(request.param)
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> ContextualEncoder:
-    return tiny_contextual(folder, folder.name)
 
 
 @pytest.fixture(scope="module")

@@ -13,20 +13,12 @@ from client.contextual import ContextualSums, contextual_accumulators
 from common.contextual import ContextualEncoder
 from common.settings import FEATURE_LIMIT, Sampling
 from tests.gpu import Place, at_every_place, needs_card
-from tests.tiny_models import KINDS, a_corpus, added, loaded, tiny_contextual
+from tests.tiny_models import a_corpus, added, loaded
+from tests.tiny_models import model_folder as model_folder
+from tests.tiny_models import tiny_model_encoder as tiny_model_encoder
 
 WINDOW = Sampling(window=16)
 CARD = "cuda:0"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models") / str(request.param)
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> ContextualEncoder:
-    return tiny_contextual(folder, folder.name)
 
 
 @at_every_place
