@@ -25,7 +25,7 @@ from client.masked import (
 )
 from client.policy import check_cohort, check_coordinator, check_roster, check_terms
 from client.scoring import Scorer
-from common.errors import BoundExceeded, CorpusError, EncoderError, InputError, Refused, RidgewayError
+from common.errors import BoundExceeded, CorpusError, DeviceError, EncoderError, InputError, Refused, RidgewayError
 from common.messages import (
     Announce,
     Calibrate,
@@ -60,6 +60,7 @@ UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own
 REASONS: dict[type[RidgewayError], tuple[str, str]] = {
     CorpusError: UNREADABLE,
     InputError: UNREADABLE,  # its settings name something that is not there
+    DeviceError: ("device_missing", "this holder's graphics card cannot be used as it is set up; its own log says why"),
     EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
     BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
 }
@@ -174,7 +175,8 @@ def _must_be_among(domains: Sequence[str], own: str) -> None:
 
 def _scorer(holder: Holder, message: Evaluate | Calibrate) -> Scorer:
     terms = message.terms
-    return Scorer(holder.encoder(terms), holder.held_out(terms), terms.sampling.sampling)
+    device = holder.settings.device
+    return Scorer(holder.encoder(terms), holder.held_out(terms), terms.sampling.sampling, device)
 
 
 def _deliver(holder: Holder, request: Opened) -> Answer:

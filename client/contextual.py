@@ -17,11 +17,12 @@ import numpy as np
 
 from client.accumulate import ExactGram, State, of_triangle
 from common.contextual import ContextualEncoder
-from common.errors import DeviceError, EncoderError
+from common.devices import ran_out
+from common.errors import EncoderError
 from common.settings import FEATURE_LIMIT, Sampling
 from common.statistics import Integers, Statistics
 from common.tokenizer import Ids, first_tokens
-from common.transformer import Transformer, one_thread, transformer
+from common.transformer import Transformer, one_thread, too_little_memory, transformer
 from common.windows import Rows, Shape
 
 if TYPE_CHECKING:
@@ -145,12 +146,11 @@ class ContextualSums:
         try:
             with one_thread() if self._model.device == "cpu" else contextlib.nullcontext():
                 return self._model.means(rows)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             if len(rows) == 1:
-                raise DeviceError(
-                    f"the graphics card has too little free memory for the model and one window of "
-                    f"{rows.shape.length} tokens; free some, or use --device cpu"
-                ) from error
+                raise too_little_memory(f"one window of {rows.shape.length} tokens") from error
         self._model.pass_tokens = max(1, self._model.pass_tokens // 2)
         torch.cuda.empty_cache()
         return None

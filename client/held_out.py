@@ -52,7 +52,8 @@ def _tokenised(job: Job, encoder: AnyEncoder) -> HeldOut:
     chosen = heapq.nsmallest(MOST_HELD_OUT, texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     ids, lengths = encoder.tokenizer.encode_many(chosen) if chosen else (np.empty(0, np.int32), np.empty(0, np.int64))
     if isinstance(encoder, ContextualEncoder):
-        ids, lengths = _few_tokens(ids, lengths, min(MOST_STATES, MOST_STATE_BYTES // (2 * encoder.width)))
+        kept = 4 * encoder.width  # bytes a token: 16 bits a feature, and as much again for beginnings
+        ids, lengths = _few_tokens(ids, lengths, min(MOST_STATES, MOST_STATE_BYTES // kept))
     return HeldOut(ids.astype(np.int32), lengths.astype(np.int64))
 
 

@@ -42,13 +42,15 @@ class Scorer:
     states of their tokens, which are computed once and kept in memory as long as the scorer is there.
     """
 
-    def __init__(self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = DEFAULT.sampling) -> None:
+    def __init__(
+        self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = DEFAULT.sampling, device: str = "auto"
+    ) -> None:
         filled = held_out.lengths > 0
         self._lengths = held_out.lengths[filled]
         self._ids, self._compile = (
             _by_rows(encoder, held_out.ids)
             if isinstance(encoder, Encoder)
-            else _by_states(encoder, held_out.ids, sampling)
+            else _by_states(encoder, held_out.ids, sampling, device)
         )
 
     def routed(self, weights: Sequence[Weights], candidates: Sequence[Candidate]) -> list[list[int]]:
@@ -103,8 +105,8 @@ def _by_rows(encoder: Encoder, ids: Ids) -> tuple[Ids, Compile]:
     return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)
 
 
-def _by_states(encoder: ContextualEncoder, ids: Ids, sampling: Sampling) -> tuple[Ids, Compile]:
-    states = _remembered(model_states(encoder, sampling))
+def _by_states(encoder: ContextualEncoder, ids: Ids, sampling: Sampling, device: str) -> tuple[Ids, Compile]:
+    states = _remembered(model_states(encoder, sampling, device=device))
     return ids, lambda weights: Readout(weights, encoder.scale, states)
 
 

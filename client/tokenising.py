@@ -93,11 +93,19 @@ class Helpers:
         if helper is None:
             return self._tokenizer.encode_many(texts)
         try:
-            return helper.ask(texts).result()
+            return self._sound(helper.ask(texts).result(), len(texts))
         except (OSError, EOFError, ValueError):
             with contextlib.suppress(ValueError):
                 self._ready.remove(helper)
             return self._tokenizer.encode_many(texts)
+
+    def _sound(self, tokens: Tokens, texts: int) -> Tokens:
+        """Tokens that can be what was asked for; sums over others would be of no text that ever was."""
+        ids, lengths = tokens
+        fits = len(lengths) == texts and int(lengths.sum()) == len(ids) and int(lengths.min(initial=0)) >= 0
+        if not fits or int(ids.min(initial=0)) < 0 or int(ids.max(initial=-1)) >= self._tokenizer.rows:
+            raise EOFError("the process has answered something else")
+        return tokens
 
     def close(self) -> None:
         """End all processes."""
@@ -116,7 +124,7 @@ class Helper:
         root = str(Path(__file__).resolve().parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "client.tokenising"],
+            [sys.executable, "-P", "-m", "client.tokenising"],  # -P: what lies in the current folder is not code
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -125,6 +133,7 @@ class Helper:
         self._numbers, self._asking = count(), Lock()
         self._asked: dict[int, Future[Tokens]] = {}
         self._listener = Thread(target=self._listen, daemon=True)
+        self._begun = False
 
     @property
     def pid(self) -> int:
@@ -140,7 +149,9 @@ class Helper:
         sink, source = self._pipes()
         sink.write(HEAD.pack(threads, 1, len(definition)) + definition)
         sink.flush()
-        _read(source, len(READY))
+        if _read(source, len(READY)) != READY:
+            raise EOFError("the process says something else than that it is ready")
+        self._begun = True
         self._listener.start()
 
     def ask(self, texts: Sequence[str]) -> Future[Tokens]:
@@ -158,13 +169,15 @@ class Helper:
 
     def _listen(self) -> None:
         _, source = self._pipes()
-        with contextlib.suppress(OSError, EOFError, ValueError):
-            while True:
-                number, texts, total = HEAD.unpack(_read(source, HEAD.size))
-                lengths = np.frombuffer(_read(source, 8 * texts), dtype=np.int64)
-                ids = np.frombuffer(_read(source, 4 * total), dtype=np.int32)
-                self._asked.pop(number).set_result((ids, lengths))
-        self._give_up()
+        try:
+            with contextlib.suppress(Exception):  # an end, or an answer that makes no sense: no more is expected
+                while True:
+                    number, texts, total = HEAD.unpack(_read(source, HEAD.size))
+                    lengths = np.frombuffer(_read(source, 8 * texts), dtype=np.int64)
+                    ids = np.frombuffer(_read(source, 4 * total), dtype=np.int32)
+                    self._asked.pop(number).set_result((ids, lengths))
+        finally:
+            self._give_up()
 
     def _give_up(self) -> None:
         """No answer will come any more."""
@@ -173,8 +186,10 @@ class Helper:
                 self._asked.pop(number).set_exception(EOFError("the process has ended"))
 
     def end(self) -> None:
-        """Let the process go; one that does not is killed."""
+        """Let the process go; one that does not, or has not even begun, is killed."""
         sink, source = self._pipes()
+        if not self._begun:
+            self._process.kill()
         with contextlib.suppress(OSError):
             sink.close()
         try:
@@ -227,8 +242,8 @@ def _read(source: IO[bytes], size: int) -> bytes:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when work ends
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    # Buffered whatever the environment says, so that what is written arrives whole.
+    with open(0, "rb") as source, open(1, "wb") as sink, contextlib.suppress(EOFError, BrokenPipeError):
         threads, _, size = HEAD.unpack(_read(source, HEAD.size))
         tokenizer = Tokenizer(_read(source, size))
         sink.write(READY)

@@ -40,6 +40,9 @@ EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
 Model = Annotated[
     Path | None, typer.Option(help="The folder of a contextual encoder's model, if it is not known on this machine.")
 ]
+RunsOn = Annotated[
+    str, typer.Option("--device", help="Where a contextual encoder's model runs: auto, cpu, cuda, or one card: cuda:0.")
+]
 ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]
 
 
@@ -54,6 +57,7 @@ def route(
     fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
     key: Key = None,
     model: Model = None,
+    device: RunsOn = "auto",
 ) -> None:
     """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
 
@@ -62,7 +66,7 @@ def route(
     """
     from common.router import Router
 
-    router = Router.load(release, key=key, model=model)
+    router = Router.load(release, key=key, model=model, device=device)
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
     if changes:
         router = router.with_confidence(**changes)
@@ -184,6 +188,7 @@ def evaluate(
     json: Json = False,
     key: Key = None,
     model: Model = None,
+    device: RunsOn = "auto",
 ) -> None:
     """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix.
 
@@ -195,7 +200,7 @@ def evaluate(
     from common.records import field_names, labelled_texts
     from common.router import Router
 
-    router = Router.load(release, key=key, model=model)
+    router = Router.load(release, key=key, model=model, device=device)
     if selector is not None or k is not None:
         changes: dict[str, Any] = {"name": selector, "k": k}
         changed = replace(router.selector, **{name: value for name, value in changes.items() if value is not None})

@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from common.errors import InputError
+from common.errors import DeviceError, InputError
 
 DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
 """Where an NVIDIA driver shows, on Linux and in its subsystem on Windows."""
@@ -40,18 +40,27 @@ def chosen(device: str) -> tuple[str, ...]:
     if device == "cpu":
         return ()
     number = device.removeprefix("cuda:")
-    if device not in ("auto", "cuda") and (number == device or not (number.isascii() and number.isdigit())):
+    numbered = number != device and number.isascii() and number.isdigit() and len(number) < 4
+    if device not in ("auto", "cuda") and not numbered:
         raise InputError(f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0")
     names, reason = _seen()
     if device == "auto":
         return tuple(names)
     if not names:
-        raise InputError(f"--device {device} cannot be used: {reason}")
+        raise DeviceError(f"the device {device} cannot be used: {reason}")
     if device == "cuda":
         return tuple(names)
     if f"cuda:{int(number)}" not in names:
-        raise InputError(f"there is no {device} on this machine; its cards are {', '.join(names)}")
+        raise DeviceError(f"there is no {device} on this machine; its cards are {', '.join(names)}")
     return (f"cuda:{int(number)}",)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether torch, or a library below it, says that a card's memory has run out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = str(error)
+    return isinstance(error, RuntimeError) and ("out of memory" in words.lower() or "ALLOC_FAILED" in words)
 
 
 def _seen() -> tuple[list[str], str]:

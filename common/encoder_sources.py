@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from common.contextual import AnyEncoder, ContextualEncoder, convert, load_any, save_any
 from common.encoder import Encoder, quantise, read_card
 from common.errors import EncoderError, RidgewayError
-from common.files import cache_folder, canonical_json, sha256, sha256_of_file, write_whole
+from common.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
 from common.hub import download, fetcher, imported
 from common.model_files import model_files, remember_model
 from common.settings import ENCODERS
@@ -108,7 +108,7 @@ def _cards(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _cached(kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]) -> Kind:
     """Convert once: the key is the source and its files' names, sizes and times."""
-    stamps = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    stamps = [file_stamp(path) for path in files]
     note = cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
     try:
         kept = load_any(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))

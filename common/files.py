@@ -34,6 +34,12 @@ def sha256(*parts: bytes | memoryview) -> str:
     return digest.hexdigest()
 
 
+def file_stamp(path: Path) -> list[str | int]:
+    """What changes when a file's content does, short of reading it: a copy that keeps size and time is another file."""
+    about = path.stat()
+    return [str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+
+
 def sha256_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

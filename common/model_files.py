@@ -5,13 +5,14 @@ Knows folders, the hub and the user's cache. Knows nothing of torch or of what a
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import EncoderError
-from common.files import cache_folder, canonical_json, sha256, sha256_of_file, write_whole
+from common.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
 from common.hub import Fetch, fetcher
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -37,7 +38,7 @@ class ModelFiles:
 
     def digest(self) -> str:
         """The hash that all parties compare: over the config and every file of weights. Taken once for each state."""
-        stamps = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in self.all]
+        stamps = [file_stamp(path) for path in self.all]
         note = cache_folder() / "hashes" / f"{sha256(canonical_json(stamps))}.json"
         try:
             return str(json.loads(note.read_bytes())["digest"])
@@ -72,8 +73,10 @@ def model_files(name: str) -> ModelFiles:
         "tokenizer.json",
         "write one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
     )
-    if Path(name).is_dir() and fetch("adapter_config.json"):
+    if (config.parent / "adapter_config.json").exists():
         raise EncoderError(f"{name} holds an adapter, which no hash would cover; merge it into the model first")
+    if "transformers_weights" in read_json(config):
+        raise EncoderError(f"the config of {name} names weights of its own, which no hash would cover; save it again")
     return ModelFiles(config, tokenizer, _weights(name, fetch))
 
 
@@ -122,9 +125,10 @@ def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
         return _verified(str(given), digest)
     place = _note(digest)
     if place is not None and Path(place["folder"]).is_dir():
-        files = model_files(place["folder"])
-        if files.digest() == digest:
-            return files
+        with contextlib.suppress(EncoderError):  # what lies there now is another model, or half of one
+            files = model_files(place["folder"])
+            if files.digest() == digest:
+                return files
     kind, _, public = name.partition(":")
     if kind == "contextual" and public:
         return _verified(public, digest)

@@ -76,18 +76,21 @@ def compile_router(encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.
     return Readout(weights, encoder.scale, model_states(encoder, sampling))
 
 
-def model_states(encoder: ContextualEncoder, sampling: Sampling, model: Path | None = None) -> States:
+def model_states(
+    encoder: ContextualEncoder, sampling: Sampling, model: Path | None = None, device: str = "auto"
+) -> States:
     """Hidden states by the encoder's model, which is found and loaded when the first text comes.
 
-    model: the folder of the model, if it is not known on this machine.
+    model:  the folder of the model, if it is not known on this machine.
+    device: where the model runs: auto, cpu, cuda, or one card such as cuda:0. Of several cards, the first.
     """
 
     @cache
     def ready() -> tuple[Transformer, Frame]:
-        from common.devices import cards
+        from common.devices import chosen
         from common.transformer import transformer
 
-        loaded = transformer(encoder, next(iter(cards()), "cpu"), model)
+        loaded = transformer(encoder, next(iter(chosen(device)), "cpu"), model)
         return loaded, loaded.frame(sampling.window)
 
     def states(ids: Ids) -> NDArray[np.int16]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from common.compiled import Compiled, CompiledTable
-from common.errors import EncoderError, FormatError, InputError, ReleaseError
+from common.errors import FormatError, ReleaseError, RidgewayError
 from common.files import canonical_json, whole_folder, write_whole
 from common.identity import Identity, is_signed_by, public_key
 from common.router import Confidence, Router
@@ -92,10 +93,10 @@ def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) 
     return release_id(amended)
 
 
-def load_release(folder: Path, *, key: str | None = None, model: Path | None = None) -> Release:
+def load_release(folder: Path, *, key: str | None = None, model: Path | None = None, device: str = "auto") -> Release:
     """Read a release, verify hashes and signature, and make its router ready.
 
-    model: the folder of a contextual encoder's model; it is looked at when the first prompt comes.
+    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt.
     """
     manifest = _verified_manifest(folder, key)
     content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
@@ -103,7 +104,10 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
         arrays = load(content[ROUTER])
         tokenizer = shared_tokenizer(content[TOKENIZER])
         contextual = "kind" in manifest["encoder"]
-        compiled = _readout(manifest, arrays, content[TOKENIZER], model) if contextual else _table(manifest, arrays)
+        if contextual:
+            compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
+        else:
+            compiled = CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
         if isinstance(compiled, CompiledTable) and tokenizer.rows > len(compiled.logits):
             raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
         router = Router(
@@ -115,16 +119,12 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
             release=release_id(manifest),
         )
         return Release(manifest, arrays["weights"], router)
-    except (SafetensorError, KeyError, TypeError, ValueError, FormatError, InputError, EncoderError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
 
 
-def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Compiled:
-    return CompiledTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
-
-
 def _readout(
-    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], definition: bytes, model: Path | None
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], definition: bytes, model: Path | None, device: str
 ) -> Compiled:
     """The router of a contextual encoder; its model is found when the first prompt comes."""
     from common.contextual import KIND, of_card
@@ -139,7 +139,7 @@ def _readout(
     weights, domains = arrays["weights"], len(manifest["domains"])
     if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
         raise FormatError(f"its weights do not fit {encoder.width} features and {domains} domains")
-    return Readout(weights, encoder.scale, model_states(encoder, Sampling(**manifest["sampling"]), model))
+    return Readout(weights, encoder.scale, model_states(encoder, Sampling(**manifest["sampling"]), model, device))
 
 
 def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:

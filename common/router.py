@@ -130,15 +130,18 @@ class Router:
         self._table = compiled if isinstance(compiled, CompiledTable) and selector.name == "average" else None
 
     @classmethod
-    def load(cls, folder: str | Path, *, key: str | None = None, model: str | Path | None = None) -> Router:
+    def load(
+        cls, folder: str | Path, *, key: str | None = None, model: str | Path | None = None, device: str = "auto"
+    ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
-        key:   the coordinator's public key; a release that anyone else signed is refused.
-        model: the folder of a contextual encoder's model, if it is not known on this machine.
+        key:    the coordinator's public key; a release that anyone else signed is refused.
+        model:  the folder of a contextual encoder's model, if it is not known on this machine.
+        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs none.
         """
         from common.release import load_release
 
-        return load_release(Path(folder), key=key, model=Path(model) if model else None).router
+        return load_release(Path(folder), key=key, model=Path(model) if model else None, device=device).router
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from common.contextual import ContextualEncoder
-from common.errors import EncoderError
+from common.devices import ran_out
+from common.errors import DeviceError, EncoderError
 from common.hub import imported
 from common.model_files import ModelFiles
 from common.settings import FEATURE_LIMIT
@@ -40,6 +41,9 @@ LARGEST_STATE = np.iinfo(np.int16).max
 
 _lock = threading.Lock()
 _loaded: dict[tuple[str, str], Transformer] = {}
+_counting = threading.Lock()
+_inside, _before = 0, 1
+"""How many threads are inside `one_thread`, and how many torch had before."""
 
 
 class Transformer:
@@ -51,16 +55,15 @@ class Transformer:
     def __init__(self, model: Any, device: str, tokenizer: Tokenizer, name: str) -> None:
         self._model, self.device, self._name = model, device, name
         self._prefix, self._suffix = tokenizer.surroundings
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._positions = int(positions) if positions else UNBOUNDED
+        self._positions = _positions(model)
         self.pass_tokens = PASS_TOKENS[device.partition(":")[0]]
         self.hand = None if device == "cpu" else _hand_of(device)
         self._copying: torch.cuda.Stream | None = None
 
-    def frame(self, window: int) -> Frame:
-        """How windows are laid out for this model. Raises if the longest could not be read."""
+    def frame(self, window: int, most: int | None = None) -> Frame:
+        """How windows are laid out for this model. Raises if the longest, of `most` tokens, could not be read."""
         frame = Frame(self._prefix, self._suffix, window, self._positions)
-        longest = longest_window(window) + frame.around
+        longest = (most or longest_window(window)) + frame.around
         if longest > self._positions:
             raise EncoderError(
                 f"{self._name} reads {self._positions:,} tokens at once, and windows of {window} need up to "
@@ -108,6 +111,16 @@ class Transformer:
         return there
 
 
+def _positions(model: Any) -> int:
+    """How many tokens a model reads at once. Kin of RoBERTa count positions from behind their padding's own."""
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not most:
+        return UNBOUNDED
+    counted = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    padding = [part.padding_idx for part in counted if getattr(part, "padding_idx", None) is not None]
+    return int(most) - 1 - max(padding) if padding else int(most)
+
+
 def _hand_of(card: str) -> ThreadPoolExecutor:
     """A thread in which everything happens on one card."""
     import torch
@@ -138,7 +151,7 @@ def grid_states(model: Transformer, frame: Frame, scale: float, ids: Ids) -> NDA
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             cuts = np.cumsum(part.counts)[:-1]
-            pieces.update(zip(part.places.tolist(), np.split(model.states(part), cuts), strict=True))
+            pieces.update(zip(part.places.tolist(), np.split(_fitting(model, part), cuts), strict=True))
     states = np.rint(np.concatenate([pieces[place] for place in sorted(pieces)]) / np.float32(scale))
     if not np.abs(states).max(initial=0.0) <= LARGEST_STATE:
         raise EncoderError(
@@ -146,6 +159,25 @@ def grid_states(model: Transformer, frame: Frame, scale: float, ids: Ids) -> NDA
             "its files may be damaged: fetch the model again"
         )
     return states.astype(np.int16)
+
+
+def _fitting(model: Transformer, rows: Rows) -> NDArray[np.float32]:
+    """The hidden states of rows, in as many passes as the device's memory asks for."""
+    try:
+        return model.states(rows)
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        if len(rows) == 1:
+            raise too_little_memory(f"one window of {rows.shape.length} tokens") from error
+    half = len(rows) // 2
+    return np.concatenate([_fitting(model, rows[:half]), _fitting(model, rows[half:])])
+
+
+def too_little_memory(what: str) -> DeviceError:
+    return DeviceError(
+        f"the graphics card has too little free memory for the model and {what}; free some, or use --device cpu"
+    )
 
 
 def measured(files: ModelFiles, tokenizer: Tokenizer) -> tuple[int, float]:
@@ -156,7 +188,7 @@ def measured(files: ModelFiles, tokenizer: Tokenizer) -> tuple[int, float]:
     model = Transformer(_load(files, "cpu"), "cpu", tokenizer, str(files.folder))
     ids = _walk(tokenizer)
     lengths = np.full(PROBED_TOKENS // PROBED_WINDOW, PROBED_WINDOW)
-    [rows] = model.frame(PROBED_WINDOW).rows(ids, lengths)
+    [rows] = model.frame(PROBED_WINDOW, PROBED_WINDOW).rows(ids, lengths)
     parts = [model.states(rows[start : start + 16]) for start in range(0, len(rows), 16)]
     largest = max(float(np.abs(part).max()) for part in parts)
     if not 0 < largest < math.inf:
@@ -187,7 +219,12 @@ def _load(files: ModelFiles, device: str) -> Any:
     if missing:
         raise EncoderError(f"the files in {files.folder} lack weights of the model, such as {missing[0]}")
     model.config.use_cache = False
-    return model.eval().requires_grad_(False).to(device)
+    try:
+        return model.eval().requires_grad_(False).to(device)
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        raise too_little_memory("its weights") from error
 
 
 @contextlib.contextmanager
@@ -207,12 +244,22 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch keep to the thread it is called in, so that the number of cores does not change a bit."""
+    """Let torch keep to the thread it is called in, so that the number of cores does not change a bit.
+
+    As many threads as there are may be inside at once; the last to leave puts things back.
+    """
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    global _inside, _before
+    with _counting:
+        if _inside == 0:
+            _before = torch.get_num_threads()
+        _inside += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _counting:
+            _inside -= 1
+            if _inside == 0:
+                torch.set_num_threads(_before)

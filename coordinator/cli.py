@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from common.cli import Fields, Json, Model, ReleaseFolder, show_evaluation
+from common.cli import Fields, Json, Model, ReleaseFolder, RunsOn, show_evaluation
 from common.errors import InputError
 from common.settings import Preset, SelectorName, Weighting, preset
 from common.terminal import command_group, emit_json, step
@@ -188,6 +188,7 @@ def calibrate(
     fallback: Fallback = None,
     key_file: KeyFile = None,
     model: Model = None,
+    device: RunsOn = "auto",
     json: Json = False,
 ) -> None:
     """Fit the temperature on held-out text, so that confidence means something, and sign the release again."""
@@ -196,7 +197,7 @@ def calibrate(
 
     changes = _named({"threshold": threshold, "fallback": fallback})
     identity = _identity(key_file, make=False)
-    done = calibrate_release(release, data, field_names(text_field), changes, identity, model)
+    done = calibrate_release(release, data, field_names(text_field), changes, identity, model, device)
     if json:
         emit_json({"release": done.release, **done.figures})
         return

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.devices import ran_out
+
 Tensor = Any
 """torch.Tensor, which this module may not name before it is needed."""
 
@@ -28,7 +30,7 @@ def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, flo
     try:
         return _solved(gram, cross, device)
     except RuntimeError as error:
-        if _memory_ran_out(error):
+        if ran_out(error):
             raise MemoryError(f"{device} cannot hold a solve of {len(gram):,} features") from error
         raise
 
@@ -78,10 +80,3 @@ def inverse_norm(factor: Tensor) -> float:
 
 def _signs(vector: Tensor) -> Tensor:
     return (vector >= 0).to(vector.dtype) * 2 - 1
-
-
-def _memory_ran_out(error: RuntimeError) -> bool:
-    """Whether torch, or a library below it, had too little memory on the card."""
-    import torch
-
-    return isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error)

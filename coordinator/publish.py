@@ -110,9 +110,10 @@ def calibrate_release(
     changes: dict[str, Any],
     identity: Identity,
     model: Path | None = None,
+    device: str = "auto",
 ) -> Calibrated:
     """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it."""
-    loaded = load_release(folder, model=model)
+    loaded = load_release(folder, model=model, device=device)
     if loaded.signer != identity.public:
         raise InputError(
             f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from common.devices import ran_out
 from common.errors import DeviceError
 
 Made = TypeVar("Made")
@@ -20,7 +21,9 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
     while True:
         try:
             return make(size)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
             if size // 2 < least:
                 raise DeviceError(
                     "the graphics card has too little free memory for these sums; free some, or use --device cpu"

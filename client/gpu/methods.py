@@ -15,7 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from client.gpu.planes import COLUMNS, DIGIT, joined, last_line, why_no_kernels
+from client.gpu.planes import COLUMNS, DIGIT, joined, kernel_row_sums, last_line, why_no_kernels
+from common.devices import ran_out
 from common.errors import DeviceError
 
 MOST_COLUMNS = 1 << 17
@@ -26,6 +27,7 @@ BAND = 1024
 TILE, DEPTH, WARPS, STAGES = 128, 128, 4, 3
 GROUP = 8
 TRIAL_COLUMNS = 1 << 13
+COMPARED_COLUMNS = 9 * COLUMNS
 TRIALS = 3
 
 
@@ -36,7 +38,7 @@ class Method(Protocol):
         """Add planes of 2R × K, K a multiple of COLUMNS and at most MOST_COLUMNS."""
 
     def gram(self) -> Tensor:
-        """R × R int64, of which the upper triangle counts."""
+        """R × R int64 in the machine's memory, of which the upper triangle counts. Waits for the device."""
 
 
 class Float64:
@@ -56,7 +58,7 @@ class Float64:
             self._total += torch.mm(samples, samples.T, out=self._part).long()
 
     def gram(self) -> Tensor:
-        return self._total
+        return self._total.cpu()
 
 
 class Int8:
@@ -103,20 +105,28 @@ class Kernel:
 
 
 def _combined(total: Tensor) -> Tensor:
-    """(64·high + low)(64·high + low)ᵀ out of the products of digits, of which the upper triangle is there."""
+    """(64·high + low)(64·high + low)ᵀ out of the products of digits, of which the upper triangle is there.
+
+    Band by band, in the machine's memory: the device may have none left.
+    """
     rows = len(total) // 2
-    mixed = total[:rows, rows:]
-    return total[:rows, :rows] * DIGIT**2 + (mixed + mixed.T) * DIGIT + total[rows:, rows:]
+    whole = torch.empty(rows, rows, dtype=torch.int64)
+    high, mixed, low = total[:rows, :rows], total[:rows, rows:], total[rows:, rows:]
+    for top in range(0, rows, BAND):
+        band = slice(top, top + BAND)
+        part = high[band] * DIGIT
+        part += mixed[band]
+        part += mixed[:, band].T
+        whole[band] = part.mul_(DIGIT).add_(low[band]).cpu()
+    return whole
 
 
 def add_row_sums(planes: Tensor, sums: Tensor) -> None:
     """sums += the sum of each row, in 64-bit integers."""
     if why_no_kernels(planes.device):
         sums += planes.sum(dim=1, dtype=torch.int64)
-        return
-    from client.gpu.kernels import add_row_sums as kernel
-
-    kernel[(len(planes) // 2,)](planes, sums, planes.shape[1], planes.stride(0), ROWS=2, DEPTH=2048)
+    else:
+        kernel_row_sums(planes, sums)
 
 
 METHODS: dict[str, Callable[[torch.device, int], Method]] = {"float64": Float64, "int8": Int8, "triton": Kernel}
@@ -138,25 +148,29 @@ class Choice:
 def fastest(device: torch.device, rows: int) -> Choice:
     """Try all methods on a random block: those that fail, or do not give what float64 gives, are passed over."""
     rolls = torch.Generator(device).manual_seed(1)
-    size = (2 * rows, TRIAL_COLUMNS if device.type == "cuda" else COLUMNS)
+    size = (2 * rows, TRIAL_COLUMNS if device.type == "cuda" else COMPARED_COLUMNS)
     planes = torch.randint(-DIGIT, DIGIT + 1, size, dtype=torch.int8, device=device, generator=rolls)
-    samples = joined(planes[:, :COLUMNS], torch.float64)
-    exact = torch.triu(samples @ samples.T).long()
+    samples = joined(planes[:, :COMPARED_COLUMNS], torch.float64)
+    exact = torch.triu(samples @ samples.T).long().cpu()
     seconds: dict[str, float] = {}
     passed_over: dict[str, str] = {}
     for name in METHODS:
         try:
             seconds[name] = _tried(name, device, planes, exact)
         except Exception as error:  # whatever one way of multiplying has against this card, another may not
-            passed_over[name] = last_line(error)
+            passed_over[name], failed = last_line(error), error
+            if ran_out(error):
+                torch.cuda.empty_cache()
     if not seconds:
+        if ran_out(failed):
+            raise failed
         raise DeviceError(f"{device} cannot multiply integers: {'; '.join(passed_over.values())}")
     return Choice(min(seconds, key=lambda name: seconds[name]), seconds, passed_over)
 
 
 def _tried(name: str, device: torch.device, planes: Tensor, exact: Tensor) -> float:
     method = METHODS[name](device, len(planes) // 2)
-    method.add(planes[:, :COLUMNS].contiguous())
+    method.add(planes[:, :COMPARED_COLUMNS])
     if not torch.equal(torch.triu(method.gram()), exact):
         raise DeviceError("its sums are not exact here")
     times = []

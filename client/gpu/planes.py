@@ -126,17 +126,30 @@ def why_no_kernels(device: torch.device) -> str | None:
     made: list[Tensor] = []
     table, windows = _trial(device)
     for way in (_kernel_means, _plain_means):
-        made.append(torch.full((2 * ROWS, COLUMNS), -1, dtype=torch.int8, device=device))
+        made.append(torch.full((4 * ROWS, COLUMNS), -1, dtype=torch.int8, device=device))
         try:
             way(table, windows, made[-1], WINDOWS)
         except Exception as error:  # a compiler that is missing, a card that is too old: torch does it then
             return f"Triton fails here ({last_line(error)})"
-    return None if torch.equal(*made) else "Triton's sums are not exact here"
+    if not torch.equal(*made):
+        return "Triton's sums are not exact here"
+    wide = made[0].repeat(1, 20)
+    sums = torch.zeros(len(wide), dtype=torch.int64, device=device)
+    kernel_row_sums(wide[:, :-COLUMNS], sums)
+    return None if torch.equal(sums, wide[:, :-COLUMNS].sum(dim=1)) else "Triton's row sums are not exact here"
+
+
+def kernel_row_sums(planes: Tensor, sums: Tensor) -> None:
+    """sums += the sum of each row, by the kernel."""
+    from client.gpu.kernels import add_row_sums
+
+    add_row_sums[(len(planes) // 2,)](planes, sums, planes.shape[1], planes.stride(0), ROWS=2, DEPTH=2048)
 
 
 def _trial(device: torch.device) -> tuple[Tensor, Windows]:
     rolls = torch.Generator().manual_seed(1)
-    table = torch.randint(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (50, 99), dtype=torch.int16, generator=rolls)
+    width = 2 * SLICE - 29
+    table = torch.randint(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (50, width), dtype=torch.int16, generator=rolls)
     ids = torch.randint(0, 50, (300,), dtype=torch.int32, generator=rolls)
     bounds = torch.cat([torch.arange(0, 300, 7, dtype=torch.int32), torch.tensor([300], dtype=torch.int32)])
     return table.to(device), Windows(ids.to(device), bounds.to(device))

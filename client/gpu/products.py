@@ -62,7 +62,7 @@ class BlockGram:
         gram[-1, -1] = self._count
         if self._block is not None:
             self._block.multiply()
-            gram[:width, :width] = self._block.method.gram()[:width, :width].cpu().numpy()
+            gram[:width, :width] = self._block.method.gram()[:width, :width].numpy()
             gram[:width, -1] = self._block.feature_sums()[:width].cpu().numpy()
         return gram[upper_triangle(width + 1)]
 

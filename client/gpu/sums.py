@@ -20,6 +20,7 @@ from client.gpu.lanes import Lane
 from client.gpu.memory import halving
 from client.gpu.planes import Windows, write_means
 from client.gpu.products import BlockGram
+from common.devices import ran_out
 from common.errors import DeviceError
 from common.settings import Sampling
 from common.statistics import Integers, Statistics, single_domain
@@ -54,7 +55,9 @@ class CardTable:
     def _sent(self) -> Tensor:
         try:
             return torch.from_numpy(np.ascontiguousarray(self._host)).to(self.device)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             size = self._host.nbytes / 1e9
             raise DeviceError(
                 f"the encoder's table needs {size:.1f} GB of memory on {self.device}, and there is less; "

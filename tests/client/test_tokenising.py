@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from client import tokenising as module
 from client.prepare import Job, prepare
-from client.tokenising import THREADS_EACH, Helper, Helpers, packed_texts, tokenising, unpacked_texts
+from client.tokenising import THREADS_EACH, Helper, Helpers, Tokens, packed_texts, tokenising, unpacked_texts
 from common.encoder import Encoder
 from common.settings import Sampling
 from common.tokenizer import storable
@@ -79,6 +79,75 @@ def test_a_process_that_dies_loses_nothing(helpers: Helpers, encoder: Encoder) -
     for _ in range(4):
         assert_tokenised(helpers, encoder, TEXTS)
     assert helpers._ready == []
+
+
+class Astray:
+    """A process that answers, but not what it was asked."""
+
+    busy = 0
+
+    def __init__(self, ids: list[int], lengths: list[int]) -> None:
+        self._tokens = np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
+
+    def ask(self, texts: list[str]) -> Future[Tokens]:
+        answer: Future[Tokens] = Future()
+        answer.set_result(self._tokens)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("ids", "lengths"), [([1, 2], [1]), ([1, 2], [3]), ([1], [2, -1]), ([10**6], [1]), ([-1], [1]), ([], [])]
+)
+def test_an_answer_that_cannot_be_right_is_not_used(encoder: Encoder, ids: list[int], lengths: list[int]) -> None:
+    """Ids that the tokenizer does not have, or more or fewer than it says: this process tokenises itself."""
+    alone = Helpers(encoder.tokenizer, encoder.definition, 0)
+    alone._ready.append(Astray(ids, lengths))  # type: ignore[arg-type]
+    assert_tokenised(alone, encoder, ["a bee"])
+    assert alone._ready == []
+
+
+def test_a_process_that_is_stopped_for_a_while_answers_whole(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Python is told not to buffer: a write that is cut short is taken up again."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    made = Helpers(encoder.tokenizer, encoder.definition, 4)
+    ready(made, 1)
+    texts = ["bees and seas " * 20_000] * 6
+    asked = [made._all[0].ask(texts) for _ in range(4)]
+    for _ in range(20):
+        os.kill(made._all[0].pid, signal.SIGSTOP)
+        time.sleep(0.01)
+        os.kill(made._all[0].pid, signal.SIGCONT)
+        time.sleep(0.01)
+    expected, _ = encoder.tokenizer.encode_many(texts)
+    for each in asked:
+        np.testing.assert_array_equal(each.result(60)[0], expected)
+    made.close()
+
+
+def test_a_process_that_is_frozen_before_it_begins_is_let_go(encoder: Encoder) -> None:
+    """Closing does not wait for what will never come."""
+    made = Helpers(encoder.tokenizer, encoder.definition * 50, 4)
+    while not made._all:
+        time.sleep(0.001)
+    os.kill(made._all[0].pid, signal.SIGSTOP)
+    started = time.monotonic()
+    made.close()
+    assert time.monotonic() - started < 10
+    assert is_gone(made._all[0].pid)
+
+
+def test_what_lies_in_the_current_folder_is_not_run(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus may hold Python files of any name; they are text."""
+    for name in ("numpy.py", "struct.py", "client.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    made = Helpers(encoder.tokenizer, encoder.definition, 4)
+    ready(made, 1)
+    assert_tokenised(made, encoder, TEXTS)
+    made.close()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_many_threads_share_the_processes(helpers: Helpers, encoder: Encoder) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -24,10 +29,10 @@ from common.errors import EncoderError, FormatError, StatisticsError
 from common.files import cache_folder
 from common.model_files import model_files
 from common.settings import FEATURE_LIMIT
-from common.transformer import measured
+from common.transformer import measured, one_thread
 from common.windows import Frame, longest_window
 from tests.making import prepared
-from tests.tiny_models import KINDS, WIDTH, loaded, make_model, plain_states, tiny_contextual
+from tests.tiny_models import KINDS, SHAPE, WIDTH, loaded, make_model, plain_states, tiny_contextual, with_surroundings
 
 lengths = st.lists(st.integers(0, 70), max_size=6)
 
@@ -196,6 +201,28 @@ def test_a_model_that_changed_where_it_lay_is_not_used(folder: Path, tmp_path: P
         encoder.model()
 
 
+def test_a_file_that_keeps_its_size_and_time_is_hashed_again_all_the_same(folder: Path, tmp_path: Path) -> None:
+    """Copies that keep times, and images that have none, do not pass off other weights."""
+    place = shutil.copytree(folder, tmp_path / "model")
+    encoder, weights = found(place), place / "model.safetensors"
+    before, content = weights.stat(), bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert weights.stat().st_size == before.st_size
+    with pytest.raises(EncoderError, match="is not on this machine"):
+        encoder.model()
+
+
+def test_a_model_that_is_only_half_there_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    """What was seen before and is no longer whole is as good as gone."""
+    place = shutil.copytree(folder, tmp_path / "model")
+    encoder = found(place)
+    (place / "config.json").unlink()
+    with pytest.raises(EncoderError, match="--model DIR"):
+        encoder.model()
+
+
 def test_a_table_is_asked_for_in_one_sentence(folder: Path, encoder: Encoder) -> None:
     """What works on tables alone says so."""
     assert needs_table(encoder, "the audit") is encoder
@@ -224,6 +251,11 @@ def pickled(folder: Path) -> None:
 
 def adapted(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
+
+
+def elsewhere(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other.safetensors"}))
 
 
 def damaged(folder: Path) -> None:
@@ -259,6 +291,7 @@ def mad(folder: Path) -> None:
         (without("model.safetensors"), "pickled weights are never read"),
         (pickled, "pickled weights are never read"),
         (adapted, "holds an adapter"),
+        (elsewhere, "names weights of its own"),
         (damaged, "config.json is damaged"),
         (unknown, "transformers cannot load"),
         (cut, "transformers cannot load"),
@@ -300,6 +333,48 @@ def test_a_window_that_the_model_cannot_read_is_refused_before_any_work(tmp_path
     assert model.frame(105).window == 105
     with pytest.raises(EncoderError, match="reads 160 tokens at once, and windows of 107 need up to 162"):
         model.frame(107)
+
+
+def test_kin_of_roberta_read_fewer_tokens_than_they_have_positions(tmp_path: Path) -> None:
+    """Their positions begin behind the padding's own; the longest row is still one that they can read."""
+    library: Any = transformers
+    options = {**SHAPE, "pad_token_id": 1, "max_position_embeddings": 98}
+    library.RobertaModel(library.RobertaConfig(**options)).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(with_surroundings())
+    encoder = found(tmp_path)
+    model = loaded(encoder)
+    with pytest.raises(EncoderError, match="reads 96 tokens at once"):
+        model.frame(64)
+    frame = model.frame(62)
+    ids = np.full(92, 3, dtype=np.int32)
+    for length in (62, 80, 92):
+        [rows] = frame.rows(ids[:length], np.array([length]))
+        assert np.isfinite(model.means(rows).numpy()).all()
+
+
+def test_a_model_that_reads_few_tokens_is_measured_all_the_same(tmp_path: Path) -> None:
+    """It needs to read the windows of the measurement; smaller windows can then be chosen."""
+    encoder = found(make_model(tmp_path / "short", max_position_embeddings=66))
+    assert loaded(encoder).frame(32).window == 32
+
+
+def test_threads_that_keep_torch_to_themselves_leave_it_as_it_was() -> None:
+    """However they overlap."""
+    before, inside = torch.get_num_threads(), Barrier(2)
+
+    def work() -> int:
+        with one_thread():
+            inside.wait()
+            return torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert [each.result() for each in [pool.submit(work), pool.submit(work)]] == [1, 1]
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 # Windows

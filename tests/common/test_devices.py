@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from common import devices
-from common.errors import InputError
+from common.errors import DeviceError, InputError
 
 Machine = Callable[..., None]
 
@@ -63,7 +63,7 @@ def test_words_mean_cards(machine: Machine) -> None:
 def test_a_card_that_is_not_there_is_refused_with_those_that_are(machine: Machine) -> None:
     """The sentence names the machine's cards."""
     machine(torch=made_torch(2))
-    with pytest.raises(InputError, match="no cuda:2 on this machine; its cards are cuda:0, cuda:1"):
+    with pytest.raises(DeviceError, match="no cuda:2 on this machine; its cards are cuda:0, cuda:1"):
         devices.chosen("cuda:2")
 
 
@@ -80,7 +80,7 @@ def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Mac
     machine(driver=False, torch=made_torch(1))
     assert devices.chosen("auto") == ()
     assert devices.missed() is None
-    with pytest.raises(InputError, match="no NVIDIA driver was found"):
+    with pytest.raises(DeviceError, match="no NVIDIA driver was found"):
         devices.chosen("cuda")
 
 
@@ -102,9 +102,9 @@ def test_a_card_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, 
     assert words is not None
     assert words.startswith("an NVIDIA driver is here, but ")
     for word in ("cuda", "cuda:0"):
-        with pytest.raises(InputError, match=reason) as refusal:
+        with pytest.raises(DeviceError, match=reason) as refusal:
             devices.chosen(word)
-        assert str(refusal.value).removeprefix(f"--device {word} cannot be used: ") in words
+        assert str(refusal.value).removeprefix(f"the device {word} cannot be used: ") in words
 
 
 def test_a_torch_that_does_not_load_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,6 +308,19 @@ class Wrong:
         return self._total
 
 
+class Forgetful:
+    """Right over the first columns that it is given, and blind to all others."""
+
+    def __init__(self, device: torch.device, rows: int) -> None:
+        self._inner = METHODS["int8"](device, rows)
+
+    def add(self, planes: torch.Tensor) -> None:
+        self._inner.add(planes[:, :COLUMNS].contiguous())
+
+    def gram(self) -> torch.Tensor:
+        return self._inner.gram()
+
+
 class Broken:
     def __init__(self, device: torch.device, rows: int) -> None:
         raise RuntimeError("many lines\nthis card is too old")
@@ -323,10 +336,12 @@ def fresh_choice() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_choice")
 def test_a_method_that_is_wrong_or_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast it is; the reason is kept."""
-    monkeypatch.setattr(methods, "METHODS", {"wrong": Wrong, "broken": Broken, "int8": METHODS["int8"]})
+    tried = {"wrong": Wrong, "forgetful": Forgetful, "broken": Broken, "int8": METHODS["int8"]}
+    monkeypatch.setattr(methods, "METHODS", tried)
     choice = fastest(torch.device("cpu"), ROWS)
     assert choice.name == "int8"
-    assert choice.passed_over == {"wrong": "its sums are not exact here", "broken": "this card is too old"}
+    inexact = "its sums are not exact here"
+    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this card is too old"}
 
 
 @pytest.mark.usefixtures("fresh_choice")
@@ -335,6 +350,29 @@ def test_the_fastest_exact_method_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
     seconds = {"float64": 3.0, "int8": 1.0, "triton": 2.0}
     monkeypatch.setattr(methods, "_tried", lambda name, *rest: seconds[name])
     assert fastest(torch.device("cpu"), ROWS) == Choice("int8", seconds, {})
+
+
+class Large:
+    def __init__(self, device: torch.device, rows: int) -> None:
+        raise torch.OutOfMemoryError
+
+
+@pytest.mark.usefixtures("fresh_choice")
+def test_a_device_without_room_to_multiply_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the memory that is missing, not the ability."""
+    monkeypatch.setattr(methods, "METHODS", {"large": Large})
+    with pytest.raises(DeviceError, match="too little free memory"):
+        summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
+
+
+@pytest.mark.parametrize("rows", [128, 1152, 2048])
+def test_digits_are_put_together_band_by_band(rows: int) -> None:
+    """However many bands there are, the sum is that of the samples."""
+    planes = torch.from_numpy(np.random.default_rng(rows).integers(-64, 65, (2 * rows, COLUMNS)).astype(np.int8))
+    method = METHODS["int8"](torch.device("cpu"), rows)
+    method.add(planes)
+    samples = joined(planes, torch.float64)
+    assert torch.equal(method.gram().triu(), (samples @ samples.T).long().triu())
 
 
 @pytest.mark.usefixtures("fresh_choice")

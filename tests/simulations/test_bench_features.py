@@ -10,7 +10,7 @@ import torch
 from common.contextual import ContextualEncoder
 from common.devices import cards
 from common.encoder import save_encoder
-from common.errors import InputError
+from common.errors import DeviceError, InputError
 from common.transformer import Transformer
 from common.windows import Rows
 from simulations import bench_cli
@@ -71,5 +71,5 @@ def test_an_encoder_with_a_table_has_nothing_to_compare(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
 def test_without_a_card_there_is_nothing_to_compare_with() -> None:
     """One sentence, and nothing is measured."""
-    with pytest.raises(InputError, match="--device cuda cannot be used"):
+    with pytest.raises(DeviceError, match="the device cuda cannot be used"):
         bench_cli.features("contextual:nowhere")
