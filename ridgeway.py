@@ -21,6 +21,14 @@ __version__ = "0.1.0"
 
 def main(arguments: list[str] | None = None) -> None:
     """The `ridgeway` command."""
+    try:
+        _main(arguments)
+    except KeyboardInterrupt:  # so early that nothing was begun
+        print("ridgeway: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _main(arguments: list[str] | None) -> None:
     import typer
 
     import client.cli

@@ -131,10 +131,13 @@ def _report(outcome: Outcome, out: Path, devices: tuple[str, ...], json: bool) -
         }
         emit_json(facts)
         return
-    speed = outcome.bytes_read / 1e6 / max(outcome.seconds, 1e-9)
+    seconds = max(outcome.seconds, 1e-9)
+    fast = f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
+    slow = f"{counters.tokens / seconds:,.0f} tokens/s"  # where a model reads every token
+    speed = "nothing new" if not outcome.files_read else fast if outcome.bytes_read > 1e5 * seconds else slow
     fewer = outcome.files_read < outcome.files
     read = f"{outcome.files_read:,} of {count(outcome.files, 'file')}" if fewer else count(outcome.files, "file")
-    step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), f"{speed:.1f} MB/s")
+    step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), speed)
     if devices:
         step("summed", "on " + ", ".join(devices))
     if counters.held_out:
@@ -212,12 +215,12 @@ def inspect(
         return
     words = {
         "domain": "the domain these sums speak for",
-        "encoder": "the public table they were made with",
+        "encoder": "the public encoder they were made with; local: from a folder",
         "fingerprint": "of that encoder",
         "window": "tokens per sample",
         "max_tokens": "per document (0: no limit)",
         "holdout": "share of documents kept out of the sums",
-        "features": "embedding width and a constant",
+        "features": "the encoder's width and a constant",
         "samples": "how many windows were summed: it tells the size of the corpus",
         "numbers": "64-bit integers: the triangle of gram, and cross",
         "largest": "of them, in absolute value",

@@ -29,6 +29,8 @@ from common.statistics_file import Prepared, check_domain_name
 from common.threads import serial_tokenizers
 
 BATCH_CHARACTERS = 1 << 18
+MODEL_CHARACTERS = 1 << 13
+"""A transformer on a CPU takes about a second for a batch of so many characters, and asks to stop are heard between."""
 BATCH_DOCUMENTS = 1024
 SKIMMED_DOCUMENTS = 1024
 PART_SECONDS = 20.0
@@ -173,6 +175,8 @@ class _Run:
         self._job, self._encoder, self._store, self._watch, self._total = job, encoder, store, watch, total
         self._encode: Encode = encoder.tokenizer.encode_many
         self._hands = job.threads
+        slow = isinstance(encoder, ContextualEncoder) and not job.devices
+        self._batch = MODEL_CHARACTERS if slow else BATCH_CHARACTERS
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
@@ -226,7 +230,7 @@ class _Run:
                 continue
             batch.append(text)
             size += len(text)
-            if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+            if size >= self._batch or len(batch) >= BATCH_DOCUMENTS:
                 self._submit(pool, batch)
                 self._watch.progress(self._done + position.bytes, self._total)
                 batch, size = [], 0

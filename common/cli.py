@@ -236,8 +236,11 @@ def list_encoders(json: Json = False) -> None:
         return
     table(["source", "what it is"], [[name, words] for name, words in SOURCES.items()], numbers_from=2)
     if cards:
-        rows = [[card["name"], f"{card['rows']:,}", str(card["width"]), card["fingerprint"]] for card in cards]
-        table(["converted", "tokens", "width", "fingerprint"], rows)
+        rows = [
+            [card["name"], card.get("kind", "table"), f"{card['rows']:,}", str(card["width"]), card["fingerprint"]]
+            for card in cards
+        ]
+        table(["converted", "kind", "tokens", "width", "fingerprint"], rows)
 
 
 @encoder.command()
@@ -249,6 +252,7 @@ def show(source: EncoderSource, json: Json = False) -> None:
     found = find_encoder(source)
     facts: dict[str, Any] = {
         "name": found.name,
+        "kind": "contextual" if isinstance(found, ContextualEncoder) else "table",
         "tokens": found.rows,
         "width": found.width,
         "scale": found.scale,

@@ -81,8 +81,8 @@ def needs_table(encoder: AnyEncoder, what: str) -> Encoder:
     """The encoder, if it is a table; else one sentence on what cannot be done."""
     if isinstance(encoder, ContextualEncoder):
         raise EncoderError(
-            f"{what} works on an encoder's table of embeddings, and {encoder.name} is a contextual encoder, which has "
-            "none; use an encoder such as smollm2 or hf:NAME_OR_DIR"
+            f"{what} works on an encoder's table of embeddings, and a contextual encoder has none; it can be done for "
+            "encoders such as smollm2 and hf:NAME_OR_DIR alone"
         )
     return encoder
 

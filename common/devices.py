@@ -66,7 +66,7 @@ def ran_out(error: BaseException) -> bool:
 def _seen() -> tuple[list[str], str]:
     """The cards, and the reason if there are none."""
     if not (sys.platform == "win32" or _any(DRIVERS) or _any(PERHAPS)):
-        return [], "no NVIDIA driver was found on this machine; use --device cpu"
+        return [], "no NVIDIA driver was found on this machine"
     if importlib.util.find_spec("torch") is None:
         return [], f"torch is not installed; {INSTALL}"
     return _asked()

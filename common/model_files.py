@@ -95,8 +95,8 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
     index = fetch(INDEX)
     if index is None:
         raise EncoderError(
-            f"{name} has no {WEIGHTS}, single or sharded; pickled weights are never read, so save the model again "
-            "with safe_serialization"
+            f"{name} has no weights in safetensors ({WEIGHTS}, single or sharded); pickled ones are never read, so "
+            "where there are only those, save the model again with safe_serialization"
         )
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict):
@@ -122,6 +122,8 @@ def remember_model(digest: str, folder: Path) -> None:
 def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
     """The model of this hash: in the folder that was given, else where it was seen before, else by its name."""
     if given is not None:
+        if not given.is_dir():
+            raise EncoderError(f"there is no folder {given}; name the folder of the encoder's model")
         return _verified(str(given), digest)
     place = _note(digest)
     if place is not None and Path(place["folder"]).is_dir():

@@ -119,6 +119,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
+        os.write(2, b"\nstopping  once what is at hand is done; ask again to stop at once, and lose it\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

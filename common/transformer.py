@@ -52,8 +52,8 @@ class Transformer:
     hand: the one thread that a card is best used from, since its libraries plan their work anew for each thread.
     """
 
-    def __init__(self, model: Any, device: str, tokenizer: Tokenizer, name: str) -> None:
-        self._model, self.device, self._name = model, device, name
+    def __init__(self, model: Any, device: str, tokenizer: Tokenizer) -> None:
+        self._model, self.device = model, device
         self._prefix, self._suffix = tokenizer.surroundings
         self._positions = _positions(model)
         self.pass_tokens = PASS_TOKENS[device.partition(":")[0]]
@@ -66,7 +66,7 @@ class Transformer:
         longest = (most or longest_window(window)) + frame.around
         if longest > self._positions:
             raise EncoderError(
-                f"{self._name} reads {self._positions:,} tokens at once, and windows of {window} need up to "
+                f"the model reads {self._positions:,} tokens at once, and windows of {window} need up to "
                 f"{longest:,}; choose a smaller window"
             )
         return frame
@@ -138,7 +138,9 @@ def transformer(encoder: ContextualEncoder, device: str, given: Path | None = No
         if key not in _loaded:
             imported("torch", EXTRA)  # what is missing first is said first
             model = _load(encoder.model(given), device)
-            _loaded[key] = Transformer(model, device, encoder.tokenizer, encoder.name)
+            _loaded[key] = Transformer(model, device, encoder.tokenizer)
+        elif given is not None:
+            encoder.model(given)  # a folder that is named must be right, even where it is not needed
         return _loaded[key]
 
 
@@ -185,7 +187,7 @@ def measured(files: ModelFiles, tokenizer: Tokenizer) -> tuple[int, float]:
 
     The largest hidden state is doubled and rounded up to a power of two, so that all machines agree.
     """
-    model = Transformer(_load(files, "cpu"), "cpu", tokenizer, str(files.folder))
+    model = Transformer(_load(files, "cpu"), "cpu", tokenizer)
     ids = _walk(tokenizer)
     lengths = np.full(PROBED_TOKENS // PROBED_WINDOW, PROBED_WINDOW)
     [rows] = model.frame(PROBED_WINDOW, PROBED_WINDOW).rows(ids, lengths)

@@ -25,13 +25,18 @@ DeviceWord = Annotated[
     str,
     typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; a card has aims of its own."),
 ]
-CpuWord = Annotated[str, typer.Option("--device", metavar="DEVICE", help="This is measured on the CPU in any case.")]
+CpuWord = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="This is measured on the CPU in any case; a card named here must be there."
+    ),
+]
 EncoderWord = Annotated[
     str | None, typer.Option("--encoder", help="dir:PATH or another source, to prepare files with. (default: smollm2)")
 ]
 TextFolder = Annotated[
     Path | None,
-    typer.Option("--text", help="A folder of DOMAIN.train.jsonl to prepare. (default: what this machine has)"),
+    typer.Option("--text", help="A folder of DOMAIN.train.jsonl. (default: what this machine has)"),
 ]
 SizeMb = Annotated[float, typer.Option("--size-mb", help="Repeat the text to prepare up to so many megabytes.")]
 
@@ -109,7 +114,7 @@ def large(json: Json = False) -> None:
 
 @app.command(name="all")
 def everything(device: DeviceWord = "auto", json: Json = False) -> None:
-    """All of these but `large`."""
+    """All of these but `large` and `features`."""
     from simulations.bench.suite import Files, add_federation, add_mask, add_prepare, add_route, add_solve
 
     measured = _device(device)

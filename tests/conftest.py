@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ from tests.tiny import tiny_encoder
 
 settings.register_profile("ridgeway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ridgeway")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_folders_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that many tests share do not touch the user's folders either."""
+    home = tmp_path_factory.mktemp("shared-home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
+        patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
+        yield
 
 
 @pytest.fixture(autouse=True)

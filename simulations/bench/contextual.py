@@ -63,7 +63,7 @@ def bench_contextual(
         "random", json.dumps(DEFINITION).encode(), shape["hidden_size"], LARGEST / FEATURE_LIMIT, "0" * 64
     )
     bare = random_model(shape, device)
-    model = Recording(bare, device.name, encoder.tokenizer, encoder.name)
+    model = Recording(bare, device.name, encoder.tokenizer)
     summing = Summing([lambda: ContextualSums(model, encoder, Sampling(window=WINDOW))], threads)
     laps = []
     for _ in range(ROUNDS):

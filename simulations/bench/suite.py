@@ -44,7 +44,10 @@ class Files:
 def add_prepare(report: Report, device: Device, files: Files) -> None:
     """Sums, contextual sums on a card, and the whole of `prepare` from files."""
     from simulations.bench import sums
+    from simulations.bench.text import folder_text
 
+    if files.text is not None:
+        folder_text(files.text)  # what cannot be measured is said before anything is
     cases = sums.CARD_CASES if device.is_card else sums.CPU_CASES
     step("measuring", "sums", device.name)
     with _ticking("sums", sums.ticks(cases)) as tick:

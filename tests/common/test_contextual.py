@@ -288,8 +288,8 @@ def mad(folder: Path) -> None:
     [
         (without("config.json"), "has no config.json"),
         (without("tokenizer.json"), "has no tokenizer.json"),
-        (without("model.safetensors"), "pickled weights are never read"),
-        (pickled, "pickled weights are never read"),
+        (without("model.safetensors"), "pickled ones are never read"),
+        (pickled, "pickled ones are never read"),
         (adapted, "holds an adapter"),
         (elsewhere, "names weights of its own"),
         (damaged, "config.json is damaged"),

@@ -52,7 +52,7 @@ class Moved(Transformer):
 
 def test_features_that_differ_are_counted(encoder: ContextualEncoder) -> None:
     """All of them are moved, by one unit or by two."""
-    moved = Moved(loaded(encoder)._model, "cpu", encoder.tokenizer, encoder.name)
+    moved = Moved(loaded(encoder)._model, "cpu", encoder.tokenizer)
     moved.by = 1.5 * encoder.scale
     figures = found(encoder, moved)
     assert figures["features that differ, share"] == 1.0
