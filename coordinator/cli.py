@@ -162,6 +162,7 @@ def _report(published: Published, out: Path, json: bool) -> None:
                 "ridge": solution.ridge,
                 "condition": solution.condition,
                 "residual": solution.residual,
+                "device": solution.device,
                 "bytes": size,
                 "out": str(out),
             }

@@ -16,6 +16,11 @@ from common.errors import DeviceError
 Made = TypeVar("Made")
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """How much memory of a card nobody uses; of the machine's own memory, nothing is said."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
 def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
     """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError below the least."""
     while True:

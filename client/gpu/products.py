@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.gpu.memory import halving
+from client.gpu.memory import free_bytes, halving
 from client.gpu.methods import MOST_COLUMNS, Method, add_row_sums, fastest
 from client.gpu.planes import COLUMNS, DIGIT, ROWS, WINDOWS, rounded, write_samples
 from common.statistics import Integers, upper_triangle
@@ -19,6 +19,8 @@ from common.statistics import Integers, upper_triangle
 _making = Lock()
 
 BLOCK_BYTES = 256 << 20
+FREE_SHARE = 8
+"""A block takes at most so small a share of the free memory: others need room too, the sums among them."""
 FEWEST_COLUMNS = 1024
 
 
@@ -68,7 +70,9 @@ class BlockGram:
 
     def _begun(self) -> Block:
         if self._block is None:
-            most = min(MOST_COLUMNS, BLOCK_BYTES // (2 * self._rows) // COLUMNS * COLUMNS)
+            free = free_bytes(self._device)
+            size = BLOCK_BYTES if free is None else min(BLOCK_BYTES, free // FREE_SHARE)
+            most = max(FEWEST_COLUMNS, min(MOST_COLUMNS, size // (2 * self._rows) // COLUMNS * COLUMNS))
             with _making:  # the choice of a method is measured, one at a time
                 self._block = halving(lambda columns: Block(self._device, self._rows, columns), most, FEWEST_COLUMNS)
         return self._block

@@ -36,15 +36,25 @@ class Ceilings:
     gather: float
     products: Mapping[str, float]
 
-    def tokens(self, width: int, window: int) -> float:
-        """The tokens a second that a card allows for exact sums over windows: the tighter of two bounds.
+    def by_memory(self, width: int) -> float:
+        """The tokens a second that a card's memory allows for exact sums over windows.
 
-        Memory: each token reads one row of the int16 table, 2h bytes, at the speed of a copy; the rest (its id, 4
-        bytes, and the window's feature, 2h/w bytes) is left out, and so is what a cache saves.
-        Matrices: a feature of 13 bits is two int8 digits, H and L, so a window's φφᵀ is HHᵀ, HLᵀ, LHᵀ and LLᵀ. Their
-        sum is symmetric, and half of each is enough: 4 · h²/2 = 2h² multiply-adds, so 4h² operations a window.
+        Each token reads one row of the int16 table, 2h bytes, at the speed of a copy; the rest (its id, 4 bytes, and
+        the window's feature, 2h/w bytes) is left out, and so is what a cache saves.
         """
-        return min(self.copy / (2 * width), self.products["int8"] * window / (4 * width**2))
+        return self.copy / (2 * width)
+
+    def by_products(self, width: int, window: int) -> float:
+        """The tokens a second that a card's matrix products allow.
+
+        A feature of 13 bits is two int8 digits, H and L, so a window's φφᵀ is HHᵀ, HLᵀ, LHᵀ and LLᵀ. Their sum is
+        symmetric, and half of each is enough: 4 · h²/2 = 2h² multiply-adds, so 4h² operations a window.
+        """
+        return self.products["int8"] * window / (4 * width**2)
+
+    def tokens(self, width: int, window: int) -> float:
+        """The tokens a second that a card allows: the tighter of the two."""
+        return min(self.by_memory(width), self.by_products(width, window))
 
     def results(self, device: Device, width: int) -> list[Result]:
         gigabytes = [("copying memory", self.copy), (f"gathering random rows of {2 * width:,} bytes", self.gather)]

@@ -203,9 +203,14 @@ def _of_card(case: Case, kind: Kind, laps: Sequence[Lap], ceilings: Ceilings) ->
     name, rate = f"{case.name}, {kind} ids on the card", statistics.median(lap.on_card for lap in laps)
     theirs = statistics.median(lap.published for lap in laps)
     allowed = ceilings.tokens(case.width, case.window)
+    bounds = [
+        ("its memory", ceilings.by_memory(case.width)),
+        ("its matrix products", ceilings.by_products(case.width, case.window)),
+    ]
     return [
         figure(f"{name}, to the published way", rate / theirs, _million(rate), _million(theirs)),
         at_least(f"{name}, to what the card allows", rate / allowed, OF_CEILING, _million(rate), _million(allowed)),
+        *(figure(f"{name}, to {what}", rate / most, _million(rate), _million(most)) for what, most in bounds),
     ]
 
 

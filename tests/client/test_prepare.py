@@ -466,3 +466,16 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: Encoder, tmp_
         prepare(work, encoder, tmp_path / "cache", Watch(progress=change))
     again = prepare(work, encoder, tmp_path / "cache")
     assert content(again) == content(without_cache(work, encoder, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.usefixtures("keeping_often")
+def test_cards_share_a_corpus(corpus: Path, tmp_path: Path, encoder: Encoder, window: int) -> None:
+    """Two devices and several threads give the bits of one thread on the CPU, also over parts that were kept."""
+    alone = prepare(job(corpus, window=window), encoder, tmp_path / "alone")
+    work = replace(job(corpus, window=window, threads=3), devices=("cpu", "cpu"))
+    shared = prepare(work, encoder, tmp_path / "shared")
+    assert shared.prepared.statistics.equals(alone.prepared.statistics)
+    for kept in part_files(tmp_path / "shared")[::2]:
+        kept.unlink()
+    assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(alone.prepared.statistics)

@@ -292,6 +292,17 @@ def test_an_accumulator_that_is_let_go_holds_nothing(place: Place, window: int) 
             gc.enable()
 
 
+def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where little is free, blocks are small from the start; where much is, they are no larger than they need be."""
+    for free, columns in (
+        (8 * 2 * ROWS * 2048, 2048),
+        (1000, products.FEWEST_COLUMNS),
+        (1 << 50, methods.MOST_COLUMNS),
+    ):
+        monkeypatch.setattr(products, "free_bytes", lambda device, free=free: free)
+        assert BlockGram(torch.device("cpu"), 9).capacity == columns
+
+
 # The choice
 
 
