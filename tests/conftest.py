@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from common.devices import cards
 from common.encoder import Encoder
 from tests.tiny import tiny_encoder
+
+if not cards():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
 settings.register_profile("ridgeway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ridgeway")

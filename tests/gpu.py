@@ -1,11 +1,10 @@
 """Where sums on a device are tested: torch on the CPU with and without Triton's kernels, and a card where there is one.
 
-Without a card, the kernels run in Triton's interpreter, which must be asked for before they are imported.
+Without a card, the kernels run in Triton's interpreter, which tests/conftest.py asks for.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-CARD = torch.cuda.is_available()
-if not CARD:
-    os.environ["TRITON_INTERPRET"] = "1"
+from common.devices import cards
+
+CARD = bool(cards())
 
 _choices: dict[Place, Any] = {}
 """Each place chooses for itself, once."""
