@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from simulations.bench.measuring import Result, at_most
 from simulations.bench.text import BenchText
 
 GIGABYTE = 10**9
+LOOKS_EVERY_S = 0.02
 
 
 def bench_memory(text: BenchText, work: Path) -> list[Result]:
@@ -29,14 +31,28 @@ def bench_memory(text: BenchText, work: Path) -> list[Result]:
 
 
 def _measured(command: list[str]) -> tuple[dict[str, Any], float]:
-    """What a command prints, and its largest resident size in gigabytes: its own, not that of others before it."""
+    """What a command prints, and its largest resident size in gigabytes, looked at until it ends.
+
+    What the system tells afterwards would include the size of whoever started it.
+    """
+    largest = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while process.poll() is None:
+            largest = max(largest, _resident(process.pid))
+            time.sleep(LOOKS_EVERY_S)
         printed = process.stdout.read() if process.stdout else b""
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return json.loads(printed), used.ru_maxrss * 1024 / 1e9
+    return json.loads(printed), largest / 1e9
+
+
+def _resident(pid: int) -> int:
+    """The largest resident size of a process so far, in bytes; 0 if it has just ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _write(path: Path, text: BenchText) -> None:

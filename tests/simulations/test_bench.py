@@ -198,6 +198,7 @@ def test_large_measures_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     code, report = bench("large")
     assert code == 0
     assert "memory in GB" in names(report)
+    assert 0.02 < report["results"][0]["ratio"] < 1
 
 
 def test_all_is_everything_in_one_report(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
