@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from common.errors import DeviceError, InputError
+from common.errors import DeviceError, InputError, first_line
 
 DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
 """Where an NVIDIA driver shows, on Linux and in its subsystem on Windows."""
@@ -77,19 +77,15 @@ def _asked() -> tuple[list[str], str]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return [], f"torch cannot be loaded ({_first_line(error)}); {INSTALL} anew"
+        return [], f"torch cannot be loaded ({first_line(error)}); {INSTALL} anew"
     if torch.version.cuda is None:
         return [], f"torch {torch.__version__} is built without CUDA; {INSTALL} with a CUDA build of torch"
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    told = f" ({_first_line(heard[0].message)})" if heard else ""
+    told = f" ({first_line(heard[0].message)})" if heard else ""
     return [f"cuda:{place}" for place in range(count)], f"torch {torch.__version__} finds no card it can use{told}"
 
 
 def _any(paths: tuple[Path, ...]) -> bool:
     return any(path.exists() for path in paths)
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

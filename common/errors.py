@@ -134,3 +134,8 @@ class NodeError(RidgewayError):
 
 class NodeRefused(NodeError):
     """A coordinator that does not let a SuperNode in, or is not who it should be."""
+
+
+def first_line(error: object) -> str:
+    """What an error of another library says, in one line; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from common.errors import EncoderError
+from common.errors import EncoderError, first_line
 
 Fetch = Callable[[str], Path | None]
 """A file of a model by its name; None if the model has no such file."""
@@ -52,7 +52,7 @@ def download(repo: str, file: str) -> Path:
     except errors.EntryNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise EncoderError(f"{repo} cannot be had from the model hub: {reason}") from error
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from common.errors import RidgewayError
+from common.errors import RidgewayError, first_line
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -161,7 +161,7 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(_missing(error), BAD_INPUT)
     except (OverflowError, UnicodeError, ValueError) as error:
-        return _fail(f"a value cannot be used: {_first_line(error)}", BAD_INPUT)
+        return _fail(f"a value cannot be used: {first_line(error)}", BAD_INPUT)
     except MemoryError:
         return _fail("memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT)
 
@@ -169,10 +169,6 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"ridgeway: {sentence}", file=sys.stderr)
     return code
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _missing(error: ModuleNotFoundError) -> str:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from common.contextual import ContextualEncoder
 from common.devices import ran_out
-from common.errors import DeviceError, EncoderError
+from common.errors import DeviceError, EncoderError, first_line
 from common.hub import imported
 from common.model_files import ModelFiles
 from common.settings import FEATURE_LIMIT
@@ -213,7 +213,7 @@ def _load(files: ModelFiles, device: str) -> Any:
         with _quiet(transformers):
             model, told = transformers.AutoModel.from_pretrained(str(files.folder), output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise EncoderError(f"transformers cannot load the model in {files.folder}: {reason}") from error
     if model.config.is_encoder_decoder:
         raise EncoderError(f"the model in {files.folder} has a decoder beside its encoder; name a model with only one")
