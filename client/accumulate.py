@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.settings import Sampling
 from common.statistics import SQUARE, Integers, Statistics, check_bound, single_domain, unpacked, upper_triangle
 from common.tokenizer import Ids, first_tokens
-from common.windows import window_starts
+from common.windows import layers
 
 State = Mapping[str, Integers]
 
@@ -46,10 +46,15 @@ class Accumulator(Protocol):
 
 def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough."""
-    if sampling.window == 1:
+    if only_counts(sampling):
         return lambda: TokenCounts(table, sampling)
     wide = WideTable(table)
     return lambda: WindowSums(wide, sampling)
+
+
+def only_counts(sampling: Sampling) -> bool:
+    """Whether the sums follow from how often each token occurs."""
+    return sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -62,13 +67,12 @@ class WideTable:
     def __init__(self, table: NDArray[np.int16]) -> None:
         self.values = table.astype(np.int32)
 
-    def window_means(self, ids: Ids, starts: Integers) -> NDArray[np.int32]:
+    def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int32]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up."""
         from scipy.sparse import csr_array
 
-        bounds = np.append(starts, len(ids))
         ones = np.ones(len(ids), dtype=np.int32)
-        picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(starts), len(self.values)))
+        picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(bounds) - 1, len(self.values)))
         sums = picks @ self.values
         counts = np.diff(bounds).astype(np.int32)[:, None]
         sums *= 2
@@ -115,19 +119,31 @@ class WindowSums:
     def __init__(self, table: WideTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
-        self._gram = ExactGram(table.values.shape[1])
+        self._grams: dict[int, ExactGram] = {}
 
     def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, lengths = first_tokens(ids, lengths, self._sampling.max_tokens)
-        starts = window_starts(lengths, self._sampling.window)
-        if len(starts):
-            self._gram.add(self._table.window_means(ids, starts))
+        for layer in layers(ids, lengths, self._sampling):
+            if len(layer.ids):
+                self._gram(layer.times).add(self._table.window_means(layer.ids, layer.bounds))
+
+    def _gram(self, times: int) -> ExactGram:
+        """Where samples are summed that count so many times."""
+        if times not in self._grams:
+            self._grams[times] = ExactGram(self._table.values.shape[1])
+        return self._grams[times]
 
     def state(self) -> State:
-        return {"gram": self._gram.triangle()}
+        self._gram(1)
+        return {"gram": weighed({times: gram.triangle() for times, gram in self._grams.items()})}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         return of_triangle(state["gram"])
+
+
+def weighed(sums: Mapping[int, Integers]) -> Integers:
+    """Sums over samples that count so many times each, in one. Raises BoundExceeded if it could overflow."""
+    check_bound(sum(times * int(triangle[-1]) for times, triangle in sums.items()))
+    return sum((times * triangle for times, triangle in sums.items()), np.zeros_like(next(iter(sums.values()))))
 
 
 def of_triangle(triangle: Integers) -> Statistics:

@@ -15,7 +15,7 @@ from client import audit_cli, federation_cli, roster_cli
 from common.cli import Fields, Json
 from common.errors import InputError
 from common.files import check_output
-from common.settings import ENCODERS, Preset, preset
+from common.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
 from common.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
 from common.threads import cores
 
@@ -29,7 +29,14 @@ COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single to
 Corpus = Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Files and folders with the domain's text.")]
 Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
 PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
-Window = Annotated[int | None, typer.Option(help="Tokens per sample. (default: the preset's)")]
+Window = Annotated[int | None, typer.Option(help="Tokens per sample; alone: plain windows. (default: the preset's)")]
+Stride = Annotated[
+    int | None, typer.Option(help="A window every so many tokens; 0: one after another. (default: the preset's)")
+]
+Documents = Annotated[
+    int | None,
+    typer.Option(help="Count whole documents so many times beside their windows; 0: not. (default: the preset's)"),
+]
 MaxTokens = Annotated[
     int | None, typer.Option(help="Cut documents after so many tokens; 0: never. (default: the preset's)")
 ]
@@ -71,6 +78,8 @@ def prepare(
     encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
     preset_name: PresetName = "default",
     window: Window = None,
+    stride: Stride = None,
+    documents: Documents = None,
     max_tokens: MaxTokens = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
@@ -84,19 +93,22 @@ def prepare(
     """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""
     from client.prepare import Interrupted, Watch
     from client.prepare import prepare as sum_up
+    from common.contextual import usual_sampling
     from common.encoder_sources import find_encoder
     from common.files import cache_folder
     from common.statistics_file import save_prepared
 
+    given = {"window": window, "max_tokens": max_tokens, "stride": stride, "documents": documents}
     chosen = preset(preset_name)
-    given = {"window": window, "max_tokens": max_tokens}
-    sampling = replace(chosen.sampling, **{name: value for name, value in given.items() if value is not None})
-    job = _job(corpus, domain, replace(chosen, sampling=sampling), holdout, text_field, threads)
+    changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
     _check_output(out, corpus)
-    job = replace(job, devices=_devices(device))
+    found = find_encoder(encoder)
+    usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
+    chosen = replace(chosen, sampling=changed_sampling(usual, **given))
+    job = replace(_job(corpus, domain, chosen, holdout, text_field, threads), devices=_devices(device))
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
-            outcome = sum_up(job, find_encoder(encoder), cache_folder(), Watch(progress, stopped), fresh=fresh)
+            outcome = sum_up(job, found, cache_folder(), Watch(progress, stopped), fresh=fresh)
         except Interrupted:
             again = "the same command without --fresh" if fresh else "the same command"
             raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
@@ -200,7 +212,7 @@ def inspect(
         "domain": prepared.domain,
         "encoder": prepared.encoder_name,
         "fingerprint": prepared.fingerprint,
-        **prepared.sampling.to_json(),
+        **asdict(prepared.sampling),
         "holdout": prepared.holdout,
         "features": features,
         "samples": prepared.statistics.mass,
@@ -219,9 +231,11 @@ def inspect(
         "fingerprint": "of that encoder",
         "window": "tokens per sample",
         "max_tokens": "per document (0: no limit)",
+        "stride": "a window every so many tokens (0: one after another)",
+        "documents": "so many times a whole document counts beside its windows (0: not at all)",
         "holdout": "share of documents kept out of the sums",
         "features": "the encoder's width and a constant",
-        "samples": "how many windows were summed: it tells the size of the corpus",
+        "samples": "how many windows and documents were summed: it tells the size of the corpus",
         "numbers": "64-bit integers: the triangle of gram, and cross",
         "largest": "of them, in absolute value",
         "bytes": "of the file",

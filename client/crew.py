@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from client.accumulate import Accumulator, accumulators
-from common.contextual import AnyEncoder, ContextualEncoder
+from common.contextual import AnyEncoder, ContextualEncoder, check_sampling
 from common.settings import Sampling
 
 Maker = Callable[[], Accumulator]
@@ -21,6 +21,7 @@ def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], thre
 
     devices: the cards to sum on, such as `cuda:0`; without any, the CPU sums.
     """
+    check_sampling(encoder, sampling)
     if isinstance(encoder, ContextualEncoder):
         return _contextual(encoder, sampling, devices, threads)
     if devices:

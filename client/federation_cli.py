@@ -97,7 +97,7 @@ def init(
     step("made", str(folder), f"domain {domain}", f"key {made.identity.public[:12]}")
     step("pinned", f"coordinator {paper.coordinator}")
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
-    step("agreed", f"encoder {paper.terms.encoder_name}", f"windows of {paper.terms.sampling.window}", paper.terms.mode)
+    step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
     _warn(paper)
     step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
     if paper.terms.mode == "masked":
@@ -122,8 +122,7 @@ def _policy(paper: Invite) -> Policy:
         coordinator=paper.coordinator,
         encoders=(paper.terms.encoder,),
         weightings=(paper.terms.weighting,),
-        window=paper.terms.sampling.window,
-        max_tokens=paper.terms.sampling.max_tokens,
+        **paper.terms.sampling.sampling.to_json(),
         require_masking=paper.terms.mode == "masked",
     )
 
@@ -131,9 +130,10 @@ def _policy(paper: Invite) -> Policy:
 def _warn(paper: Invite) -> None:
     """Say plainly what unusual terms would give away."""
     sampling = paper.terms.sampling
-    smallest = min(sampling.window, sampling.max_tokens or sampling.window)
+    apart = max(sampling.window, sampling.stride)
+    smallest = min(apart, sampling.max_tokens or apart)
     if smallest < SMALL_WINDOW:
-        words = f"windows of {smallest} tokens give away how often tokens occur in your text"
+        words = f"a window for every {count(smallest, 'token')} gives away how often tokens occur in your text"
         step("warning", words, "ask the operator for larger ones")
     if paper.terms.mode == "clear":
         step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")

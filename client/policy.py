@@ -12,7 +12,7 @@ from pydantic import Field
 from common.cohort import Cohort, Digest, Member, PublicKey, Record, Terms
 from common.errors import Refused
 from common.masking.agreement import SMALLEST_COHORT
-from common.settings import Weighting
+from common.settings import Sampling, Weighting
 
 
 class Policy(Record):
@@ -23,8 +23,8 @@ class Policy(Record):
     require_masking: refuse rounds in which statistics travel in the clear.
     min_cohort:  the fewest members of a cohort, and of a sum that this holder helps to open.
     min_difference: the fewest members whose part may be told apart by comparing sums; 1 allows anything.
-    window:      tokens a sample, and `max_tokens` where documents are cut: these and no others, since sums over many
-                 different windows of one text would tell more about it than sums over one.
+    window:      tokens a sample; with `max_tokens`, `stride` and `documents` it says how text is sampled: so and no
+                 other way, since sums over many different windows of one text would tell more about it.
     """
 
     coordinator: PublicKey
@@ -33,6 +33,8 @@ class Policy(Record):
     weightings: tuple[Weighting, ...] = ("equal",)
     window: int = Field(ge=1)
     max_tokens: int = Field(default=0, ge=0)
+    stride: int = Field(default=0, ge=0)
+    documents: int = Field(default=0, ge=0)
     min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
     min_difference: int = Field(default=2, ge=1)
 
@@ -53,11 +55,11 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         raise Refused("masking_required", "this holder sends masked statistics only")
     if terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
-    if (terms.sampling.window, terms.sampling.max_tokens) != (policy.window, policy.max_tokens):
+    agreed = Sampling(policy.window, policy.max_tokens, policy.stride, policy.documents)
+    if terms.sampling.sampling != agreed:
         raise Refused(
             "window_not_allowed",
-            f"this holder has agreed to windows of {policy.window} tokens with documents cut after {policy.max_tokens} "
-            f"(0: never), not to {terms.sampling.window} and {terms.sampling.max_tokens}",
+            f"this holder has agreed to {agreed}, not to {terms.sampling.sampling}",
         )
 
 

@@ -18,7 +18,7 @@ from common.evaluation import EDGES, beginnings, softmax
 from common.messages import Candidate
 from common.readout import Readout, States, model_states
 from common.selectors import tally, winners
-from common.settings import DEFAULT, Sampling
+from common.settings import CONTEXTUAL, Sampling
 from common.tokenizer import Ids
 
 Weights = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Scorer:
     """
 
     def __init__(
-        self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = DEFAULT.sampling, device: str = "auto"
+        self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = CONTEXTUAL, device: str = "auto"
     ) -> None:
         filled = held_out.lengths > 0
         self._lengths = held_out.lengths[filled]

@@ -50,9 +50,12 @@ encoders = {encoders}
 require_masking = {require_masking}
 # "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
 weightings = {weightings}
-# Tokens a sample, and where documents are cut (0: never). Sums over single tokens give away how often each token
-# occurs; larger windows blur it. Rounds with other windows are refused.
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
+# document besides, counted `documents` times (0: not at all); documents are cut after `max_tokens` (0: never). Sums
+# over single tokens give away how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
 window = {window}
+stride = {stride}
+documents = {documents}
 max_tokens = {max_tokens}
 # The fewest holders that a cohort must have. Masked ones have three at least.
 min_cohort = {min_cohort}
@@ -104,6 +107,8 @@ def settings_text(settings: Settings) -> str:
         weightings=_list(policy.weightings),
         window=policy.window,
         max_tokens=policy.max_tokens,
+        stride=policy.stride,
+        documents=policy.documents,
         min_cohort=policy.min_cohort,
         min_difference=policy.min_difference,
     )

@@ -54,10 +54,12 @@ class Window(Record):
 
     window: int = Field(ge=1, le=1 << 16)
     max_tokens: int = Field(ge=0, le=1 << 40)
+    stride: int = Field(default=0, ge=0, le=1 << 16)
+    documents: int = Field(default=0, ge=0, le=1 << 12)
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.window, self.max_tokens)
+        return Sampling(self.window, self.max_tokens, self.stride, self.documents)
 
 
 class Terms(Record):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from common.encoder import FORMAT, VERSION, Encoder, load_encoder, read_card, save_encoder
-from common.errors import EncoderError, FormatError
+from common.errors import EncoderError, FormatError, InputError
 from common.files import canonical_json, sha256, whole_folder
 from common.model_files import ModelFiles, find_model
-from common.settings import FEATURE_LIMIT
+from common.settings import CONTEXTUAL, DEFAULT, FEATURE_LIMIT, Sampling
 from common.tokenizer import Tokenizer, plain_definition, shared_tokenizer
 
 KIND = "contextual"
@@ -85,6 +85,20 @@ def needs_table(encoder: AnyEncoder, what: str) -> Encoder:
             "encoders such as smollm2 and hf:NAME_OR_DIR alone"
         )
     return encoder
+
+
+def usual_sampling(encoder: AnyEncoder) -> Sampling:
+    """How documents are sampled unless somebody asks otherwise."""
+    return CONTEXTUAL if isinstance(encoder, ContextualEncoder) else DEFAULT.sampling
+
+
+def check_sampling(encoder: AnyEncoder, sampling: Sampling) -> None:
+    """Raise unless documents can be sampled so with this encoder."""
+    if isinstance(encoder, ContextualEncoder) and not sampling.is_plain:
+        raise InputError(
+            f"{sampling} is not for a contextual encoder, which reads one window after another; leave the stride and "
+            "the documents at 0"
+        )
 
 
 # Folders

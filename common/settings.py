@@ -21,6 +21,9 @@ MOST_TOKENS = 1 << 16
 LARGEST_WINDOW = 3 * MOST_TOKENS // 2
 """Windows may be asked to have so many tokens; with a rest that joins it, a window has at most so many."""
 
+MOST_TIMES = 1 << 12
+"""So often may a whole document count beside its windows."""
+
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 """What domains and holders may be called; names become names of files."""
 
@@ -40,19 +43,56 @@ class Sampling:
 
     window:     tokens per sample; 1 is the published method.
     max_tokens: a document is cut after so many tokens; 0 keeps all of it.
+    stride:     a window begins every so many tokens of a document; 0: where the one before it ends.
+    documents:  a whole document is one more sample, and counts so many times; 0: it is none.
     """
 
     window: int = 64
     max_tokens: int = 0
+    stride: int = 0
+    documents: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MOST_TOKENS:
             raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to {MOST_TOKENS}")
         if not 0 <= self.max_tokens <= 1 << 40:
             raise InputError(f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0 for no limit")
+        if self.stride and not self.window <= self.stride <= MOST_TOKENS:
+            raise InputError(
+                f"windows of {self.window} tokens cannot begin every {self.stride}; give {self.window} to "
+                f"{MOST_TOKENS}, or 0 for one after another"
+            )
+        if not 0 <= self.documents <= MOST_TIMES:
+            raise InputError(f"a document cannot count {self.documents} times; give 0 to {MOST_TIMES}")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every token stands in one window, and that is all."""
+        return not self.documents and self.stride in (0, self.window)
 
     def to_json(self) -> dict[str, int]:
-        return {"window": self.window, "max_tokens": self.max_tokens}
+        """As it stands in files: what plain windows do not need is left out of them."""
+        more = {"stride": self.stride, "documents": self.documents}
+        plain = {"window": self.window, "max_tokens": self.max_tokens}
+        return plain | {name: value for name, value in more.items() if value}
+
+    def __str__(self) -> str:
+        words = [f"windows of {self.window}"]
+        if self.stride > self.window:
+            words.append(f"every {self.stride} tokens")
+        if self.documents:
+            words.append(f"and documents {self.documents} times")
+        if self.max_tokens:
+            words.append(f"up to {self.max_tokens} tokens a document")
+        return " ".join(words)
+
+
+def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
+    """The usual sampling with what was given in its place; a window alone means plain windows of that size."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "window" in changes:
+        usual = Sampling(max_tokens=usual.max_tokens)
+    return replace(usual, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +143,16 @@ class Preset:
 
 
 DEFAULT = Preset(
-    sampling=Sampling(),
+    sampling=Sampling(window=8, stride=32, documents=32),
     holdout=0.05,
     weighting="equal",
     ridge=Ridge(),
     normalise_columns=False,
     selector=Selector(),
 )
+
+CONTEXTUAL = Sampling(window=64)
+"""How documents are sampled for an encoder that reads each window by itself, and needs some text to read."""
 
 PAPER = replace(
     DEFAULT,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.tokenizer import Ids
+from common.settings import MOST_TOKENS, Sampling
+from common.tokenizer import Ids, first_tokens
 
 Integers = NDArray[np.int64]
 
@@ -33,6 +34,39 @@ def window_starts(lengths: Integers, window: int) -> Integers:
 def longest_window(window: int) -> int:
     """So many tokens has a window at most, with the rest that joined it."""
     return window + (window - 1) // 2
+
+
+class Layer(NamedTuple):
+    """Samples of one kind: windows that stand one after another in a row of ids, each counted so many times.
+
+    bounds: where windows begin, and where the last one ends.
+    """
+
+    ids: Ids
+    bounds: Integers
+    times: int
+
+
+def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
+    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and whole documents."""
+    ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
+    found = [_layer(*_thinned(ids, lengths, sampling), sampling.window, 1)]
+    if sampling.documents:
+        found.append(_layer(ids, lengths, MOST_TOKENS, sampling.documents))
+    return found
+
+
+def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:
+    return Layer(ids, np.append(window_starts(lengths, window), len(ids)), times)
+
+
+def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:
+    """The tokens that stand in windows: of every `stride` of a document the first `window`."""
+    if sampling.stride <= sampling.window:
+        return ids, lengths
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    whole, rest = np.divmod(lengths, sampling.stride)
+    return ids[place % sampling.stride < sampling.window], whole * sampling.window + np.minimum(rest, sampling.window)
 
 
 class Shape(NamedTuple):

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from common.cohort import Address, Mode, Record, Terms, Window, equal_mass
-from common.contextual import AnyEncoder
+from common.contextual import AnyEncoder, check_sampling, usual_sampling
 from common.encoder_sources import find_encoder
 from common.errors import InputError, RidgewayError
 from common.identity import Identity, load_identity
@@ -73,9 +74,32 @@ class Settings(Record):
     weighting: Weighting = DEFAULT.weighting
     window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
     max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
+    stride: int = Field(default=DEFAULT.sampling.stride, ge=0, le=1 << 16)
+    documents: int = Field(default=DEFAULT.sampling.documents, ge=0, le=1 << 12)
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
+
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Settings:
+        """Where a window alone is named, plain windows of that size are meant."""
+        for name in ("stride", "documents"):
+            if "window" in self.model_fields_set and name not in self.model_fields_set:
+                object.__setattr__(self, name, 0)
+        try:
+            _ = self.sampling.sampling
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def sampling(self) -> Window:
+        return Window(window=self.window, max_tokens=self.max_tokens, stride=self.stride, documents=self.documents)
+
+
+def usual_settings(shared: AnyEncoder, **given: Any) -> Settings:
+    """The settings of a new federation whose holders share this encoder."""
+    return Settings(**{**usual_sampling(shared).to_json(), **given})
 
 
 class Federation:
@@ -99,12 +123,13 @@ class Federation:
     def terms_in(self, mode: Mode | None) -> Terms:
         """The terms of a round, clear or masked; as the settings say if that is left open."""
         settings = self.settings
+        check_sampling(self.encoder, settings.sampling.sampling)
         return Terms(
             mode=mode or settings.mode,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
             features=self.encoder.width + 1,
-            sampling=Window(window=settings.window, max_tokens=settings.max_tokens),
+            sampling=settings.sampling,
             weighting=settings.weighting,
             mass=equal_mass(settings.weighting),
         )

@@ -45,17 +45,18 @@ def init(
 
     from common.encoder_sources import absolute_source, find_encoder
     from coordinator.authority import create_authority
-    from coordinator.federation import SETTINGS, Settings
+    from coordinator.federation import SETTINGS, Settings, usual_settings
     from coordinator.setup import create_federation
 
     address = address or listen
     try:
-        settings = Settings(listen=listen, address=address, encoder=absolute_source(encoder))
+        Settings(listen=listen, address=address)  # before the encoder is looked for, which may take a while
     except ValidationError:
         raise InputError(
             f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port being 1 to 65535"
         ) from None
     found = find_encoder(encoder)
+    settings = usual_settings(found, listen=listen, address=address, encoder=absolute_source(encoder))
     hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
     made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
     if json:

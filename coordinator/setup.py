@@ -29,8 +29,12 @@ mode = {mode}
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
 weighting = {weighting}
 
-# Tokens a sample, and where documents are cut (0: never). Holders may refuse windows that are too small.
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
+# document besides, counted `documents` times (0: not at all). Documents are cut after `max_tokens` (0: never).
+# Holders refuse what they have not agreed to.
 window = {window}
+stride = {stride}
+documents = {documents}
 max_tokens = {max_tokens}
 
 # Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address` is what
@@ -90,8 +94,7 @@ def settings_text(settings: Settings) -> str:
         encoder=quoted(settings.encoder),
         mode=quoted(settings.mode),
         weighting=quoted(settings.weighting),
-        window=settings.window,
-        max_tokens=settings.max_tokens,
+        **settings.sampling.model_dump(),
         listen=quoted(settings.listen),
         address=quoted(settings.address),
         min_holders=settings.round.min_holders,

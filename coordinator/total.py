@@ -122,8 +122,8 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
             )
         if part.sampling != first.sampling:
             raise StatisticsError(
-                f"{first.domain!r} was made with {_words(first.sampling)} and {part.domain!r} with "
-                f"{_words(part.sampling)}; prepare one of them again"
+                f"{first.domain!r} was made with {first.sampling} and {part.domain!r} with "
+                f"{part.sampling}; prepare one of them again"
             )
         if part.content in seen:
             raise InputError(
@@ -131,8 +131,3 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
             )
         seen.add(part.content)
     return first
-
-
-def _words(sampling: Sampling) -> str:
-    limit = f"at most {sampling.max_tokens} tokens" if sampling.max_tokens else "no limit"
-    return f"windows of {sampling.window} and {limit} a document"

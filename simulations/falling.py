@@ -24,14 +24,17 @@ STAGES = {1: "before sharing", 2: "after sharing", 3: "after sending", 4: "befor
 """After how many answers a holder falls away, and what that means in a masked round."""
 
 
-def choose_falls(names: Sequence[str], rate: float) -> dict[str, int]:
-    """Who falls away, and after how many answers: so great a part of the holders, spread over the stages."""
+def choose_falls(names: Sequence[str], rate: float, seed: int = 0) -> dict[str, int]:
+    """Who falls away, and after how many answers: so great a part of the holders, spread over the stages.
+
+    seed: another one chooses others, and begins with another stage.
+    """
     if not 0 <= rate < 1:
         raise InputError(f"a drop rate lies between 0 and 1, not at {rate:g}")
     order = sorted(names)
-    random.Random("ridgeway falls").shuffle(order)
+    random.Random(f"ridgeway falls {seed}" if seed else "ridgeway falls").shuffle(order)
     chosen = order[: round(rate * len(order))]
-    return {name: 1 + place % len(STAGES) for place, name in enumerate(chosen)}
+    return {name: 1 + (place + seed) % len(STAGES) for place, name in enumerate(chosen)}
 
 
 def write_falls(folder: Path, falls: Mapping[str, int]) -> None:

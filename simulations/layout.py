@@ -15,21 +15,19 @@ from client.policy import Policy
 from client.roster import pin
 from client.setup import CARD, create_holder
 from common.cohort import Mode
-from common.encoder import Encoder
+from common.contextual import AnyEncoder
+from common.encoder_sources import find_encoder
 from common.errors import InputError
 from common.files import write_whole
 from common.invite import Card, Place, read_paper
 from common.masking.agreement import SMALLEST_COHORT
-from common.records import jsonl_texts
-from common.settings import DEFAULT
-from common.statistics_file import check_domain_name
-from coordinator.federation import Federation, RoundSettings, Settings
+from common.settings import DEFAULT, Weighting
+from coordinator.federation import Federation, RoundSettings, usual_settings
 from coordinator.setup import create_federation
 from simulations import corpora
 
 NOWHERE = "127.0.0.1:1"
 NO_BUNDLE = "0" * 64
-TRAIN, TEST = ".train.jsonl", ".test.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +44,6 @@ class Village:
     sizes: Mapping[str, int]
 
 
-def read_corpora(data: Path | None) -> list[corpora.Corpus]:
-    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl."""
-    if data is None:
-        return list(corpora.builtin())
-    names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
-    for name in names:
-        check_domain_name(name)
-    if len(names) < 2:
-        raise InputError(f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs at least two")
-    return [corpora.Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}")) for name in names]
-
-
-def _texts(path: Path) -> tuple[str, ...]:
-    if not path.exists():
-        raise InputError(f"there is no {path.name} beside the training files; every domain needs one to be tested on")
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        texts = tuple(jsonl_texts(lines, ["text"], str(path)))
-    if not texts:
-        raise InputError(f"{path} holds no text")
-    return texts
-
-
 def settle(
     folder: Path,
     found: Sequence[corpora.Corpus],
@@ -75,8 +51,9 @@ def settle(
     holders: int | None = None,
     drop: Sequence[str] = (),
     encoder: str = "smollm2",
-    loaded: Encoder | None = None,
+    loaded: AnyEncoder | None = None,
     mode: Mode = "masked",
+    weighting: Weighting = DEFAULT.weighting,
 ) -> Village:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
     dealt = deal(found, len(found) if holders is None else holders)
@@ -88,10 +65,9 @@ def settle(
             f"a masked round needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with --holders, "
             "or for a round in the clear with --clear"
         )
-    settings = Settings(encoder=encoder, mode=mode, round=RoundSettings(wait=0.0))
-    federation = create_federation(folder / "coordinator", settings)
-    if loaded is not None:
-        federation = Federation(federation.folder, encoder=loaded)
+    shared = loaded or find_encoder(encoder)
+    settings = usual_settings(shared, encoder=encoder, mode=mode, weighting=weighting, round=RoundSettings(wait=0.0))
+    federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
     homes, roster = {}, []
     for name, (domain, texts) in dealt.items():
         homes[name] = _holder(folder, name, domain, texts, federation)
@@ -133,8 +109,7 @@ def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federati
         coordinator=federation.identity.public,
         encoders=(federation.terms.encoder,),
         weightings=(settings.weighting,),
-        window=settings.window,
-        max_tokens=settings.max_tokens,
+        **settings.sampling.sampling.to_json(),
         require_masking=settings.mode == "masked",
         min_cohort=SMALLEST_COHORT if settings.mode == "masked" else 2,
     )

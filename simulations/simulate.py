@@ -20,6 +20,7 @@ from common.release import load_release, refuse_foreign
 from coordinator.talk import Watch
 from simulations import engines, layout
 from simulations.falling import choose_falls
+from simulations.reading import read_corpora
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def simulate(
     if out is not None:
         refuse_foreign(out)
     clock = _Clock()
-    found = layout.read_corpora(data)
+    found = read_corpora(data)
     clock.note("corpora")
     village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
     falls = choose_falls(list(village.nodes), drop_rate)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client.accumulate import COLUMN_BLOCKS, State, exact_blocks, of_triangle
+from client.accumulate import COLUMN_BLOCKS, State, exact_blocks, of_triangle, only_counts, weighed
 from client.gpu.lanes import Lane
 from client.gpu.memory import halving
 from client.gpu.planes import Windows, write_means
@@ -25,7 +25,7 @@ from common.errors import DeviceError
 from common.settings import Sampling
 from common.statistics import Integers, Statistics, single_domain
 from common.tokenizer import Ids, first_tokens
-from common.windows import window_starts
+from common.windows import layers
 
 WEIGHTED_ROWS = 1 << 15
 FEWEST_ROWS = 64
@@ -65,33 +65,52 @@ class CardTable:
             ) from error
 
 
-class CardWindows:
-    """Sums over windows, on a device."""
+class _Kind:
+    """Windows that count alike: how they reach the device, and their sum there."""
 
-    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
-        self._table, self._sampling = table, sampling
+    def __init__(self, table: CardTable, lane: int) -> None:
+        self._table = table
         self._lane = Lane(table.device, lane)
         self._gram = BlockGram(table.device, table.shape[1])
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, lengths = first_tokens(ids, lengths, self._sampling.max_tokens)
-        self._lane.put(ids, np.append(window_starts(lengths, self._sampling.window), len(ids)), self._take)
+    def put(self, ids: Ids, bounds: Integers) -> None:
+        self._lane.put(ids, bounds, self._take)
 
     def _take(self, ids: Tensor, bounds: Tensor) -> None:
         self.take(Windows(ids, bounds))
 
     def take(self, windows: Windows) -> None:
-        """Sum windows that lie on the device already."""
         table, most = self._table.values, self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
             planes, first = self._gram.room(len(piece))
             write_means(table, piece, planes, first)
 
-    def state(self) -> State:
+    def triangle(self) -> Integers:
         self._lane.flush(self._take)
         with self._lane.working():
-            return {"gram": self._gram.triangle()}
+            return self._gram.triangle()
+
+
+class CardWindows:
+    """Sums over windows, on a device."""
+
+    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
+        self._table, self._sampling, self._lane = table, sampling, lane
+        self._kinds = {1: _Kind(table, lane)}
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        for layer in layers(ids, lengths, self._sampling):
+            if layer.times not in self._kinds:
+                self._kinds[layer.times] = _Kind(self._table, self._lane)
+            self._kinds[layer.times].put(layer.ids, layer.bounds)
+
+    def take(self, windows: Windows) -> None:
+        """Sum windows that lie on the device already, each of them once."""
+        self._kinds[1].take(windows)
+
+    def state(self) -> State:
+        return {"gram": weighed({times: kind.triangle() for times, kind in self._kinds.items()})}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         return of_triangle(state["gram"])
@@ -160,5 +179,5 @@ def card_accumulators(
 ) -> list[Callable[[], CardWindows | CardCounts]]:
     """Makers of accumulators that share one table on one device and work beside each other there."""
     shared = CardTable(table, device)
-    kind, lanes = (CardCounts, COUNTING_LANES) if sampling.window == 1 else (CardWindows, LANES)
+    kind, lanes = (CardCounts, COUNTING_LANES) if only_counts(sampling) else (CardWindows, LANES)
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.settings import DEFAULT
+from common.settings import CONTEXTUAL, DEFAULT
 from common.tokenizer import first_tokens
 from common.windows import Rows, window_starts
 from simulations.bench.measuring import Result, figure
@@ -53,7 +53,7 @@ def _windows(
 ) -> tuple[Features, Features]:
     """The features of all windows of some documents, by both."""
     ids, lengths = first_tokens(*encoder.tokenizer.encode_many(documents), MOST_TOKENS)
-    window = DEFAULT.sampling.window
+    window = CONTEXTUAL.window
     found = [np.empty((len(window_starts(lengths, window)), encoder.width)) for _ in range(2)]
     for rows in here.frame(window).rows(ids, lengths):
         for start in range(0, len(rows), ROWS):

@@ -26,8 +26,10 @@ settings = st.builds(
     encoder=words,
     mode=st.sampled_from(("clear", "masked")),
     weighting=st.sampled_from(("equal", "tokens")),
-    window=st.integers(1, 1 << 16),
+    window=st.integers(1, 1 << 10),
     max_tokens=st.integers(0, 1 << 40),
+    stride=st.just(0) | st.integers(1 << 10, 1 << 16),
+    documents=st.integers(0, 1 << 12),
     round=st.builds(
         RoundSettings,
         min_holders=st.integers(2, 1 << 20),
@@ -65,7 +67,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
     [
         ("min_holders = 2", "min_holder = 2", "round.min_holder: extra inputs are not permitted"),
         ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
-        ("window = 64", "window = 0", "window: input should be greater than or equal to 1"),
+        ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
         ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
         ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
         ("ridges = [0.001, ", "ridges = [0, ", "candidates.ridges.0: input should be greater than 0"),

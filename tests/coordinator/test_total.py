@@ -41,10 +41,11 @@ def test_mixed_encoders_are_refused_with_both_fingerprints(encoder: Encoder) -> 
 @pytest.mark.parametrize(
     ("sampling", "words"),
     [
-        (Sampling(window=32), "windows of 64 and no limit a document and 'code' with windows of 32 and no limit"),
+        (Sampling(window=32), "'law' was made with windows of 64 and 'code' with windows of 32; prepare"),
+        (Sampling(max_tokens=9), "windows of 64 and 'code' with windows of 64 up to 9 tokens a document"),
         (
-            Sampling(max_tokens=9),
-            "'law' was made with windows of 64 and no limit .* windows of 64 and at most 9 tokens",
+            Sampling(8, stride=32, documents=4),
+            "windows of 64 and 'code' with windows of 8 every 32 tokens and documents 4 times",
         ),
     ],
 )

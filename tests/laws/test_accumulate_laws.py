@@ -28,7 +28,7 @@ from common.errors import BoundExceeded
 from common.settings import FEATURE_LIMIT, Sampling
 from common.statistics import BOUND, SQUARE, Integers
 from common.tokenizer import Ids, first_tokens
-from common.windows import window_starts
+from common.windows import layers, window_starts
 
 Table = NDArray[np.int16]
 Document = list[int]
@@ -65,12 +65,22 @@ def slow_gram(features: Sequence[tuple[int, list[int]]], size: int) -> Gram:
     return gram
 
 
-def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -> Gram:
+def slow_thinned(document: Document, window: int, stride: int) -> Document:
+    """The first `window` of every `stride` tokens."""
+    return [token for place, token in enumerate(document) if place % (stride or window) < window]
+
+
+def slow_samples(documents: Sequence[Document], sampling: Sampling) -> list[tuple[int, Document]]:
+    """How often each sample counts, and its tokens."""
     cut = [document[: sampling.max_tokens or None] for document in documents]
-    samples = [
-        (1, slow_feature(table, tokens)) for document in cut for tokens in slow_windows(document, sampling.window)
-    ]
-    return slow_gram(samples, table.shape[1] + 1)
+    thinned = [slow_thinned(document, sampling.window, sampling.stride) for document in cut]
+    windows = [(1, tokens) for document in thinned for tokens in slow_windows(document, sampling.window)]
+    return windows + [(sampling.documents, document) for document in cut if document]
+
+
+def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -> Gram:
+    samples = slow_samples(documents, sampling)
+    return slow_gram([(times, slow_feature(table, tokens)) for times, tokens in samples], table.shape[1] + 1)
 
 
 # The way under test
@@ -110,7 +120,13 @@ def corpora() -> st.SearchStrategy[list[Document]]:
 
 
 windows = st.integers(1, 12)
-samplings = st.builds(Sampling, window=windows, max_tokens=st.integers(0, 30))
+samplings = st.builds(
+    lambda window, apart, **others: Sampling(window=window, stride=window + apart if apart else 0, **others),
+    window=windows,
+    apart=st.integers(0, 9),
+    max_tokens=st.integers(0, 30),
+    documents=st.sampled_from([0, 0, 1, 5, 32]),
+)
 
 
 @given(lengths=st.lists(st.integers(0, 100), max_size=12), window=st.integers(1, 30))
@@ -140,7 +156,7 @@ def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
 ) -> None:
     """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too."""
     ids, lengths = in_one_row(documents)
-    means = WideTable(table).window_means(ids, window_starts(lengths, window)).tolist()
+    means = WideTable(table).window_means(ids, np.append(window_starts(lengths, window), len(ids))).tolist()
     expected = [slow_feature(table, tokens)[:-1] for document in documents for tokens in slow_windows(document, window)]
     assert means == expected
 
@@ -150,8 +166,15 @@ def test_the_largest_window_of_the_largest_values_does_not_overflow(value: int) 
     """A window of 98,303 tokens, the most there can be, has the mean of its tokens."""
     table = np.array([[value]], dtype=np.int16)
     ids = np.zeros(65536 + 32767, dtype=np.int32)
-    starts = window_starts(np.array([len(ids)]), 65536)
-    assert WideTable(table).window_means(ids, starts).tolist() == [[value]]
+    bounds = np.append(window_starts(np.array([len(ids)]), 65536), len(ids))
+    assert WideTable(table).window_means(ids, bounds).tolist() == [[value]]
+
+
+@pytest.mark.parametrize(("length", "samples"), [(65536 + 32767, 1), (65536 + 32768, 2), (3 * 65536, 3)])
+def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(length: int, samples: int) -> None:
+    """So that no sum over a whole document can overflow."""
+    found = layers(np.zeros(length, dtype=np.int32), np.array([length]), Sampling(8, stride=64, documents=2))[1]
+    assert (len(found.bounds) - 1, found.times) == (samples, 2)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -161,14 +184,13 @@ def test_gram_is_the_sum_of_outer_products(table: Table, documents: list[Documen
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
-def test_mass_is_the_number_of_windows_and_cross_the_sum_of_samples(
+def test_mass_is_the_number_of_samples_and_cross_their_sum(
     table: Table, documents: list[Document], sampling: Sampling
 ) -> None:
     """The constant feature counts the samples, and its column is the domain's own."""
     accumulator = accumulators(table, sampling)()
     statistics = accumulator.statistics(state_of(accumulator, [documents]))
-    cut = [document[: sampling.max_tokens or None] for document in documents]
-    assert statistics.mass == sum(len(slow_windows(document, sampling.window)) for document in cut)
+    assert statistics.mass == sum(times for times, _ in slow_samples(documents, sampling))
     assert statistics.cross.tolist() == [[row[-1]] for row in slow_sums(table, documents, sampling)]
 
 

@@ -76,13 +76,14 @@ def assert_same(one: State, other: State) -> None:
     window=st.sampled_from([1, 2, 7, 64]),
     limit=st.sampled_from([0, 1, 50]),
     width=st.sampled_from([1, 3, 128, 130]),
+    more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32)]),
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
-    place: Place, texts: Documents, window: int, limit: int, width: int, seed: int
+    place: Place, texts: Documents, window: int, limit: int, width: int, more: tuple[int, int], seed: int
 ) -> None:
-    """Odd lengths, single tokens and empty documents included."""
-    table, sampling = tables(11, width, seed), Sampling(window, limit)
+    """Odd lengths, single tokens, empty documents, windows apart and whole documents included."""
+    table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling)()
     with place.entered():
         there = one(table, sampling, place.device)()
