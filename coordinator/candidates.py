@@ -26,10 +26,12 @@ Voters = Annotated[int, Field(ge=1, le=1 << 20)]
 
 MIDDLES = np.array([(low + high) / 2 for low, high in zip(EDGES, (*EDGES[1:], 1.0), strict=True)])
 STEPS = range(-28, 13)
+CHANCE = 2.0
+"""Two accuracies that differ by less than so many standard errors of the better one are taken for equal."""
 
 
 class Grid(Record):
-    """What is tried. Of equals the first wins, so the usual choice stands first in every list."""
+    """What is tried. Where chance could explain a difference the first wins, so the usual choice stands first."""
 
     ridges: tuple[Penalty, ...] = Field(default=(DEFAULT.ridge.value, 1e-4, 1e-2, 1e-1), min_length=1, max_length=16)
     normalise_columns: tuple[bool, ...] = Field(default=(False, True), min_length=1, max_length=2)
@@ -65,18 +67,31 @@ class Choice:
 
 
 def choose(candidates: Sequence[Candidate], domains: Sequence[str], counts: Mapping[str, Counts]) -> Choice:
-    """The candidate of the best mean accuracy over the domains that had documents; of equals the first.
+    """The first candidate whose mean accuracy over the domains that had documents is within chance of the best.
+
+    Few held-out documents cannot tell many candidates apart: the best of them is often just lucky, so the usual one
+    stays unless another is ahead by more than CHANCE standard errors.
 
     counts: by domain, candidates × domains: where the domain's documents were routed.
     """
     heard = {name: rows for name, rows in counts.items() if rows[0].sum() > 0}
     if not heard:
         return Choice(candidates[0], None, len(candidates), 0)
-    right = [rows[:, domains.index(name)] / rows.sum(axis=1) for name, rows in sorted(heard.items())]
-    best = int(np.argmax(np.mean(right, axis=0).round(12)))
+    right = np.array([rows[:, domains.index(name)] for name, rows in sorted(heard.items())])
+    totals = np.array([rows.sum(axis=1) for _, rows in sorted(heard.items())])
+    accuracies = (right / totals).mean(axis=0)
+    enough = accuracies.max() - CHANCE * _standard_errors(right, totals)[accuracies.argmax()]
+    best = int(np.argmax(accuracies.round(12) >= enough.round(12)))
     confusion = tuple(tuple(heard[name][best].tolist()) if name in heard else (0,) * len(domains) for name in domains)
     documents = int(sum(rows[best].sum() for rows in heard.values()))
     return Choice(candidates[best], Evaluation(tuple(domains), confusion), len(candidates), documents)
+
+
+def _standard_errors(right: Counts, totals: Counts) -> NDArray[np.float64]:
+    """Of each candidate's mean accuracy over domains; none is nought, however few documents there are."""
+    shares = (right + 1) / (totals + 2)
+    errors: NDArray[np.float64] = np.sqrt((shares * (1 - shares) / totals).sum(axis=0)) / len(totals)
+    return errors
 
 
 def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector) -> tuple[float, ...]:

@@ -53,8 +53,8 @@ wait = {wait}
 deadline = {deadline}
 
 [candidates]
-# What holders try on their own held-out documents. The best by mean accuracy over domains is released; of equals
-# the first. λ is relative to the mean diagonal of the sums; k belongs to the selector "entropy".
+# What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
+# accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to the selector "entropy".
 ridges = {ridges}
 normalise_columns = {normalise_columns}
 selectors = {selectors}
