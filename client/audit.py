@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
 
-from client.accumulate import accumulators, gram_of_counts
+from client.accumulate import accumulators, gram_of_counts, only_counts
 from client.corpus import Counters, Position, documents, find_sources, is_held_out
 from client.prepare import BATCH_CHARACTERS, Interrupted, Job, Watch
 from common.attacks import Measures, Tick, column, histogram, measure, unweighted
 from common.encoder import Encoder
 from common.errors import CorpusError, EncoderMismatch
-from common.settings import EQUAL_MASS
+from common.settings import EQUAL_MASS, Sampling
 from common.statistics import Integers, Statistics
 from common.statistics_file import Prepared
 from common.threads import cores
@@ -33,10 +33,10 @@ Ticks = Callable[[str], Tick]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summed:
-    """A corpus as it was summed: how often each token stands in the sums, and the sums for each window."""
+    """A corpus as it was summed: how often each token stands in the sums, and the sums for each way of sampling."""
 
     counts: Integers
-    statistics: Mapping[int, Statistics]
+    statistics: Mapping[Sampling, Statistics]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class Finding:
     """
 
     view: str
-    window: int
+    sampling: Sampling
     counts: Integers
     proven: bool
     measures: Measures | None
@@ -58,18 +58,18 @@ class Finding:
         shares = self.measures.to_json() if self.measures else {"found": int((self.counts > 0).sum())}
         return {
             "view": self.view,
-            "window": self.window,
+            **self.sampling.to_json(),
             **shares,
             "proven": self.proven,
             "seconds": round(self.seconds, 1),
         }
 
 
-def read_summed(job: Job, encoder: Encoder, windows: Iterable[int], watch: Watch | None = None) -> Summed:
-    """Count exactly the tokens that `prepare` sums, and sum them for each of these windows, in one pass."""
+def read_summed(job: Job, encoder: Encoder, samplings: Iterable[Sampling], watch: Watch | None = None) -> Summed:
+    """Count exactly the tokens that `prepare` sums, and sum them in each of these ways, in one pass."""
     limit = job.sampling.max_tokens
-    tokens = accumulators(encoder.table, replace(job.sampling, window=1))()
-    sums = {window: accumulators(encoder.table, replace(job.sampling, window=window))() for window in set(windows)}
+    tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
+    sums = {each: accumulators(encoder.table, each)() for each in samplings}
     for batch in _batches(_summed_documents(job, watch or Watch())):
         ids, lengths = encoder.tokenizer.encode_many(batch)
         for accumulator in (tokens, *sums.values()):
@@ -79,7 +79,7 @@ def read_summed(job: Job, encoder: Encoder, windows: Iterable[int], watch: Watch
         names = ", ".join(str(root) for root in job.roots)
         limited = f", or its documents are cut after {limit} tokens" if limit else ""
         raise CorpusError(f"{names} holds no tokens that would be summed; all of it may be held out{limited}")
-    return Summed(counts, {window: each.statistics(each.state(), job.threads) for window, each in sums.items()})
+    return Summed(counts, {sampling: each.statistics(each.state(), job.threads) for sampling, each in sums.items()})
 
 
 def _summed_documents(job: Job, watch: Watch) -> Iterator[str]:
@@ -110,9 +110,8 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 def true_counts(prepared: Prepared, job: Job, encoder: Encoder, watch: Watch | None = None) -> Integers:
     """How often each token stands in these sums, by the corpus they were made of. Any other corpus is refused."""
-    window = prepared.sampling.window
-    summed = read_summed(job, encoder, [window], watch)
-    there, here = prepared.statistics, summed.statistics[window]
+    summed = read_summed(job, encoder, [prepared.sampling], watch)
+    there, here = prepared.statistics, summed.statistics[prepared.sampling]
     if not here.equals(there):
         names = ", ".join(str(root) for root in job.roots)
         raise CorpusError(
@@ -132,32 +131,40 @@ def must_fit(prepared: Prepared, encoder: Encoder) -> None:
         )
 
 
+def stands_for(sampling: Sampling) -> int:
+    """How many tokens a window stands for: where windows are apart from each other, an attack finds most with this."""
+    return max(sampling.window, sampling.stride)
+
+
 def attack_gram(
-    view: str, encoder: Encoder, statistics: Statistics, window: int, truth: Integers | None, ticks: Ticks
+    view: str, encoder: Encoder, statistics: Statistics, sampling: Sampling, truth: Integers | None, ticks: Ticks
 ) -> Finding:
     """The histogram from second moments."""
     started = time.monotonic()
-    counts = histogram(encoder.table, statistics.gram, window, ticks(view))
-    proven = window == 1 and np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
+    counts = histogram(encoder.table, statistics.gram, stands_for(sampling), ticks(view))
+    proven = only_counts(sampling) and _gives(encoder, counts, statistics)
     measures = None if truth is None else measure(counts, truth)
-    return Finding(view, window, counts, proven, measures, time.monotonic() - started)
+    return Finding(view, sampling, counts, proven, measures, time.monotonic() - started)
 
 
-def attack_column(encoder: Encoder, cross: Integers, window: int, truth: Integers | None) -> Finding:
+def _gives(encoder: Encoder, counts: Integers, statistics: Statistics) -> bool:
+    return np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
+
+
+def attack_column(encoder: Encoder, cross: Integers, sampling: Sampling, truth: Integers | None) -> Finding:
     """The histogram from a domain's column alone, which masking does not hide where the domain has one holder."""
     started = time.monotonic()
-    counts = column(encoder.table, cross, window)
+    counts = column(encoder.table, cross, stands_for(sampling))
     measures = None if truth is None else measure(counts, truth)
-    return Finding(COLUMN, window, counts, False, measures, time.monotonic() - started)
+    return Finding(COLUMN, sampling, counts, False, measures, time.monotonic() - started)
 
 
 def audit(prepared: Prepared, encoder: Encoder, truth: Integers | None, ticks: Ticks) -> list[Finding]:
     """The attacks on one holder's statistics: on all of them, and on the column that a masked round would show."""
-    window = prepared.sampling.window
-    statistics = prepared.statistics
+    statistics, sampling = prepared.statistics, prepared.sampling
     return [
-        attack_gram(CLEAR, encoder, statistics, window, truth, ticks),
-        attack_column(encoder, statistics.cross[:, 0], window, truth),
+        attack_gram(CLEAR, encoder, statistics, sampling, truth, ticks),
+        attack_column(encoder, statistics.cross[:, 0], sampling, truth),
     ]
 
 
@@ -178,12 +185,12 @@ def advice(finding: Finding) -> str:
     if finding.proven:
         return (
             "Every token of this corpus and its exact count follow from these sums: send them to nobody whom you would "
-            "not show the vocabulary, and prefer windows of 64 in a masked round."
+            "not show the vocabulary, and prefer windows in a masked round."
         )
-    if finding.window == 1:
+    if only_counts(finding.sampling):
         return (
             "The counts were not proven this time, but sums over single tokens determine them as a rule: treat these "
-            "sums as the vocabulary itself, and prefer windows of 64 in a masked round."
+            "sums as the vocabulary itself, and prefer windows in a masked round."
         )
     return (
         "These sums do not give the counts away, but they name a good part of the tokens, some rare ones too: send "

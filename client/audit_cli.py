@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from client.audit import Finding
     from client.prepare import Job
     from common.encoder import Encoder
+    from common.settings import Sampling
     from common.statistics import Integers
     from common.statistics_file import Prepared
 
@@ -119,16 +120,16 @@ def attack_bar() -> Iterator[Callable[[str], Callable[[], None]]]:
 
 
 def draw(path: Path, title: str, findings: Sequence[Finding]) -> None:
-    """One panel a window: for every attack, the share of all tokens and of rare ones that came back."""
+    """One panel a way of sampling: for every attack, the share of all tokens and of rare ones that came back."""
     from common.plots import Panel, draw_shares
 
     panels = []
-    for window in sorted({finding.window for finding in findings}):
-        shown = [each for each in findings if each.window == window and each.measures]
+    for sampling in dict.fromkeys(finding.sampling for finding in findings):
+        shown = [each for each in findings if each.sampling == sampling and each.measures]
         measures = [each.measures for each in shown if each.measures]
         panels.append(
             Panel(
-                title="single tokens (w = 1)" if window == 1 else f"windows of {window} tokens",
+                title="single tokens (w = 1)" if sampling.window == 1 else str(sampling),
                 labels=[each.view for each in shown],
                 series={
                     "distinct tokens recovered": [each.recovered for each in measures],
@@ -149,10 +150,16 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
         cells = [_percent(share) for share in shares] or ["–"] * 5
         proven = "yes" if each.proven else "no"
         found = f"{(each.counts > 0).sum():,}"
-        rows.append([each.view, str(each.window), found, *cells, proven, f"{each.seconds:.0f} s"])
+        rows.append([each.view, _short(each.sampling), found, *cells, proven, f"{each.seconds:.0f} s"])
     table(HEADINGS, rows, title=title)
     if any(each.measures for each in findings):
         print(f"{RARE}\n{CHANCE}")
+
+
+def _short(sampling: Sampling) -> str:
+    """`64`, or `8 in 32, documents × 32`."""
+    apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
+    return f"{sampling.window}{apart}" + (f", documents × {sampling.documents}" if sampling.documents else "")
 
 
 def _percent(share: float | None) -> str:

@@ -54,7 +54,8 @@ deadline = {deadline}
 
 [candidates]
 # What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
-# accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to the selector "entropy".
+# accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to
+# the selector "entropy".
 ridges = {ridges}
 normalise_columns = {normalise_columns}
 selectors = {selectors}

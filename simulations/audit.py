@@ -29,19 +29,19 @@ from common.threads import cores
 from coordinator.total import must_agree
 
 TRAIN = ".train.jsonl"
-WINDOWS = (1, DEFAULT.sampling.window)
+SAMPLINGS = (Sampling(window=1), DEFAULT.sampling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A holder of the cohort, the only one of its domain: its sums for each window, and its counts where known."""
+    """A holder of the cohort, alone in its domain: its sums, one for each sampling, and its counts where known."""
 
     domain: str
-    statistics: Mapping[int, Statistics]
+    statistics: Mapping[Sampling, Statistics]
     counts: Integers | None
 
 
-def members_of_folder(data: Path, windows: Iterable[int], encoder: Encoder, watch: Watch) -> Iterator[Member]:
+def members_of_folder(data: Path, samplings: Iterable[Sampling], encoder: Encoder, watch: Watch) -> Iterator[Member]:
     """A holder for every DOMAIN.train.jsonl of a folder."""
     paths = sorted(data.glob(f"*{TRAIN}"))
     if not paths:
@@ -49,7 +49,7 @@ def members_of_folder(data: Path, windows: Iterable[int], encoder: Encoder, watc
     for path in paths:
         domain = path.name.removesuffix(TRAIN)
         job = Job((path,), domain, Sampling(), DEFAULT.holdout, DEFAULT_FIELDS, cores())
-        summed = read_summed(job, encoder, windows, watch)
+        summed = read_summed(job, encoder, samplings, watch)
         yield Member(domain, summed.statistics, summed.counts)
 
 
@@ -66,18 +66,18 @@ def members_of_files(
         must_fit(part, encoder)
         job = jobs.get(part.domain)
         counts = true_counts(part, job, encoder, watch) if job else None
-        yield Member(part.domain, {part.sampling.window: part.statistics}, counts)
+        yield Member(part.domain, {part.sampling: part.statistics}, counts)
 
 
-def parse_windows(words: str | None) -> list[int]:
-    """`1,64` → windows, in order, each once."""
+def parse_windows(words: str | None) -> list[Sampling]:
+    """`1,64` → plain windows, in order, each once; nothing: single tokens and the default."""
     if words is None:
-        return list(WINDOWS)
+        return list(SAMPLINGS)
     names = [word.strip() for word in words.split(",")]
     wrong = next((word for word in names if not (word.isascii() and word.isdecimal())), None)
     if wrong is not None:
         raise InputError(f"{wrong!r} is not a number of tokens; give windows such as --windows 1,64")
-    return sorted({Sampling(window=int(word)).window for word in names})
+    return [Sampling(window=size) for size in sorted({int(word) for word in names})]
 
 
 def choose_holder(members: Sequence[Member], name: str | None) -> int:
@@ -92,55 +92,55 @@ def choose_holder(members: Sequence[Member], name: str | None) -> int:
 
 
 def audit(
-    members: Sequence[Member], holder: int, windows: Iterable[int], encoder: Encoder, ticks: Ticks
+    members: Sequence[Member], holder: int, samplings: Iterable[Sampling], encoder: Encoder, ticks: Ticks
 ) -> Iterator[Finding]:
-    """Attack one holder by every view that this cohort has, window by window."""
+    """Attack one holder by every view that this cohort has, one way of sampling after another."""
     member = members[holder]
-    for window in windows:
-        own = member.statistics[window]
-        clear = attack_gram(CLEAR, encoder, own, window, member.counts, ticks)
+    for sampling in samplings:
+        own = member.statistics[sampling]
+        clear = attack_gram(CLEAR, encoder, own, sampling, member.counts, ticks)
         yield clear
-        yield attack_column(encoder, own.cross[:, 0], window, member.counts)
+        yield attack_column(encoder, own.cross[:, 0], sampling, member.counts)
         if len(members) > 1:
-            yield from _from_total(members, holder, window, encoder, ticks)
-            yield _from_difference(members, holder, window, clear, encoder, ticks)
+            yield from _from_total(members, holder, sampling, encoder, ticks)
+            yield _from_difference(members, holder, sampling, clear, encoder, ticks)
 
 
 def _from_total(
-    members: Sequence[Member], holder: int, window: int, encoder: Encoder, ticks: Ticks
+    members: Sequence[Member], holder: int, sampling: Sampling, encoder: Encoder, ticks: Ticks
 ) -> Iterator[Finding]:
     """The union's histogram, and of that what would be called the holder's."""
-    total = _total(members, window)
+    total = _total(members, sampling)
     known = [member.counts for member in members if member.counts is not None]
     truth = reduce(add, known) if len(known) == len(members) else None
-    union = attack_gram(f"total of {len(members)}: union", encoder, total, window, truth, ticks)
+    union = attack_gram(f"total of {len(members)}: union", encoder, total, sampling, truth, ticks)
     yield union
     started = time.monotonic()
     counts = np.where(attribution(encoder.table, total) == holder, union.counts, 0)
     own = members[holder].counts
     measures = None if own is None else measure(counts, own)
     name = f"total of {len(members)}: called {members[holder].domain}"
-    yield Finding(name, window, counts, False, measures, union.seconds + time.monotonic() - started)
+    yield Finding(name, sampling, counts, False, measures, union.seconds + time.monotonic() - started)
 
 
 def _from_difference(
-    members: Sequence[Member], holder: int, window: int, clear: Finding, encoder: Encoder, ticks: Ticks
+    members: Sequence[Member], holder: int, sampling: Sampling, clear: Finding, encoder: Encoder, ticks: Ticks
 ) -> Finding:
     """Two weighted totals, one without the holder: their difference, its weighting undone, is attacked as the clear
     statistics are. Where it equals them bit for bit, so does what is found."""
     started = time.monotonic()
-    both = _total(members, window, EQUAL_MASS)
-    others = _total([member for place, member in enumerate(members) if place != holder], window, EQUAL_MASS)
+    both = _total(members, sampling, EQUAL_MASS)
+    others = _total([member for place, member in enumerate(members) if place != holder], sampling, EQUAL_MASS)
     seen = single_domain(both.gram - others.gram)
     raw = unweighted(seen) or seen
     view = "difference of totals"
-    if raw.equals(members[holder].statistics[window]):
+    if raw.equals(members[holder].statistics[sampling]):
         return replace(clear, view=view, seconds=clear.seconds + time.monotonic() - started)
-    return attack_gram(view, encoder, raw, window, members[holder].counts, ticks)
+    return attack_gram(view, encoder, raw, sampling, members[holder].counts, ticks)
 
 
-def _total(members: Sequence[Member], window: int, mass: int | None = None) -> Statistics:
+def _total(members: Sequence[Member], sampling: Sampling, mass: int | None = None) -> Statistics:
     """The sum over holders, of raw sums or of those that each has weighted."""
-    own = (member.statistics[window] for member in members)
+    own = (member.statistics[sampling] for member in members)
     parts = [each.weighted(mass) if mass else each for each in own]
     return reduce(add, (part.placed(place, len(parts)) for place, part in enumerate(parts)))

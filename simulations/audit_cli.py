@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from client.audit import Finding
     from client.prepare import Job
     from common.encoder import Encoder
+    from common.settings import Sampling
     from common.statistics_file import Prepared
     from simulations.audit import Member
 
@@ -38,7 +39,7 @@ def audit(
         typer.Option(help="A folder with DOMAIN.train.jsonl, instead of files. (default: text on this machine)"),
     ] = None,
     windows: Annotated[
-        str | None, typer.Option(help="Tokens per sample, without files: one or more. (default: 1,64)")
+        str | None, typer.Option(help="Tokens per sample, without files: one or more. (default: 1, and the default)")
     ] = None,
     holder: Annotated[
         str | None, typer.Option(metavar="DOMAIN", help="Whom to attack. (default: who has the least text)")
@@ -61,7 +62,7 @@ def audit(
     _check_options(statistics, corpus, data, windows, plot)
     parts = _load(statistics or [])
     jobs = _jobs(parts, corpus or [], text_field)
-    chosen = [parts[0].sampling.window] if parts else parse_windows(windows)
+    chosen = [parts[0].sampling] if parts else parse_windows(windows)
     found = needs_table(find_encoder(encoder), "the audit")
     members = _members(parts, jobs, data, chosen, found)
     place = choose_holder(members, holder)
@@ -70,7 +71,7 @@ def audit(
     findings = []
     with attack_bar() as ticks:
         for finding in attack(members, place, chosen, found, ticks):
-            step("attacked", finding.view, f"windows of {finding.window}", f"{finding.seconds:.0f} s")
+            step("attacked", finding.view, str(finding.sampling), f"{finding.seconds:.0f} s")
             findings.append(finding)
     if plot is not None:
         draw(plot, f"What a coordinator learns of {members[place].domain}", findings)
@@ -120,7 +121,7 @@ def _jobs(parts: Sequence[Prepared], corpus: Sequence[str], text_field: str) -> 
 
 
 def _members(
-    parts: Sequence[Prepared], jobs: dict[str, Job], data: Path | None, windows: Sequence[int], encoder: Encoder
+    parts: Sequence[Prepared], jobs: dict[str, Job], data: Path | None, samplings: Sequence[Sampling], encoder: Encoder
 ) -> list[Member]:
     from simulations import corpora
     from simulations.audit import members_of_files, members_of_folder
@@ -135,7 +136,7 @@ def _members(
         if data is None:
             data = Path(name)
             corpora.write(corpora.builtin(), data)
-        return _told(members_of_folder(data, windows, encoder, watch))
+        return _told(members_of_folder(data, samplings, encoder, watch))
 
 
 def _told(members: Iterable[Member]) -> list[Member]:

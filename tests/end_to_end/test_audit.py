@@ -10,6 +10,7 @@ import pytest
 
 from common.encoder import save_encoder
 from common.errors import InputError
+from common.settings import DEFAULT, Sampling
 from simulations.audit import parse_windows
 from tests.commands import Finished, Workshop, listing, workshop
 from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
@@ -51,7 +52,7 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was summed is recovered."""
     told = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
     clear, alone = told["findings"]
-    assert SHARES | {"view", "window", "proven", "seconds"} == set(clear)
+    assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
     assert (clear["recovered"], clear["exact"], clear["precision"], clear["window"]) == (1.0, 1.0, 1.0, 1)
     assert alone["view"] == "column of B alone"
@@ -74,9 +75,9 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     done = audit_own(shop, "law.one.stats")
     assert re.search(r"clear statistics +1 +\d+ +– .* yes ", done.stdout)
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
-    assert done.stdout.rstrip().endswith("prefer windows of 64 in a masked round.")
+    assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
     told = audit_own(shop, "law.one.stats", "--json").json["findings"][0]
-    assert set(told) == {"view", "window", "found", "proven", "seconds"}
+    assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
 
 
 def test_the_table_says_what_rare_means(shop: Workshop) -> None:
@@ -145,8 +146,8 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop, tmp_path: P
 
 def test_windows_are_parsed() -> None:
     """In order, each once."""
-    assert parse_windows(None) == [1, 64]
-    assert parse_windows("64, 1,64") == [1, 64]
+    assert parse_windows(None) == [Sampling(window=1), DEFAULT.sampling]
+    assert parse_windows("64, 1,64") == [Sampling(window=1), Sampling(window=64)]
     with pytest.raises(InputError, match="a window of 0 tokens"):
         parse_windows("0")
 
