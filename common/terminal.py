@@ -48,8 +48,15 @@ def emit_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1, title: str = "") -> None:
-    """Print a table: words to the left, numbers (from a column on) to the right."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers_from: int = 1,
+    numbers: Sequence[bool] | None = None,
+    title: str = "",
+) -> None:
+    """Print a table: words to the left, numbers to the right; they stand from a column on, or in those marked."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -57,7 +64,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_fro
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
-        number = place >= numbers_from
+        number = place >= numbers_from if numbers is None else numbers[place]
         grid.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
@@ -107,6 +114,16 @@ class CountingBar:
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._label = None, ""
+
+
+@contextmanager
+def ticking(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar over so many pieces of work, each of them told by a call; silent where stderr is not a terminal."""
+    bar = CountingBar()
+    try:
+        yield lambda: bar.advance(label, total)
+    finally:
+        bar.close()
 
 
 @contextmanager

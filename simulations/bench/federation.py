@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -93,26 +94,30 @@ class Stopwatch:
         return wrapped
 
 
-def main(holders: int, mode: Mode, drop_rate: float) -> None:
+@contextmanager
+def watched() -> Iterator[Stopwatch]:
+    """While this lasts, what is done of WORK is timed."""
     watch = Stopwatch()
-    patches = [
-        mock.patch.object(module, function, watch.timed(name, getattr(module, function)))
-        for name, places in WORK.items()
-        for module, function in places
-    ]
-    for patch in patches:
-        patch.start()
-    with tempfile.TemporaryDirectory() as work:
+    with ExitStack() as patches:
+        for name, places in WORK.items():
+            for module, function in places:
+                timed = watch.timed(name, getattr(module, function))
+                patches.enter_context(mock.patch.object(module, function, timed))
+        yield watch
+
+
+def main(holders: int, mode: Mode, drop_rate: float) -> None:
+    with watched() as watch, tempfile.TemporaryDirectory() as work:
         done = simulate(Path(work), lambda event, facts: None, holders=holders, mode=mode, drop_rate=drop_rate)
     seconds = done.timings["round"]
     print(
         json.dumps(
-            {**watch.seconds, "round": seconds, "overhead": seconds - sum(watch.seconds.values()), "memory": _peak()}
+            {**watch.seconds, "round": seconds, "overhead": seconds - sum(watch.seconds.values()), "memory": peak()}
         )
     )
 
 
-def _peak() -> float:
+def peak() -> float:
     """The largest resident size of this process in GB; getrusage would count in that of the process that started it."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e9

@@ -5,18 +5,15 @@ Imports a measurement when it is to be made, so that one that needs little runs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import EncoderError
-from common.terminal import CountingBar, step
+from common.terminal import step, ticking
 from common.threads import cores
 from simulations.bench.device import Device
-from simulations.bench.measuring import Tick
 from simulations.bench.report import Report
 
 if TYPE_CHECKING:
@@ -50,7 +47,7 @@ def add_prepare(report: Report, device: Device, files: Files) -> None:
         folder_text(files.text)  # what cannot be measured is said before anything is
     cases = sums.CARD_CASES if device.is_card else sums.CPU_CASES
     step("measuring", "sums", device.name)
-    with _ticking("sums", sums.ticks(cases)) as tick:
+    with ticking("sums", sums.ticks(cases)) as tick:
         report.add(sums.bench_sums(device, cases, cores(), tick))
     if device.is_card:
         _add_contextual(report, device)
@@ -64,7 +61,7 @@ def _add_contextual(report: Report, device: Device) -> None:
     from simulations.bench.contextual import ROUNDS, bench_contextual
 
     step("measuring", "contextual sums", device.name)
-    with _ticking("contextual", ROUNDS) as tick:
+    with ticking("contextual", ROUNDS) as tick:
         report.add(bench_contextual(device, cores(), tick))
 
 
@@ -75,7 +72,7 @@ def _add_files(report: Report, device: Device, files: Files) -> None:
         step("measuring", "prepare", text.name)
         from simulations.bench.preparing import bench_prepare, ticks
 
-        with _ticking("prepare", ticks(text)) as tick:
+        with ticking("prepare", ticks(text)) as tick:
             results = bench_prepare(encoder, text, WORK, device, cores(), tick)
     except ModuleNotFoundError as error:
         report.leave_out("prepare from files", f"the package {error.name} is not installed")
@@ -116,7 +113,7 @@ def add_solve(report: Report, device: Device) -> None:
     from simulations.bench.solving import bench_solve, ticks
 
     step("measuring", "solve", device.name)
-    with _ticking("solve", ticks(device)) as tick:
+    with ticking("solve", ticks(device)) as tick:
         report.add(bench_solve(device, tick))
 
 
@@ -142,7 +139,7 @@ def add_mask(report: Report) -> None:
     from simulations.bench.masking import bench_masking, ticks
 
     step("measuring", "masking", "random numbers")
-    with _ticking("masking", ticks()) as tick:
+    with ticking("masking", ticks()) as tick:
         report.add(bench_masking(tick))
 
 
@@ -160,15 +157,5 @@ def add_federation(report: Report) -> None:
     from simulations.bench.federation import RUNS, bench_federation
 
     step("measuring", "a federation", "built-in text")
-    with _ticking("federation", RUNS) as tick:
+    with ticking("federation", RUNS) as tick:
         report.add(bench_federation(tick))
-
-
-@contextmanager
-def _ticking(label: str, total: int) -> Iterator[Tick]:
-    """A bar over rounds, each of them told by a call."""
-    bar = CountingBar()
-    try:
-        yield lambda: bar.advance(label, total)
-    finally:
-        bar.close()

@@ -24,7 +24,7 @@ from common.statistics import check_bound
 
 
 def test_the_default_preset_is_the_one_that_was_measured() -> None:
-    """Windows of 8 every 32 tokens, documents 32 times, equal domains, a relative ridge of 0.001, the mean of logits."""
+    """Windows of 8 every 32 tokens, documents 32 times, equal domains, a relative ridge of 0.001, mean logits."""
     assert Preset(
         sampling=Sampling(window=8, max_tokens=0, stride=32, documents=32),
         holdout=0.05,

@@ -16,7 +16,7 @@ from common.encoder import Encoder
 from common.errors import EncoderMismatch, UnsolvableTotal
 from common.release import load_release
 from common.router import Confidence
-from common.settings import DEFAULT, EQUAL_MASS, PAPER, Preset, Ridge, Weighting
+from common.settings import DEFAULT, EQUAL_MASS, PAPER, Preset, Ridge, Sampling, Weighting
 from common.statistics import Integers, Statistics, single_domain
 from common.statistics_file import Prepared
 from coordinator.publish import Choices, Published, publish
@@ -214,7 +214,7 @@ def test_dividing_a_domain_over_files_leaves_the_router_unchanged(tmp_path: Path
 
 
 def _law(samples: Integers) -> Prepared:
-    return Prepared("law", ENCODER.name, ENCODER.fingerprint, DEFAULT.sampling, one_domain(samples))
+    return Prepared("law", ENCODER.name, ENCODER.fingerprint, Sampling(), one_domain(samples))
 
 
 def test_equal_weighting_hides_how_much_text_a_domain_has(tmp_path: Path) -> None:
