@@ -28,7 +28,7 @@ def run(plan: Plan) -> Part:
     return Part(
         KEY,
         TITLE,
-        words=(_how(plan), *(words for each in found for words in in_words(each)), *(each.words for each in equal)),
+        words=(*(words for each in found for words in in_words(each)), *(each.words for each in equal), _how(plan)),
         tables=(
             *(table for each in found for table in (accuracy_table(each), cost_table(each))),
             *(each.table for each in equal),

@@ -201,12 +201,7 @@ def _yes(value: bool | None) -> str:
 
 
 def described(name: str, rounds: Sequence[Fallen]) -> Iterator[str]:
-    yield (
-        f"{name}: masked rounds of {' and '.join(map(str, _all_holders(rounds)))} holders, all domains held by equally "
-        "many, of whom a growing part falls away in the middle: before sharing secrets, after sharing, after sending "
-        "their sums, or before opening. Every round runs in a fresh copy of the same federation."
-    )
-    yield _outcome(rounds)
+    yield f"{name}: {_outcome(rounds)}"
     released = [each for each in rounds if each.accuracy is not None]
     exact = sum(each.equal is True for each in released)
     yield (
@@ -214,6 +209,11 @@ def described(name: str, rounds: Sequence[Fallen]) -> Iterator[str]:
         "made anew from their own sums."
     )
     yield from _accuracy(released)
+    yield (
+        f"These are masked rounds of {' and '.join(map(str, _all_holders(rounds)))} holders, as many in every domain, "
+        "of whom a growing part falls away in the middle: before sharing secrets, after sharing, after sending "
+        "their sums, or before opening. Every round runs in a fresh copy of the same federation."
+    )
 
 
 def _outcome(rounds: Sequence[Fallen]) -> str:
@@ -222,7 +222,7 @@ def _outcome(rounds: Sequence[Fallen]) -> str:
     made = sum(each.accuracy is not None for each in enough)
     kept = sum(bool(each.refused) and not each.opened for each in few)
     return (
-        f"More than two thirds of those who began must be left. Of {len(enough)} rounds with that many left, {made} "
+        f"more than two thirds of those who began must be left. Of {len(enough)} rounds with that many left, {made} "
         f"ended in a release; of {len(few)} with fewer, {kept} ended with a sentence and nothing opened."
     )
 

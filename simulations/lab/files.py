@@ -28,10 +28,11 @@ CACHE = "cache"
 
 
 def check_report_folder(folder: Path) -> None:
-    """Raise unless a report may be written here: where there is nothing, an empty folder, or a report."""
+    """Raise unless a report may be written here: where there is nothing, or no more than a cache, or a report."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the report")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+    others = {path.name for path in folder.iterdir()} - {CACHE} if folder.is_dir() else set()
+    if others and not (folder / MARK).is_file():
         raise InputError(f"{folder} exists and is not a report, for it has no {MARK}; name a new folder with --out")
     read_report(folder)
 

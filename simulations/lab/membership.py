@@ -220,19 +220,20 @@ def _yes(value: bool) -> str:
 
 def described(found: Found) -> Iterator[str]:
     first, fullest = found.steps[0], max(found.steps, key=lambda step: len(step.present))
-    yield (
-        f"{found.name}: a federation begins with {len(first.present)} domains, the others join one by one until there "
-        f"are {len(fullest.present)}, and then leave, the first to come first, until {FIRST} are left. It runs in "
-        "the clear, for out of a masked total nobody can take one holder's sums; every holder sums its text once."
-    )
     accuracies = [step.accuracy for step in found.steps]
     yield (
-        f"Accuracy on the domains present is {first.accuracy:.1f} % with {len(first.present)}, {fullest.accuracy:.1f} "
-        f"% with all {len(fullest.present)}, and lies between {min(accuracies):.1f} and {max(accuracies):.1f} %."
+        f"{found.name}: accuracy on the domains present is {first.accuracy:.1f} % with {len(first.present)}, "
+        f"{fullest.accuracy:.1f} % with all {len(fullest.present)}, and lies between {min(accuracies):.1f} and "
+        f"{max(accuracies):.1f} %."
     )
     yield _exactness(found)
     yield _difference(found)
     yield _times(found)
+    yield (
+        f"The federation begins with {len(first.present)} domains, the others join one by one until there are "
+        f"{len(fullest.present)}, and then leave, the first to come first, until {FIRST} are left. It runs in the "
+        "clear, for out of a masked total nobody can take one holder's sums; every holder sums its text once."
+    )
 
 
 def _exactness(found: Found) -> str:

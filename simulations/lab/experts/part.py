@@ -43,7 +43,7 @@ def run(plan: Plan, model: Path | None = None, routers: tuple[str, ...] = ROUTER
     return Part(
         KEY,
         TITLE,
-        (measure_words(), *(words for each in found.values() for words in each.words)),
+        (*(words for each in found.values() for words in each.words), measure_words()),
         tuple(table for each in found.values() for table in each.tables),
         tuple(plot for each in found.values() for plot in each.plots),
         facts={name: each.facts for name, each in found.items()},
@@ -66,7 +66,7 @@ def _setting(plan: Plan, setting: Setting, model: Path | None, routers: tuple[st
     ]
     skipped = _skipped(setting.name, first, [key for key in routers if key not in quick])
     return Found(
-        (training_words(setting.name, base, obtained.recipe, obtained.likelihoods), *(words for words, _ in pieces)),
+        (*(words for words, _ in pieces), training_words(setting.name, base, obtained.recipe, obtained.likelihoods)),
         (perplexity_table(setting.name, obtained.likelihoods, note), *(table for _, table in pieces)),
         facts_of(obtained),
         (course_plot(setting.name, obtained.likelihoods, obtained.recipe),),

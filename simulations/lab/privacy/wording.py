@@ -23,8 +23,8 @@ def words(
     holders: Sequence[Seen],
     widths: Sequence[Seen],
 ) -> tuple[str, ...]:
-    paragraphs = (_attacked(ground, encoder, width), *_clear(corpus), *_column(corpus), *_holders(holders))
-    return (*paragraphs, *_width(widths), LIMITS)
+    found = (*_clear(corpus), *_column(corpus), *_holders(holders), *_width(widths))
+    return (*found, _attacked(ground, encoder, width), LIMITS)
 
 
 LIMITS = (

@@ -52,14 +52,14 @@ def measure(plan: Plan, size: Size) -> Part:
     grown = list(chain(holders.slopes(rounds), widths.slopes(by_width), domains.slopes(by_domain)))
     tables = [*holders.tables(rounds), widths.table(by_width)]
     plots = [*holders.plots(rounds), *widths.plots(by_width)]
-    words = [INTRODUCTION, holders.words(rounds), widths.words(by_width)]
+    words = [holders.words(rounds), widths.words(by_width)]
     if static and by_domain:
         tables.append(domains.table(by_domain, static, plan.settings[0]))
         plots.extend(domains.plots(by_domain))
         words.append(domains.words(by_domain))
     facts = {**plan.facts(), "holders": size.holders, "widths": size.widths, "domains": size.domains}
     left_out = () if static else (CONTEXTUAL,)
-    return Part(KEY, TITLE, tuple(words), (*tables, slopes_table(grown)), tuple(plots), facts, left_out)
+    return Part(KEY, TITLE, (*words, INTRODUCTION), (*tables, slopes_table(grown)), tuple(plots), facts, left_out)
 
 
 INTRODUCTION = (

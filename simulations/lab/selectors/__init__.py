@@ -59,7 +59,7 @@ def run(plan: Plan) -> Part:
     return Part(
         key=KEY,
         title=TITLE,
-        words=(_opening(effort), *(said for setting, curves in found for said in _said(setting, curves))),
+        words=(*(said for setting, curves in found for said in _said(setting, curves)), _opening(effort)),
         tables=tuple(table(each, curve, own.name, f"{_key(each, own)}-table") for own, each, curve in pairs),
         plots=tuple(plot(each, curve, own.name, _key(each, own)) for own, each, curve in pairs),
         facts={"encoder": encoder.name, "fingerprint": encoder.fingerprint, "full": plan.full, **asdict(effort)},
