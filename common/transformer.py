@@ -210,7 +210,7 @@ def _load(files: ModelFiles, device: str) -> Any:
     word = "dtype" if int(transformers.__version__.partition(".")[0]) >= 5 else "torch_dtype"
     options = {word: kind, "use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             model, told = transformers.AutoModel.from_pretrained(str(files.folder), output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = first_line(error)
@@ -230,7 +230,7 @@ def _load(files: ModelFiles, device: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """What the library says while it loads is not the user's concern."""
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -22,16 +22,24 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from common import encoder_sources
-from common.contextual import ContextualEncoder, load_any, needs_table, save_any
+from common.contextual import (
+    ContextualEncoder,
+    check_sampling,
+    load_any,
+    needs_table,
+    save_any,
+    usual_sampling,
+)
 from common.encoder import Encoder
 from common.encoder_sources import cached_encoders, find_by_fingerprint, find_encoder
-from common.errors import EncoderError, FormatError, StatisticsError
+from common.errors import EncoderError, FormatError, InputError, StatisticsError
 from common.files import cache_folder
 from common.model_files import model_files
-from common.settings import FEATURE_LIMIT
+from common.settings import DEFAULT, FEATURE_LIMIT, Sampling
 from common.transformer import measured, one_thread
 from common.windows import Frame, longest_window
 from tests.making import prepared
+from tests.tiny import tiny_encoder
 from tests.tiny_models import KINDS, SHAPE, WIDTH, loaded, make_model, plain_states, tiny_contextual, with_surroundings
 
 lengths = st.lists(st.integers(0, 70), max_size=6)
@@ -414,3 +422,13 @@ def test_nothing_is_written_outside_the_cache(folder: Path) -> None:
     found(folder)
     assert sorted(path.name for path in folder.iterdir()) == before
     assert {path.name for path in cache_folder().iterdir()} == {"encoders", "hashes", "models", "sources"}
+
+
+def test_a_model_reads_plain_windows_and_no_others(found: ContextualEncoder) -> None:
+    """Whole documents and short windows apart are for tables; a table takes any."""
+    assert usual_sampling(found) == Sampling(window=64)
+    check_sampling(found, Sampling(window=8))
+    with pytest.raises(InputError, match="is not for a contextual encoder"):
+        check_sampling(found, DEFAULT.sampling)
+    check_sampling(tiny_encoder(), DEFAULT.sampling)
+    assert usual_sampling(tiny_encoder()) == DEFAULT.sampling

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.errors import InputError
 from common.settings import (
@@ -18,6 +20,7 @@ from common.settings import (
     Ridge,
     Sampling,
     Selector,
+    changed_sampling,
     preset,
 )
 from common.statistics import check_bound
@@ -107,3 +110,51 @@ def test_ridge_and_selector_come_back_from_their_json() -> None:
     assert Selector(**selector.to_json()) == selector
     assert ridge.to_json() == {"value": 0.5, "relative": False}
     assert selector.to_json() == {"name": "entropy", "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"window": 64, "stride": 32}, "windows of 64 tokens cannot begin every 32; give 64 to 65536, or 0"),
+        ({"window": 8, "stride": 65537}, "cannot begin every 65537"),
+        ({"documents": -1}, "a document cannot count -1 times; give 0 to 4096"),
+        ({"documents": 4097}, "a document cannot count 4097 times"),
+    ],
+)
+def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words: str) -> None:
+    """What was seen, and what can be given instead."""
+    with pytest.raises(InputError, match=words):
+        Sampling(**given)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words", "plain"),
+    [
+        (Sampling(), "windows of 64", True),
+        (Sampling(8, stride=8), "windows of 8", True),
+        (Sampling(8, stride=32), "windows of 8 every 32 tokens", False),
+        (Sampling(8, documents=2), "windows of 8 and documents 2 times", False),
+        (PAPER.sampling, "windows of 1 up to 1024 tokens a document", True),
+        (DEFAULT.sampling, "windows of 8 every 32 tokens and documents 32 times", False),
+    ],
+)
+def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
+    """In the words that errors and steps use; plain ones put every token into one window and no more."""
+    assert (str(sampling), sampling.is_plain) == (words, plain)
+
+
+def test_a_window_alone_means_plain_windows() -> None:
+    """Who asks for a size does not get the default's other settings with it; who asks for others keeps its size."""
+    assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
+    assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
+    assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
+    assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
+    assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
+
+
+@given(window=st.integers(1, 9), stride=st.just(0) | st.integers(9, 99), documents=st.integers(0, 9))
+def test_a_sampling_survives_its_json(window: int, stride: int, documents: int) -> None:
+    """Plain windows are written as they always were."""
+    sampling = Sampling(window, stride=stride, documents=documents)
+    assert Sampling(**sampling.to_json()) == sampling
+    assert set(Sampling(window).to_json()) == {"window", "max_tokens"}

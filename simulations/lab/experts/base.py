@@ -5,9 +5,7 @@ Imports torch and transformers when a model is loaded. Knows nothing of texts.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from common.files import cache_folder
 from common.hub import imported
 from common.model_files import model_files
 from common.tokenizer import plain_definition
+from common.transformer import quiet
 from simulations.lab.experts.packed import CONTENTS, contents, pack, unpack
 
 EXTRA = "contextual"
@@ -50,7 +49,7 @@ def load(folder: Path, device: str) -> Any:
     """A causal language model in float32 on a device, from a compact folder or one of Hugging Face's."""
     transformers = imported("transformers", EXTRA)
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             model = _packed(folder) if (folder / CONTENTS).exists() else _plain(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise EncoderError(f"no language model can be loaded from {folder}: {first_line(error)}") from error
@@ -85,18 +84,3 @@ def take_off(model: Any, layers: int) -> Any:
     stem.layers, stem.norm = torch.nn.ModuleList(body.layers[:-layers]), torch.nn.Identity()
     body.layers = torch.nn.ModuleList(body.layers[-layers:])
     return stem
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """What the library says while it loads is not the user's concern."""
-    logging = transformers.utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

@@ -207,6 +207,8 @@ def test_a_folder_that_is_no_report_is_refused(tmp_path: Path) -> None:
     """Nothing of somebody else's is ever written over; an empty folder and a report will do."""
     check_report_folder(tmp_path)
     check_report_folder(tmp_path / "new")
+    (tmp_path / "brought" / "cache").mkdir(parents=True)
+    check_report_folder(tmp_path / "brought")  # what another machine has made, to be taken over
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(InputError, match="is not a report"):
         check_report_folder(tmp_path)
