@@ -424,11 +424,12 @@ def test_nothing_is_written_outside_the_cache(folder: Path) -> None:
     assert {path.name for path in cache_folder().iterdir()} == {"encoders", "hashes", "models", "sources"}
 
 
-def test_a_model_reads_plain_windows_and_no_others(found: ContextualEncoder) -> None:
+def test_a_model_reads_plain_windows_and_no_others(folder: Path) -> None:
     """Whole documents and short windows apart are for tables; a table takes any."""
-    assert usual_sampling(found) == Sampling(window=64)
-    check_sampling(found, Sampling(window=8))
+    contextual = found(folder)
+    assert usual_sampling(contextual) == Sampling(window=64)
+    check_sampling(contextual, Sampling(window=8))
     with pytest.raises(InputError, match="is not for a contextual encoder"):
-        check_sampling(found, DEFAULT.sampling)
+        check_sampling(contextual, DEFAULT.sampling)
     check_sampling(tiny_encoder(), DEFAULT.sampling)
     assert usual_sampling(tiny_encoder()) == DEFAULT.sampling
