@@ -257,7 +257,7 @@ def test_the_same_statistics_twice_are_refused(shop: Workshop, place: Path) -> N
 def test_two_files_of_one_domain_add_up(shop: Workshop, place: Path) -> None:
     """This one is not refused: two holders of one domain make one column, of both their samples."""
     more = write_jsonl(place / "more.jsonl", sentences("law", 40, size=150))
-    words = ("--domain", "law", "--out", place / "more.stats", "--holdout", "0")
+    words = ("--domain", "law", "--out", place / "more.stats", "--window", "64", "--holdout", "0")
     assert shop.call("client", "prepare", "--encoder", shop.encoder, more, *words).code == 0
     stats = [shop / "law.stats", place / "more.stats", shop / "code.stats"]
     solved = shop.call(

@@ -40,7 +40,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     """
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
-        words = ("--domain", domain, "--out", out, "--holdout", "0", "--threads", "2")
+        words = ("--domain", domain, "--out", out, "--window", "64", "--holdout", "0", "--threads", "2")
         done = good(shop.prepare(shop / f"{domain}.jsonl", *words))
         assert done.stdout == ""
         assert "1 file" in done.stderr
