@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from common.errors import EncoderError
 from common.tokenizer import Ids
-from common.transformer import one_thread
 from simulations.lab.experts.base import load
 from simulations.lab.experts.job import end_of, job, sequences
 from simulations.lab.experts.likelihoods import BASE, MERGED
@@ -25,22 +23,10 @@ from simulations.lab.experts.pupil import Pupil, passes, slope
 from simulations.lab.experts.recipe import SHORT
 from simulations.lab.setting import split
 from tests.tiny import tiny_definition
-from tests.tiny_experts import ROWS, make_language_model, tiny_setting
+from tests.tiny_experts import ROWS, tiny_setting
 
 RECIPE = replace(SHORT, tokens=640, length=32, batch=4, layers=0, rates=(3e-3,), documents=0, longest=48)
 END = 0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _calm() -> Iterator[None]:
-    """Models this small are no quicker on many threads."""
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module", name="folder")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_language_model(tmp_path_factory.mktemp("model"))
 
 
 def pupil(folder: Path, **changes: Any) -> Pupil:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import simulations.lab.experts as experts
 from common.devices import cards
 from common.encoder import save_encoder
 from common.errors import EncoderError
-from common.transformer import one_thread
 from simulations.lab.cells import rows
 from simulations.lab.experts import obtaining
 from simulations.lab.experts.obtaining import beginnings, recipe_of, scored
@@ -27,7 +25,7 @@ from simulations.lab.routers.task import task_of
 from simulations.lab.setting import Setting, folder_setting
 from simulations.lab.shelf import Shelf
 from tests.tiny import tiny_encoder
-from tests.tiny_experts import make_language_model, tiny_setting, write_setting
+from tests.tiny_experts import tiny_setting, write_setting
 
 TRIED = ("bayes", "ir3de")
 ROOT = Path(experts.__file__).resolve().parents[3]
@@ -37,18 +35,6 @@ import runpy, sys
 sys.modules.update(dict.fromkeys({MISSING}))
 runpy.run_module("simulations.lab.experts", run_name="__main__", alter_sys=True)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _calm() -> Iterator[None]:
-    """Models this small are no quicker on many threads."""
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module", name="folder")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_language_model(tmp_path_factory.mktemp("model"))
 
 
 def plan_for(folder: Path, *settings: Setting, **changes: Any) -> Plan:
