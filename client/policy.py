@@ -6,10 +6,11 @@ Pure checks of public terms against the holder's own settings. Knows nothing of 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from common.cohort import Cohort, Digest, Member, PublicKey, Record, Terms
+from common.cohort import Cohort, Digest, Member, PublicKey, Record, Terms, possible
 from common.errors import Refused
 from common.masking.agreement import SMALLEST_COHORT
 from common.settings import Sampling, Weighting
@@ -38,6 +39,15 @@ class Policy(Record):
     min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
     min_difference: int = Field(default=2, ge=1)
 
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Self:
+        _ = self.sampling
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        return possible(self.window, self.max_tokens, self.stride, self.documents)
+
 
 def check_coordinator(policy: Policy, sender: str) -> None:
     if sender != policy.coordinator:
@@ -55,11 +65,10 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         raise Refused("masking_required", "this holder sends masked statistics only")
     if terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
-    agreed = Sampling(policy.window, policy.max_tokens, policy.stride, policy.documents)
-    if terms.sampling.sampling != agreed:
+    if terms.sampling.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed",
-            f"this holder has agreed to {agreed}, not to {terms.sampling.sampling}",
+            f"this holder has agreed to {policy.sampling}, not to {terms.sampling.sampling}",
         )
 
 

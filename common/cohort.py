@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from common.errors import InputError
 from common.files import canonical_json, sha256
 from common.settings import DOMAIN_NAME, EQUAL_MASS, Sampling, Weighting
 
@@ -57,9 +58,22 @@ class Window(Record):
     stride: int = Field(default=0, ge=0, le=1 << 16)
     documents: int = Field(default=0, ge=0, le=1 << 12)
 
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Self:
+        possible(self.window, self.max_tokens, self.stride, self.documents)
+        return self
+
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.window, self.max_tokens, self.stride, self.documents)
+
+
+def possible(window: int, max_tokens: int, stride: int, documents: int) -> Sampling:
+    """The sampling, if there is such a one; else the ValueError that records are refused with."""
+    try:
+        return Sampling(window, max_tokens, stride, documents)
+    except InputError as error:
+        raise ValueError(str(error)) from None
 
 
 class Terms(Record):

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from common.cohort import Address, Mode, Record, Terms, Window, equal_mass
+from common.cohort import Address, Mode, Record, Terms, Window, equal_mass, possible
 from common.contextual import AnyEncoder, check_sampling, usual_sampling
 from common.encoder_sources import find_encoder
 from common.errors import InputError, RidgewayError
@@ -86,10 +86,7 @@ class Settings(Record):
         for name in ("stride", "documents"):
             if "window" in self.model_fields_set and name not in self.model_fields_set:
                 object.__setattr__(self, name, 0)
-        try:
-            _ = self.sampling.sampling
-        except InputError as error:
-            raise ValueError(str(error)) from None
+        possible(self.window, self.max_tokens, self.stride, self.documents)
         return self
 
     @property

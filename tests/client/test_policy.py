@@ -77,6 +77,9 @@ def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Te
         ({}, terms(sampling=Window(window=1, max_tokens=0)), "window_not_allowed"),
         ({}, terms(sampling=Window(window=16, max_tokens=1)), "window_not_allowed"),
         ({"max_tokens": 99}, TERMS, "window_not_allowed"),
+        ({"stride": 32}, TERMS, "window_not_allowed"),
+        ({}, terms(sampling=Window(window=16, max_tokens=0, stride=32)), "window_not_allowed"),
+        ({}, terms(sampling=Window(window=16, max_tokens=0, documents=1)), "window_not_allowed"),
     ],
 )
 def test_terms_outside_the_policy_are_refused_with_their_code(
@@ -128,3 +131,11 @@ def test_a_policy_that_protects_nothing_cannot_be_written(changes: dict[str, Any
     """No key, no encoder, no window, no cohort, or a condition that nobody knows."""
     with pytest.raises(ValidationError):
         Policy(**{**POLICY.model_dump(), **changes})
+
+
+def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> None:
+    """Whoever sends or writes them: it is said when they are read, not in the middle of a round."""
+    with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
+        Window(window=16, max_tokens=0, stride=8)
+    with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
+        POLICY.model_copy(update={"stride": 8})

@@ -67,6 +67,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
     [
         ("min_holders = 2", "min_holder = 2", "round.min_holder: extra inputs are not permitted"),
         ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
+        ("stride = 32", "stride = 4", "windows of 8 tokens cannot begin every 4"),
         ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
         ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
         ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),

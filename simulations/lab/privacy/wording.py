@@ -10,7 +10,7 @@ from common.settings import DEFAULT, Sampling
 from simulations.lab.privacy.ground import Ground
 from simulations.lab.privacy.trials import CALLED, Seen
 
-UNMATCHED = "the attack takes that for plain windows, so one made for it may find more"
+UNMATCHED = "the attack takes a window for the tokens it stands for, so one made for it may find more"
 ALL = 99.95
 """What prints as 100 percent."""
 

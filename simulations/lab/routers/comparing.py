@@ -19,7 +19,7 @@ from simulations.lab.routers.timing import PASSES, milliseconds
 from simulations.lab.routers.trying import Outcome, among, evaluation, tried
 from simulations.lab.setting import Setting
 
-TIMING = 1
+TIMING = 2
 """Counted up when times would change."""
 
 

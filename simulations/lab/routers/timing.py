@@ -22,7 +22,7 @@ from simulations.lab.routers.sentences import minilm
 from simulations.lab.routers.tables import compiled
 from simulations.lab.routers.task import Task
 
-PROMPTS = {False: 12, True: 100}
+PROMPTS = {False: 12, True: 30}
 """So many test texts are routed one by one in a pass, in a short run and in a full one."""
 PASSES = 5
 WARM = 2
