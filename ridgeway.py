@@ -11,10 +11,21 @@ from __future__ import annotations
 
 import sys
 
+from common.conversation import Turn, weighted_turns
 from common.errors import RidgewayError
 from common.router import Decision, Explanation, Router, TokenWeight
 
-__all__ = ["Decision", "Explanation", "RidgewayError", "Router", "TokenWeight", "__version__", "main"]
+__all__ = [
+    "Decision",
+    "Explanation",
+    "RidgewayError",
+    "Router",
+    "TokenWeight",
+    "Turn",
+    "__version__",
+    "main",
+    "weighted_turns",
+]
 
 __version__ = "0.1.0"
 
@@ -34,6 +45,7 @@ def _main(arguments: list[str] | None) -> None:
     import client.cli
     import common.cli
     import coordinator.cli
+    import coordinator.serve.cli
     import simulations.audit_cli
     import simulations.bench_cli
     import simulations.cli
@@ -53,6 +65,7 @@ def _main(arguments: list[str] | None) -> None:
     app.add_typer(common.cli.encoder, name="encoder")
     app.command()(common.cli.route)
     app.command()(common.cli.evaluate)
+    app.command()(coordinator.serve.cli.serve)
     app.command()(simulations.cli.simulate)
     app.command()(simulations.audit_cli.audit)
     app.add_typer(simulations.bench_cli.app, name="bench")

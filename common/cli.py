@@ -79,10 +79,12 @@ def route(
 
 
 def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
+    from common.decisions import decision_json, explanation_json
+
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
     if json:
-        emit_json(_decision_json(decision, router) | (_explanation_json(explanation) if explanation else {}))
+        emit_json(explanation_json(explanation, router) if explanation else decision_json(decision, router))
         return
     print(_words(decision, router))
     if explanation:
@@ -93,12 +95,13 @@ def _show_many(router: Router, prompts: Iterable[list[str]], explain: bool, json
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
+    from common.decisions import decision_json, explanation_json
+
     for batch in prompts:
         if explain:
-            explanations = [router.explain(prompt) for prompt in batch]
-            results = [_decision_json(one.decision, router) | _explanation_json(one) for one in explanations]
+            results = [explanation_json(router.explain(prompt), router) for prompt in batch]
         else:
-            results = [_decision_json(decision, router) for decision in router.route_many(batch)]
+            results = [decision_json(decision, router) for decision in router.route_many(batch)]
         for result in results:
             plain = f"{result['domain']}\t{result['confidence']:.3f}"
             print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
@@ -118,18 +121,6 @@ def _arriving_lines(stream: BufferedReader) -> Iterator[list[str]]:
 
 def _text(line: bytes) -> str:
     return line.decode("utf-8", "replace").rstrip("\r")
-
-
-def _decision_json(decision: Decision, router: Router) -> dict[str, Any]:
-    return {**decision._asdict(), "calibrated": router.confidence.calibrated, "release": router.release}
-
-
-def _explanation_json(explanation: Explanation) -> dict[str, Any]:
-    return {
-        "runner_up": explanation.runner_up,
-        "margin": explanation.margin,
-        "explanation": [token._asdict() for token in explanation.tokens],
-    }
 
 
 def _words(decision: Decision, router: Router) -> str:

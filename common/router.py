@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.compiled import Compiled, CompiledTable
+from common.conversation import Turn
 from common.errors import InputError
 from common.selectors import Tally, most_certain, tally
 from common.settings import Selector
@@ -47,11 +48,15 @@ class Decision(NamedTuple):
 
 
 class TokenWeight(NamedTuple):
-    """A token's part in a decision: the domain it speaks for, and what it adds to the winner's margin."""
+    """A token's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
+
+    parts: what it adds to each domain's score, in the order of the router's domains, over their mean.
+    """
 
     text: str
     domain: str
     weight: float
+    parts: tuple[float, ...] = ()
 
 
 class Explanation(NamedTuple):
@@ -172,6 +177,17 @@ class Router:
             return self._decide(points, points, len(ids), len(ids))
         return next(self._decisions(ids, np.array([len(ids)])))
 
+    def route_turns(self, turns: Sequence[Turn]) -> Decision:
+        """Where a conversation should go: each turn speaks with the mean of its tokens, times its weight.
+
+        Law: a single turn is routed as `route` routes its text. Confidence grows with the weighted number of tokens.
+        """
+        if len(turns) == 1:
+            return self.route(turns[0].text)
+        ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
+        table, places = self.compiled.read(ids, lengths)
+        return self._decide(*_weighed(tally(table, self.selector, places, lengths), turns), len(ids))
+
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
         if isinstance(prompts, str):
@@ -188,30 +204,37 @@ class Router:
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
-        pieces = self.tokenizer.pieces(prompt)
-        ids = np.array([number for number, _ in pieces], dtype=np.int32)
-        lengths = np.array([len(ids)])
+        return self.explain_turns([Turn(prompt, 1.0)])
+
+    def explain_turns(self, turns: Sequence[Turn]) -> Explanation:
+        """The decision on a conversation, and what each token of its turns added to it, in the order of the turns."""
+        pieces = [self.tokenizer.pieces(turn.text) for turn in turns]
+        lengths = np.array([len(part) for part in pieces])
+        ids = np.array([number for part in pieces for number, _ in part], dtype=np.int32)
         table, places = self.compiled.read(ids, lengths)
         counted = tally(table, self.selector, places, lengths)
-        decision = next(self._decided(counted, lengths))
-        best = self.domains.index(decision.best)
-        runner_up = _ranking(counted.points[0].tolist(), counted.sums[0].tolist())[1]
-        weights = self._margins(table, places, best, runner_up)
-        tokens = (
-            TokenWeight(text, self.domains[table.votes[place]], weight)
-            for (_, text), place, weight in zip(pieces, places.tolist(), weights.tolist(), strict=True)
-        )
-        return Explanation(decision, self.domains[runner_up], float(weights.sum()), tuple(tokens))
+        points, sums, voters = _weighed(counted, turns)
+        best, runner_up = _ranking(points, sums)[:2]
+        shares = _shares(counted.voters, turns).tolist()
+        cuts = np.split(places, np.cumsum(lengths)[:-1])
+        parts = np.concatenate([self._parts(table, cut) * share for cut, share in zip(cuts, shares, strict=True)])
+        weights = parts[:, best] - parts[:, runner_up]
+        votes = [self.domains[vote] for vote in table.votes[places].tolist()]
+        centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
+        texts = (text for part in pieces for _, text in part)
+        tokens = tuple(map(TokenWeight, texts, votes, weights.tolist(), centred))
+        decision = self._decide(points, sums, voters, len(ids))
+        return Explanation(decision, self.domains[runner_up], float(weights.sum()), tokens)
 
-    def _margins(self, table: CompiledTable, ids: Ids, best: int, runner_up: int) -> NDArray[np.float64]:
-        """What each token adds to the score of `best` over that of `runner_up`."""
+    def _parts(self, table: CompiledTable, ids: Ids) -> NDArray[np.float64]:
+        """What each token of one text adds to the score of each domain."""
         if self.selector.name == "average":
             values, unit, taking_part = table.sums, table.step, np.ones(len(ids), dtype=bool)
         else:
             values, unit, taking_part = table.ballots, 1.0, self._voters(table, ids)
-        rows = values.take(ids, axis=0)
-        difference = (rows[:, best] - rows[:, runner_up]) * taking_part
-        return difference * unit / max(int(taking_part.sum()), 1)
+        rows = values.take(ids, axis=0) * taking_part[:, None]
+        parts: NDArray[np.float64] = rows * unit / max(int(taking_part.sum()), 1)
+        return parts
 
     def _voters(self, table: CompiledTable, ids: Ids) -> NDArray[np.bool_]:
         if self.selector.name == "all" or len(ids) <= self.selector.k:
@@ -233,7 +256,7 @@ class Router:
         lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
         return map(self._decide, *lists)
 
-    def _decide(self, points: list[int], sums: list[int], voters: int, tokens: int) -> Decision:
+    def _decide(self, points: list[float], sums: list[float], voters: float, tokens: int) -> Decision:
         """Plain Python, since for a handful of domains it is quicker than arrays, and the same for one as for many."""
         most = max(points)
         winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
@@ -250,6 +273,23 @@ class Router:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
 
 
-def _ranking(points: list[int], sums: list[int]) -> list[int]:
+def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[float], float]:
+    """The points and sums of a conversation, and its weighted number of voters; those of a single turn as they are."""
+    voters = counted.voters
+    if len(turns) == 1:
+        return counted.points[0].tolist(), counted.sums[0].tolist(), int(voters[0])
+    weighty = float(np.dot([turn.weight for turn in turns], voters))
+    scale = (_shares(voters, turns) * weighty / np.maximum(voters, 1))[:, None]
+    return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), weighty
+
+
+def _shares(voters: NDArray[np.int64], turns: Sequence[Turn]) -> NDArray[np.float64]:
+    """What part of the say each turn has; those without a token that votes have none."""
+    weights = np.array([turn.weight for turn in turns]) * (voters > 0)
+    shares: NDArray[np.float64] = weights / max(float(weights.sum()), 2.0**-100)
+    return shares
+
+
+def _ranking(points: list[float], sums: list[float]) -> list[int]:
     """Domains, the best first: by points, then by the voters' summed logits, then by order."""
     return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))

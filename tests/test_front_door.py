@@ -54,8 +54,10 @@ def test_the_exported_names_are_pinned() -> None:
         "RidgewayError",
         "Router",
         "TokenWeight",
+        "Turn",
         "__version__",
         "main",
+        "weighted_turns",
     ]
     assert all(hasattr(ridgeway, name) for name in ridgeway.__all__)
 
@@ -63,10 +65,13 @@ def test_the_exported_names_are_pinned() -> None:
 def test_the_public_names_of_a_router_are_pinned() -> None:
     """What applications call."""
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
-    assert public == {"explain", "load", "route", "route_many", "with_confidence", "with_selector", "without"}
+    assert public == {
+        *("explain", "explain_turns", "load", "route", "route_many", "route_turns"),
+        *("with_confidence", "with_selector", "without"),
+    }
     assert ridgeway.Decision._fields == ("domain", "confidence", "scores", "abstained", "best", "tokens")
     assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "tokens")
-    assert ridgeway.TokenWeight._fields == ("text", "domain", "weight")
+    assert ridgeway.TokenWeight._fields == ("text", "domain", "weight", "parts")
 
 
 def test_routing_imports_nothing_heavy(shop: Workshop) -> None:

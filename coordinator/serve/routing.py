@@ -1,0 +1,100 @@
+"""The routing API: where a prompt should go and why, the release in use, and how the service is.
+
+Four endpoints for applications and operators, and one for the page. Knows HTTP; decisions are made by the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from common.conversation import Turn, weighted_turns
+from common.decisions import decision_json, explanation_json
+from common.router import Decision
+from coordinator.serve.bodies import ERRORS, described, json_answer, read_body
+from coordinator.serve.live import Live
+from coordinator.serve.service import Service
+from coordinator.serve.wire import (
+    Health,
+    Message,
+    Readiness,
+    ReleaseCard,
+    Routed,
+    RoutedMany,
+    RouteRequest,
+)
+
+Chosen = Callable[[Live, Decision], dict[str, Any]]
+"""What the gateway adds to a decision: the expert it would choose."""
+
+
+def routing_api(service: Service, chosen: Chosen, experts: Callable[[], dict[str, str]]) -> APIRouter:
+    api = APIRouter(tags=["routing"])
+
+    @api.post(
+        "/v1/route",
+        responses={200: {"model": Routed | RoutedMany}, **ERRORS},
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )
+    async def route(request: Request) -> Response:
+        """Where a prompt, many prompts, or a conversation should go."""
+        asked = await read_body(request, RouteRequest)
+        if asked.explain:
+            return json_answer(await _explained(service, asked, chosen))
+        if asked.prompts is not None:
+            live, decisions = await service.decide_many(asked.prompts)
+            return json_answer({"release": live.id, "decisions": [_one(live, each, chosen) for each in decisions]})
+        live, decision = await service.decide(_turns(asked))
+        return json_answer(_one(live, decision, chosen))
+
+    @api.get("/v1/releases/current", responses=ERRORS)
+    async def current() -> ReleaseCard:
+        """The release in use: its manifest, who signed it, and why a newer one was refused, if one was."""
+        return ReleaseCard(**service.card())
+
+    @api.get("/v1/activity", include_in_schema=False)
+    async def activity() -> Response:
+        """What the page shows: the last minutes, and drift."""
+        return json_answer({**service.standing(), "experts": experts()})
+
+    @api.get("/healthz", tags=["operating"])
+    async def health() -> Health:
+        """Whether the process answers."""
+        return Health(status="ok")
+
+    @api.get("/readyz", tags=["operating"])
+    async def ready() -> Readiness:
+        """Whether prompts can be routed, and how the experts are."""
+        return Readiness(ready=True, release=service.current.live.id, experts=experts())
+
+    @api.get("/metrics", tags=["operating"], response_class=Response, responses=ERRORS)
+    async def metrics() -> Response:
+        """Everything that is counted, for Prometheus."""
+        return Response(service.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return api
+
+
+def _one(live: Live, decision: Decision, chosen: Chosen) -> dict[str, Any]:
+    return decision_json(decision, live.router) | chosen(live, decision)
+
+
+async def _explained(service: Service, asked: RouteRequest, chosen: Chosen) -> dict[str, Any]:
+    texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [_turns(asked)]
+    live, explanations = await service.explain(texts)
+    replies = [explanation_json(each, live.router) | chosen(live, each.decision) for each in explanations]
+    return replies[0] if asked.prompts is None else {"release": live.id, "decisions": replies}
+
+
+def _turns(asked: RouteRequest) -> list[Turn]:
+    if asked.messages is not None:
+        return conversation(asked.messages)
+    return [Turn(asked.prompt or "", 1.0)]
+
+
+def conversation(messages: list[Message]) -> list[Turn]:
+    """The weighted turns of a chat."""
+    return weighted_turns([(message.role, message.spoken) for message in messages])

@@ -1,0 +1,124 @@
+"""What is asked and answered over HTTP, as typed records; the OpenAPI description is made of them.
+
+Knows shapes. Knows nothing of routers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MOST_PROMPTS = 1024
+MOST_MESSAGES = 4096
+
+
+class Part(BaseModel):
+    """A part of a message's content. Only text is routed on."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    text: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a conversation, as OpenAI's clients write it."""
+
+    model_config = ConfigDict(extra="allow")
+    role: str
+    content: str | list[Part] | None = None
+
+    @property
+    def spoken(self) -> str:
+        """The text of the message, images and the like left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content or [] if part.text)
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+
+
+class RouteRequest(BaseModel):
+    """What to route: one prompt, many, or a conversation. Exactly one of the three."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    prompt: str | None = None
+    prompts: Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)] | None = None
+    messages: Messages | None = None
+    explain: bool = Field(False, description="Add each token and what it added to the decision.")
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> RouteRequest:
+        if (self.prompt is None) + (self.prompts is None) + (self.messages is None) != 2:
+            raise ValueError("give exactly one of prompt, prompts and messages")
+        return self
+
+
+class Token(BaseModel):
+    """A token, the domain it speaks for, what it adds to the margin, and to each domain over their mean."""
+
+    text: str
+    domain: str
+    weight: float
+    parts: list[float]
+
+
+class Routed(BaseModel):
+    """Where one prompt should go. The last four are there if an explanation was asked for."""
+
+    domain: str
+    confidence: float
+    scores: dict[str, float]
+    abstained: bool
+    best: str
+    tokens: int
+    calibrated: bool
+    release: str
+    expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
+    runner_up: str | None = None
+    margin: float | None = None
+    order: list[str] | None = None
+    explanation: list[Token] | None = None
+
+
+class RoutedMany(BaseModel):
+    """Where each of many prompts should go, in their order."""
+
+    release: str
+    decisions: list[Routed]
+
+
+class Complaint(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """Every answer that is an error."""
+
+    error: Complaint
+
+
+class Health(BaseModel):
+    status: str
+
+
+class Readiness(BaseModel):
+    ready: bool
+    release: str
+    experts: dict[str, str] = Field(description="Each expert, and whether it is up, down or being tried again.")
+
+
+class ReleaseCard(BaseModel):
+    """The release in use: what its manifest says, who signed it, since when it is in use."""
+
+    release: str
+    signer: str
+    since: float = Field(description="Seconds since 1970.")
+    domains: list[str]
+    masses: dict[str, int]
+    manifest: dict[str, Any]
+    refused: str | None = Field(description="Why a newer release was not taken, if one was not.")
