@@ -1,6 +1,6 @@
-"""A conversation as weighted turns: what was asked last decides most, what went before decides the rest.
+"""A conversation as weighted turns: what was asked last decides most; where it says too little, what went before does.
 
-Knows roles and texts. Knows nothing of tokens, tables or HTTP.
+Knows roles, texts and weights. Knows nothing of tokens, tables or HTTP.
 """
 
 from __future__ import annotations
@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_TURNS = 16
-"""What lies further back would weigh less than 2⁻¹⁵."""
+import numpy as np
+from numpy.typing import NDArray
+
+FADE = 1 / 8
+"""A message weighs so much of the one that came after it."""
+FULL = 16
+"""A turn of so many tokens has its full weight; of n fewer, the (n / FULL)² part of it."""
+MOST_TURNS = 6
+"""What lies further back would weigh less than 2⁻¹⁷."""
 
 
 class Turn(NamedTuple):
@@ -22,9 +29,9 @@ class Turn(NamedTuple):
 def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
     """Turns of a conversation of (role, text), the weightiest first.
 
-    The last message of the role `user` weighs 1. The others, the newest first, weigh 1/2, 1/4, 1/8 and so on, whatever
-    their role, so that the last user turn always weighs more than all the others together. Messages without text are
-    passed over, and at most 16 are read. Without any user message, the newest takes that place.
+    The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and so on, whatever
+    their role, so that the last user turn weighs more than seven times all the others together. Messages without text
+    are passed over, and six are read at most. Without any user message, the newest takes that place.
     """
     spoken = [(role, text) for role, text in messages if text.strip()]
     if not spoken:
@@ -33,4 +40,14 @@ def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
     last = users[-1] if users else len(spoken) - 1
     others = [text for place, (_, text) in enumerate(spoken) if place != last]
     texts = [spoken[last][1], *reversed(others)][:MOST_TURNS]
-    return [Turn(text, 0.5**age) for age, text in enumerate(texts)]
+    return [Turn(text, FADE**age) for age, text in enumerate(texts)]
+
+
+def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What part of the say each turn has, given how many of its tokens take part: they add up to 1, or are all 0.
+
+    "Go on" says little by itself, so a turn of fewer than 16 tokens leaves more of the say to the others.
+    """
+    fullness = np.minimum(tokens, FULL) / FULL
+    weights = np.array([turn.weight for turn in turns]) * fullness**2
+    return weights / (weights.sum() or 1.0)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.compiled import Compiled, CompiledTable
-from common.conversation import Turn
+from common.conversation import Turn, shares
 from common.errors import InputError
 from common.selectors import Tally, most_certain, tally
 from common.settings import Selector
@@ -178,9 +178,9 @@ class Router:
         return next(self._decisions(ids, np.array([len(ids)])))
 
     def route_turns(self, turns: Sequence[Turn]) -> Decision:
-        """Where a conversation should go: each turn speaks with the mean of its tokens, times its weight.
+        """Where a conversation should go: each turn speaks with the mean of its tokens, and has its share of the say.
 
-        Law: a single turn is routed as `route` routes its text. Confidence grows with the weighted number of tokens.
+        Law: a single turn is routed as `route` routes its text.
         """
         if len(turns) == 1:
             return self.route(turns[0].text)
@@ -215,9 +215,9 @@ class Router:
         counted = tally(table, self.selector, places, lengths)
         points, sums, voters = _weighed(counted, turns)
         best, runner_up = _ranking(points, sums)[:2]
-        shares = _shares(counted.voters, turns).tolist()
+        says = shares(turns, counted.voters).tolist()
         cuts = np.split(places, np.cumsum(lengths)[:-1])
-        parts = np.concatenate([self._parts(table, cut) * share for cut, share in zip(cuts, shares, strict=True)])
+        parts = np.concatenate([self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)])
         weights = parts[:, best] - parts[:, runner_up]
         votes = [self.domains[vote] for vote in table.votes[places].tolist()]
         centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
@@ -274,20 +274,14 @@ class Router:
 
 
 def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[float], float]:
-    """The points and sums of a conversation, and its weighted number of voters; those of a single turn as they are."""
+    """The points and sums of a conversation, and its mean number of voters; those of a single turn as they are."""
     voters = counted.voters
     if len(turns) == 1:
         return counted.points[0].tolist(), counted.sums[0].tolist(), int(voters[0])
-    weighty = float(np.dot([turn.weight for turn in turns], voters))
-    scale = (_shares(voters, turns) * weighty / np.maximum(voters, 1))[:, None]
-    return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), weighty
-
-
-def _shares(voters: NDArray[np.int64], turns: Sequence[Turn]) -> NDArray[np.float64]:
-    """What part of the say each turn has; those without a token that votes have none."""
-    weights = np.array([turn.weight for turn in turns]) * (voters > 0)
-    shares: NDArray[np.float64] = weights / max(float(weights.sum()), 2.0**-100)
-    return shares
+    says = shares(turns, voters)
+    length = float(np.dot(says, voters))
+    scale = (says * length / np.maximum(voters, 1))[:, None]
+    return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), length
 
 
 def _ranking(points: list[float], sums: list[float]) -> list[int]:
