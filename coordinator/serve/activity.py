@@ -6,8 +6,8 @@ Knows counts and times. Holds no prompt.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ class Step:
     """Five seconds."""
 
     number: int
-    decisions: Counter[str] = field(default_factory=Counter)
+    decisions: dict[str, int] = field(default_factory=dict)
     abstained: int = 0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
 
@@ -30,7 +30,7 @@ class Step:
         times = sorted(self.times)
         return {
             "start": self.number * STEP_S,
-            "decisions": dict(self.decisions),
+            "decisions": self.decisions,
             "abstained": self.abstained,
             "p50_ms": 1000 * times[len(times) // 2] if times else None,
             "p99_ms": 1000 * times[len(times) * 99 // 100] if times else None,
@@ -44,9 +44,11 @@ class Activity:
         self._clock = clock
         self._steps: deque[Step] = deque(maxlen=STEPS)
 
-    def add(self, domain: str, abstained: bool, seconds: float) -> None:
+    def add(self, decisions: Mapping[str, int], abstained: int, seconds: float) -> None:
+        """The decisions of one request, by domain, and how long they took together."""
         step = self._step()
-        step.decisions[domain] += 1
+        for domain, count in decisions.items():
+            step.decisions[domain] = step.decisions.get(domain, 0) + count
         step.abstained += abstained
         step.times.append(seconds)
 

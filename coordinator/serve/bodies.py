@@ -47,9 +47,20 @@ def check_content_type(request: Request) -> None:
 
 def described(model: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI words for a body that is read by `read_body`."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    schema = model.model_json_schema()
+    whole = _spelt_out(schema, schema.pop("$defs", {}))
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": whole}}}}
+
+
+def _spelt_out(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A schema with what it refers to put in its place; the description has no other room for it."""
+    if isinstance(schema, list):
+        return [_spelt_out(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _spelt_out(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _spelt_out(part, definitions) for name, part in schema.items()}
 
 
 def json_answer(value: Any, headers: dict[str, str] | None = None) -> Response:

@@ -26,7 +26,10 @@ class Metrics:
             registry=keep,
         )
         self.routing_seconds = Histogram(
-            "ridgeway_routing_seconds", "From a prompt's arrival to its decision.", buckets=ROUTING_S, registry=keep
+            "ridgeway_routing_seconds",
+            "From the prompts of a request to their decisions.",
+            buckets=ROUTING_S,
+            registry=keep,
         )
         self.decisions = Counter("ridgeway_decisions", "Decisions, by the domain ahead.", ["domain"], registry=keep)
         self.abstentions = Counter(

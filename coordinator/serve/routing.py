@@ -16,6 +16,7 @@ from common.router import Decision
 from coordinator.serve.bodies import ERRORS, described, json_answer, read_body
 from coordinator.serve.live import Live
 from coordinator.serve.service import Service
+from coordinator.serve.shortcut import Handler
 from coordinator.serve.wire import (
     Health,
     Message,
@@ -30,15 +31,10 @@ Chosen = Callable[[Live, Decision], dict[str, Any]]
 """What the gateway adds to a decision: the expert it would choose."""
 
 
-def routing_api(service: Service, chosen: Chosen, experts: Callable[[], dict[str, str]]) -> APIRouter:
-    api = APIRouter(tags=["routing"])
+ROUTE = "/v1/route"
 
-    @api.post(
-        "/v1/route",
-        responses={200: {"model": Routed | RoutedMany}, **ERRORS},
-        openapi_extra=described(RouteRequest),
-        response_class=Response,
-    )
+
+def route_handler(service: Service, chosen: Chosen) -> Handler:
     async def route(request: Request) -> Response:
         """Where a prompt, many prompts, or a conversation should go."""
         asked = await read_body(request, RouteRequest)
@@ -49,6 +45,18 @@ def routing_api(service: Service, chosen: Chosen, experts: Callable[[], dict[str
             return json_answer({"release": live.id, "decisions": [_one(live, each, chosen) for each in decisions]})
         live, decision = await service.decide(_turns(asked))
         return json_answer(_one(live, decision, chosen))
+
+    return route
+
+
+def routing_api(service: Service, route: Handler, experts: Callable[[], dict[str, str]]) -> APIRouter:
+    api = APIRouter(tags=["routing"])
+    api.post(
+        ROUTE,
+        responses={200: {"model": Routed | RoutedMany}, **ERRORS},
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )(route)
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:

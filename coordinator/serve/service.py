@@ -53,32 +53,37 @@ class Service:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
         live, decision = await self.line.route_turns(turns)
-        self._record(live, turns[0].text, decision, time.perf_counter() - began)
+        self._record(live, [turns[0].text], [decision], time.perf_counter() - began)
         return live, decision
 
     async def decide_many(self, prompts: Sequence[str]) -> tuple[Live, list[Decision]]:
         began = time.perf_counter()
         live, decisions = await self.line.route_many(prompts)
-        each = (time.perf_counter() - began) / len(decisions)
-        for prompt, decision in zip(prompts, decisions, strict=True):
-            self._record(live, prompt, decision, each)
+        self._record(live, prompts, decisions, time.perf_counter() - began)
         return live, decisions
 
     async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[Live, list[Explanation]]:
         began = time.perf_counter()
         live, explanations = await self.line.explain(texts)
-        each = (time.perf_counter() - began) / len(explanations)
-        for turns, explanation in zip(texts, explanations, strict=True):
-            self._record(live, turns[0].text, explanation.decision, each)
+        firsts, decisions = [turns[0].text for turns in texts], [each.decision for each in explanations]
+        self._record(live, firsts, decisions, time.perf_counter() - began)
         return live, explanations
 
-    def _record(self, live: Live, text: str, decision: Decision, seconds: float) -> None:
+    def _record(self, live: Live, texts: Sequence[str], decisions: Sequence[Decision], seconds: float) -> None:
+        """Count the decisions on one request's texts; the texts themselves are not kept."""
+        counts: dict[str, int] = {}
+        abstained = 0
+        for decision in decisions:
+            counts[decision.best] = counts.get(decision.best, 0) + 1
+            abstained += decision.abstained
         self.metrics.routing_seconds.observe(seconds)
-        self.metrics.decisions.labels(decision.best).inc()
-        if decision.abstained:
-            self.metrics.abstentions.inc()
-        self.activity.add(decision.best, decision.abstained, seconds)
-        self.drift.observe(live, text, decision.confidence)
+        for domain, count in counts.items():
+            self.metrics.decisions.labels(domain).inc(count)
+        if abstained:
+            self.metrics.abstentions.inc(abstained)
+        self.activity.add(counts, abstained, seconds)
+        for text, decision in zip(texts, decisions, strict=True):
+            self.drift.observe(live, text, decision.confidence)
 
     def exposition(self) -> bytes:
         """The metrics, drift brought up to date."""
