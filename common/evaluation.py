@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.compiled import Compiled
 from common.errors import InputError
 from common.router import Router
-from common.selectors import tally
+from common.selectors import tally, winners
 from common.settings import Selector
 from common.tokenizer import Ids, first_tokens
 
@@ -70,6 +70,21 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
         best = [places[decision.best] for decision in router.route_many(texts[name])]
         confusion.append(tuple(np.bincount(best, minlength=len(places)).tolist()))
     return Evaluation(router.domains, tuple(confusion))
+
+
+def beginnings_routed(
+    router: Router, texts: Sequence[str], tokens: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The confidence in texts that end after so many tokens (0: never), and the place of the domain ahead in each.
+
+    Law: they are those of the router's decisions on such texts.
+    """
+    ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
+    table, places = router.compiled.read(ids, lengths)
+    counted = tally(table, router.selector, places, lengths)
+    voters, sure = np.maximum(counted.voters, 1), router.confidence
+    scores = counted.points * counted.unit * (voters ** (sure.growth - 1) / sure.temperature)[:, None]
+    return softmax(scores).max(axis=1), winners(counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,3 +105,33 @@ def _draw_panel(axis: Axes, panel: Panel, mark: str) -> None:
     axis.set_xlabel("share of tokens (%)")
     axis.set_title(panel.title)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Shares between 0 and 1, and where those of y may truly lie."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def draw_curve(path: Path, title: str, line: Curve, wish: float, mark: tuple[float, float] | None, words: str) -> None:
+    """Write a figure of accuracy over the share of prompts answered, the wish as a dashed line, a point marked."""
+    figure = _figure_class()(figsize=(6.4, 4.2), layout="constrained")
+    axis = figure.subplots()
+    percent = {name: [100 * value for value in getattr(line, name)] for name in ("x", "y", "low", "high")}
+    axis.fill_between(percent["x"], percent["low"], percent["high"], color=COLOURS[0], alpha=0.2, linewidth=0)
+    axis.plot(percent["x"], percent["y"], color=COLOURS[0], label="accuracy, and where it may truly lie")
+    axis.axhline(100 * wish, color="black", linestyle="--", linewidth=0.8, label=f"wished: {100 * wish:g} %")
+    if mark is not None:
+        axis.plot([100 * mark[0]], [100 * mark[1]], "o", color=COLOURS[1], markeredgecolor="black", label=words)
+    axis.set_xlabel("prompts answered (%)")
+    axis.set_ylabel("right among them (%)")
+    axis.set_title(title)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="lower left")
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.lower().removeprefix("."), dpi=160)
+    write_whole(path, image.getvalue())

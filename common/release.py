@@ -69,8 +69,7 @@ def save_release(
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    arrays = {"weights": weights, **compiled.arrays()}
-    files = {ROUTER: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}), TOKENIZER: definition}
+    files = {ROUTER: router_file(weights, compiled), TOKENIZER: definition}
     manifest = {
         **facts,
         "format": FORMAT,
@@ -83,6 +82,12 @@ def save_release(
             write_whole(draft / name, content)
         write_whole(draft / MANIFEST, _signed(manifest, identity))
     return release_id(manifest)
+
+
+def router_file(weights: NDArray[np.float64], compiled: Compiled) -> bytes:
+    """What stands in router.safetensors; the same bytes for the same router."""
+    arrays = {"weights": weights, **compiled.arrays()}
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:

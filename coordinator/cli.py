@@ -67,7 +67,7 @@ def solve(
     from common.encoder_sources import find_by_fingerprint
     from common.release import refuse_foreign
     from common.statistics_file import load_prepared
-    from coordinator.publish import draft, sign
+    from coordinator.publish import draft, issue
     from coordinator.total import must_agree
 
     given = {"weighting": weighting, "normalise_columns": normalise_columns}
@@ -78,7 +78,7 @@ def solve(
     first = must_agree(parts)
     found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
     made = draft(parts, found, choices)  # a key is made only once there is something to sign
-    _report(sign(made, _identity(key_file, make=True), out), out, json)
+    _report(issue(made, _identity(key_file, make=True), out), out, json)
 
 
 def _choices(
@@ -208,6 +208,7 @@ def calibrate(
     step("gap", "confidence to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
     step("release", str(release), done.release[:12], "calibrated")
     show_evaluation(done.evaluation)
+    step("next", f"ridgeway calibrate {release} {data}", "what a threshold would cost and gain")
 
 
 federation_cli.add_to(app)

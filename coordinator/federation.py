@@ -29,6 +29,7 @@ from common.settings import DEFAULT, LISTEN, Weighting
 from common.toml import read_settings
 from coordinator.candidates import Grid
 from coordinator.ledger import Ledger, Published
+from coordinator.leverage import SUFFIX
 
 SETTINGS = "coordinator.toml"
 LATEST = "latest"
@@ -196,12 +197,18 @@ class Federation:
         return newest.number + 1 if newest else 1
 
     def point_to_latest(self) -> None:
-        """Let releases/latest name the newest release; done again after a crash."""
+        """Let releases/latest name the newest release; done again after a crash.
+
+        What older totals left beside older releases, to tell leverage, goes: it is not published, and no longer needed.
+        """
         newest = self.newest
         if newest is None:
             return
         link = self.folder / "releases" / LATEST
         target = self.release_folder(newest.number).name
+        for path in link.parent.glob(f"*{SUFFIX}"):
+            if path.name != target + SUFFIX:
+                path.unlink(missing_ok=True)
         if link.is_symlink() and link.readlink() == Path(target):
             return
         draft = link.with_name(f".{LATEST}.{os.getpid()}")

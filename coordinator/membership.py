@@ -6,6 +6,7 @@ had never sent them, and solves again. Knows the ledger and releases. Knows noth
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,12 +15,13 @@ from common.cohort import Terms
 from common.contextual import AnyEncoder
 from common.encoder_sources import find_by_fingerprint
 from common.errors import InputError
-from common.release import Release, load_release, save_release
+from common.release import ROUTER, TOKENIZER, Release, load_release, router_file, save_release
 from common.router import Confidence
 from common.settings import Ridge, Selector
+from coordinator import leverage
 from coordinator.federation import Federation
 from coordinator.ledger import Contribution, Published
-from coordinator.publish import Choices, compose, sign
+from coordinator.publish import Choices, compose, issue
 from coordinator.solve import solve
 from coordinator.total import add_weighted
 
@@ -78,9 +80,11 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
         "number": number,
         "parent": loaded.id,
     }
-    definition = (federation.release_folder(loaded.manifest["number"]) / "tokenizer.json").read_bytes()
+    before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
+    definition = (before / TOKENIZER).read_bytes()
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
-    folder = federation.release_folder(number)
+    made = hashlib.sha256(router_file(weights, router.compiled)).hexdigest()
+    leverage.hand_on(before, loaded.manifest["files"][ROUTER], folder, made)  # the text of the domain stays in it
     return save_release(folder, facts, weights, router.compiled, definition, federation.identity)
 
 
@@ -131,7 +135,7 @@ def _solved_again(federation: Federation, newest: Published, left: tuple[Contrib
     number = federation.next_number
     solution = solve(total.statistics, encoder.scale, ridge)
     draft = compose(total, encoder, choices, solution, number=number, parent=newest.release)
-    release = sign(draft, federation.identity, federation.release_folder(number)).release
+    release = issue(draft, federation.identity, federation.release_folder(number)).release
     return Published(number, release, cause, total.domains, left, newest.terms)
 
 

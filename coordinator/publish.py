@@ -5,7 +5,8 @@ Knows the steps and their order; each step is somebody else's job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from common.evaluation import Calibration, Evaluation, calibrate, evaluate
 from common.identity import Identity
 from common.readout import compile_router
 from common.records import labelled_texts
-from common.release import amend_release, load_release, save_release
+from common.release import ROUTER, Release, amend_release, load_release, refuse_foreign, router_file, save_release
 from common.router import Confidence
 from common.settings import Ridge, Selector, Weighting
 from common.statistics_file import Prepared
+from coordinator import leverage
 from coordinator.solve import Solution, solve
 from coordinator.total import Total, add_up
 
@@ -52,7 +54,7 @@ class Draft:
     total: Total
     solution: Solution
     compiled: Compiled
-    definition: bytes
+    encoder: AnyEncoder
     facts: dict[str, Any]
 
 
@@ -80,13 +82,29 @@ def compose(total: Total, encoder: AnyEncoder, choices: Choices, solution: Solut
         solution = replace(solution, weights=normalised_columns(solution.weights))
     compiled = compile_router(encoder, total.sampling, solution.weights)
     facts = _facts(total, encoder, choices, solution) | more
-    return Draft(total, solution, compiled, encoder.definition, facts)
+    return Draft(total, solution, compiled, encoder, facts)
 
 
 def sign(made: Draft, identity: Identity, folder: Path) -> Published:
     """Write a draft as a signed release."""
-    release = save_release(folder, made.facts, made.solution.weights, made.compiled, made.definition, identity)
+    definition = made.encoder.definition
+    release = save_release(folder, made.facts, made.solution.weights, made.compiled, definition, identity)
     return Published(release, made.total, made.solution)
+
+
+def issue(made: Draft, identity: Identity, folder: Path) -> Published:
+    """Write a draft as a signed release, and beside it what the operator alone keeps: how to tell leverage.
+
+    That comes first, so that whoever sees the release finds it there. A contextual encoder has no table to make it of.
+    """
+    refuse_foreign(folder, identity.public)
+    if isinstance(made.encoder, ContextualEncoder):
+        leverage.companion(folder).unlink(missing_ok=True)
+    else:
+        router = hashlib.sha256(router_file(made.solution.weights, made.compiled)).hexdigest()
+        sketch = leverage.make(made.total.statistics, made.encoder, made.total.sampling)
+        leverage.save(folder, replace(sketch, router=router))
+    return sign(made, identity, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +130,10 @@ def calibrate_release(
     model: Path | None = None,
     device: str = "auto",
 ) -> Calibrated:
-    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it."""
+    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it.
+
+    What lies beside it to tell leverage learns what is usual on this text.
+    """
     loaded = load_release(folder, model=model, device=device)
     if loaded.signer != identity.public:
         raise InputError(
@@ -125,8 +146,16 @@ def calibrate_release(
     facts = {"temperature": fitted.temperature, "growth": fitted.growth, "calibrated": True, **changes}
     confidence = Confidence(**router.confidence.to_json() | facts)
     result = Calibrated("", fitted, evaluate(router, texts))
+    _note_usual(folder, loaded, texts)
     amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
     return replace(result, release=amended)
+
+
+def _note_usual(folder: Path, loaded: Release, texts: Mapping[str, Sequence[str]]) -> None:
+    found = leverage.load_if_whole(folder, loaded.manifest["files"][ROUTER])
+    if found is not None:
+        ids = ([loaded.router.tokenizer.encode(text) for text in own] for own in texts.values())
+        leverage.save(folder, replace(found, usual=leverage.usual(found, ids)))
 
 
 def _facts(total: Total, encoder: AnyEncoder, choices: Choices, solution: Solution) -> dict[str, Any]:

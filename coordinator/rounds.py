@@ -37,7 +37,7 @@ from coordinator.federation import Federation
 from coordinator.gathering import Gathered, Gathering
 from coordinator.ledger import Published
 from coordinator.masked import MaskedGathering
-from coordinator.publish import Choices, compose, sign
+from coordinator.publish import Choices, compose, issue
 from coordinator.solve import Solution, solve
 from coordinator.talk import Talk, Transport, Watch
 from coordinator.total import Total
@@ -192,7 +192,7 @@ class _Round:
             parent=newest.release if newest else None,
             evaluation=_figures(chosen),
         )
-        release = sign(draft, federation.identity, federation.release_folder(number)).release
+        release = issue(draft, federation.identity, federation.release_folder(number)).release
         cause = f"round {self._ledger.standing().rounds}"
         published = Published(number, release, cause, total.domains, gathered.members, self._terms)
         self._ledger.journal.append(

@@ -15,8 +15,9 @@ from typing import Any
 from common.cohort import Mode
 from common.errors import InputError
 from common.evaluation import Evaluation, evaluate
-from common.files import whole_folder
+from common.files import whole_folder, write_whole
 from common.release import load_release, refuse_foreign
+from coordinator.leverage import companion
 from coordinator.talk import Watch
 from simulations import engines, layout
 from simulations.falling import choose_falls
@@ -90,6 +91,7 @@ def simulate(
     evaluation = evaluate(router, {name: village.tests[name] for name in router.domains})
     clock.note("evaluation")
     if out is not None:
+        _copy_companion(folder, out)
         _copy(folder, out)
     return Simulated(
         release=loaded.id,
@@ -108,6 +110,14 @@ def _copy(folder: Path, out: Path) -> None:
     with whole_folder(out) as draft:
         for path in folder.iterdir():
             shutil.copyfile(path, draft / path.name)
+
+
+def _copy_companion(folder: Path, out: Path) -> None:
+    """Before the release, so that whoever sees the one finds the other."""
+    if companion(folder).exists():
+        write_whole(companion(out), companion(folder).read_bytes(), private=True)
+    else:
+        companion(out).unlink(missing_ok=True)
 
 
 class _Clock:

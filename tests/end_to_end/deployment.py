@@ -189,7 +189,8 @@ class Deployment:
 
     def releases(self) -> list[str]:
         """The names of the releases that can be seen, in their order."""
-        return sorted(path.name for path in (self.coordinator / "releases").iterdir() if path.name != "latest")
+        seen = (self.coordinator / "releases").iterdir()
+        return sorted(path.name for path in seen if path.is_dir() and path.name != "latest")
 
     def ledger(self, kind: str) -> list[Entry]:
         return [each for each in Journal(self.coordinator / "ledger.db").entries() if each.kind == kind]
