@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench bench-large report clean
+.PHONY: setup demo test check audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -25,7 +25,11 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.audit
 	$(BIN)/python -m pytest
+
+audit: setup
+	$(BIN)/python -m tests.audit
 
 bench: setup
 	$(BIN)/ridgeway bench all

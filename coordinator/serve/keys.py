@@ -1,0 +1,187 @@
+"""API keys: a TOML file of their names and hashes, and the ring of keys that requests are checked against.
+
+A key is 256 random bits, so nobody can find one that fits a plain SHA-256. A slow hash protects passwords, which
+people choose and which can be guessed; here it would only cost each request its time. The key is shown once and kept
+nowhere.
+
+Knows files. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from common.errors import InputError
+from common.files import check_output, file_stamp, write_whole
+from common.toml import quoted, read_settings
+
+KEY_BYTES = 32
+OTHERS_MAY_WRITE = 0o022
+ABOUT = """\
+# The keys of a service, written by `ridgeway keys`. A key itself is not here: only its SHA-256.
+"""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+
+log = logging.getLogger("ridgeway.serve")
+
+
+class Entry(BaseModel):
+    """What is known of a key: whose it is, and so many requests a second, if it has a rate of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Name
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: str
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class KeysFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    keys: list[Entry] = []
+
+    @field_validator("keys")
+    @classmethod
+    def _each_once(cls, keys: list[Entry]) -> list[Entry]:
+        if len({each.name for each in keys}) < len(keys) or len({each.sha256 for each in keys}) < len(keys):
+            raise ValueError("a name or a hash stands there twice")
+        return keys
+
+    def to_toml(self) -> str:
+        return "\n".join([ABOUT, *(_table(each) for each in self.keys)])
+
+
+def _table(entry: Entry) -> str:
+    lines = ["[[keys]]"]
+    lines += [f"{name} = {quoted(getattr(entry, name))}" for name in ("name", "sha256", "created")]
+    lines += [f"rate = {entry.rate!r}"] if entry.rate is not None else []
+    return "\n".join(lines) + "\n"
+
+
+def read_keys(path: Path) -> list[Entry]:
+    """The keys of a file, perhaps none."""
+    if not path.is_file():
+        raise InputError(f"there is no file of keys at {path}; `ridgeway keys add` makes one")
+    if path.stat().st_mode & OTHERS_MAY_WRITE:
+        raise InputError(f"others than its owner may write {path}, and so give themselves a key; chmod 600 it")
+    return read_settings(path, KeysFile).keys
+
+
+def add_key(
+    path: Path, name: str, rate: float | None = None, random: Callable[[int], str] = secrets.token_urlsafe
+) -> tuple[str, Entry]:
+    """Make a key, and keep its hash; returns the key, which cannot be had again."""
+    key = f"rw-{random(KEY_BYTES)}"
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    entry = _entry(name, hashlib.sha256(key.encode()).hexdigest(), created, rate)
+    check_output(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.parent):
+        known = read_keys(path) if path.exists() else []
+        if any(each.name == name for each in known):
+            raise InputError(f"there is a key of the name {name} already; revoke it first, or choose another name")
+        _write(path, [*known, entry])
+    return key, entry
+
+
+def _entry(name: str, digest: str, created: str, rate: float | None) -> Entry:
+    try:
+        return Entry(name=name, sha256=digest, created=created, rate=rate)
+    except ValueError:
+        raise InputError(
+            "a key's name is up to 64 letters, digits and . _ @ - (a letter or a digit first), its rate above 0"
+        ) from None
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Forget a key; whoever has it is not let in any more."""
+    check_output(path)
+    if not path.exists():
+        read_keys(path)  # says so
+    with _alone(path.parent):
+        known = read_keys(path)
+        left = [each for each in known if each.name != name]
+        if len(left) == len(known):
+            names = ", ".join(each.name for each in known) or "no keys at all"
+            raise InputError(f"there is no key of the name {name}; the file has {names}")
+        _write(path, left)
+
+
+def _write(path: Path, entries: list[Entry]) -> None:
+    write_whole(path, KeysFile(keys=entries).to_toml().encode(), private=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else change keys in this folder meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+class Ring:
+    """The keys of a file as they are now.
+
+    A file that cannot be read, or is not well written, is refused when it changes, and the keys before it stay. A file
+    that was emptied or removed is taken at its word: no key is left, and nobody is let in until there is one again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = _stamp(path)
+        self._held = _held(read_keys(path))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def find(self, presented: bytes) -> Entry | None:
+        """The entry of a key. Each is looked at, so that the time taken does not tell which were close."""
+        digest = hashlib.sha256(presented).digest()
+        found = None
+        for held, entry in self._held:
+            if hmac.compare_digest(held, digest):
+                found = entry
+        return found
+
+    def watch(self) -> None:
+        """Take the file as it is now, if it has changed."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        if stamp is None:
+            self._held = ()
+            log.error("the file of keys has gone: no key is taken until there is one again")
+            return
+        try:
+            self._held = _held(read_keys(self._path))
+        except (InputError, OSError):
+            log.error("the new file of keys is refused and the old keys stay; `ridgeway keys list` says what is wrong")
+        else:
+            log.warning("the file of keys has changed; it holds %d now", len(self._held))
+
+
+def _held(entries: list[Entry]) -> tuple[tuple[bytes, Entry], ...]:
+    return tuple((bytes.fromhex(each.sha256), each) for each in entries)
+
+
+def _stamp(path: Path) -> list[str | int] | None:
+    """None if there is no such file."""
+    try:
+        return file_stamp(path) if path.is_file() else None
+    except OSError:
+        return None
