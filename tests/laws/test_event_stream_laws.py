@@ -1,0 +1,129 @@
+"""Streams cut anywhere: what comes out is what went in, in whole events, and nothing waits that is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.serve.events import LONGEST, BadStream, Events
+from coordinator.serve.failures import BROKEN_OFF, GARBAGE, SILENT, Kind
+
+LINES = ["data: {}", 'data: {"delta": "é"}', ": wait", "event: ping", "id: 7", "retry: 10", "data: [DONE]"]
+
+breaks = st.sampled_from(["\n", "\r\n"])
+events = st.lists(st.sampled_from(LINES), min_size=1, max_size=3)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    line_break = draw(breaks)
+    return "".join(
+        "".join(line + line_break for line in event) + line_break
+        for event in draw(st.lists(events, min_size=1, max_size=6))
+    ).encode()
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> list[bytes]:
+    """A stream in pieces, as a network might cut it."""
+    whole = draw(streams())
+    places = sorted(draw(st.sets(st.integers(1, max(1, len(whole) - 1)), max_size=8)) - {len(whole)})
+    return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
+
+
+def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool = True) -> Events:
+    left = list(pieces)
+
+    async def read() -> bytes:
+        if not left and error is not None:
+            raise error
+        return left.pop(0) if left else b""
+
+    return Events(read, 5.0, framed)
+
+
+def passed(events: Events) -> tuple[list[bytes], Kind | None]:
+    """What was handed on, and how it failed if it did."""
+
+    async def read() -> tuple[list[bytes], Kind | None]:
+        got: list[bytes] = []
+        try:
+            while piece := await events.next():
+                got.append(piece)
+        except BadStream as error:
+            return got, error.kind
+        return got, None
+
+    return asyncio.run(read())
+
+
+@given(pieces=cut())
+def test_a_stream_comes_out_as_it_went_in(pieces: list[bytes]) -> None:
+    """Byte for byte, however it was cut, and always in whole events."""
+    got, kind = passed(source(pieces))
+    assert kind is None
+    assert b"".join(got) == b"".join(pieces)
+    assert all(piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in got)
+
+
+@given(pieces=cut())
+def test_a_stream_that_dies_leaves_whole_events_behind(pieces: list[bytes]) -> None:
+    """Wherever it dies, an error can be put behind what has been handed on."""
+    got, kind = passed(source(pieces[:-1], error=ConnectionResetError()))
+    assert kind is BROKEN_OFF
+    assert all(piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in got)
+    assert b"".join(pieces).startswith(b"".join(got))
+
+
+@given(pieces=cut(), place=st.integers(0, 7))
+def test_nothing_whole_waits(pieces: list[bytes], place: int) -> None:
+    """An event is handed on with the piece that ends it, not with a later one."""
+    sent = pieces[: place + 1]
+    got, _ = passed(source(sent, error=ConnectionResetError()))
+    rest = b"".join(sent)[len(b"".join(got)) :]
+    assert b"\n\n" not in rest and b"\r\n\r\n" not in rest
+
+
+@pytest.mark.parametrize("start", [b"<html>", b"{}\n\n", b'{"error": 1}', b"\x00\x01", b"dat \n\n"])
+def test_what_does_not_begin_as_events_do_is_garbage(start: bytes) -> None:
+    """At the start and after any event."""
+    assert passed(source([start])) == ([], GARBAGE)
+    assert passed(source([b"data: 1\n\n", start])) == ([b"data: 1\n\n"], GARBAGE)
+
+
+def test_a_stream_without_any_event_is_garbage() -> None:
+    """An answer that ends before it began."""
+    assert passed(source([])) == ([], GARBAGE)
+
+
+def test_an_event_without_end_is_garbage() -> None:
+    """What waits for an event's end is bounded."""
+    piece = b"data: " + b"y" * (LONGEST // 4)
+    assert passed(source([piece] * 5)) == ([], GARBAGE)
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_where_http_does_not_say_it_the_last_word_says_whether_it_is_the_end(framed: bool) -> None:
+    """A connection that is just closed ends an answer only after [DONE]; a framed one ends where HTTP says so."""
+    token, done = b"data: 1\n\n", b"data: [DONE]\n\n"
+    assert passed(source([token, done], framed=framed)) == ([token, done], None)
+    assert passed(source([token], framed=framed)) == ([token], None if framed else BROKEN_OFF)
+
+
+def test_the_last_blank_line_may_be_missing() -> None:
+    """Some servers leave it out."""
+    assert passed(source([b"data: 1\n\nda", b"ta: [DONE]"])) == ([b"data: 1\n\n", b"data: [DONE]"], None)
+
+
+def test_silence_is_a_failure() -> None:
+    """No piece for longer than is allowed."""
+
+    async def read() -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    assert passed(Events(read, 0.01, True)) == ([], SILENT)
