@@ -1,0 +1,105 @@
+// The release's card: what it is, who signed it, what it was made of and how well it does.
+// Knows the answer of /v1/releases/current.
+
+import { ask } from "./api.js";
+import { confusion } from "./confusion.js";
+import { facts, fill, find, make, scrolling, table } from "./dom.js";
+import { count, moment, percent, plain, short, whole } from "./numbers.js";
+import { arrange, named } from "./palette.js";
+
+export async function showCard() {
+  const place = find("release");
+  try {
+    const card = await ask("/v1/releases/current");
+    arrange(card.domains);
+    fill(place, refused(card.refused), make("div", { class: "card" }, about(card), domains(card)), confusion(card.manifest.evaluation));
+    return card;
+  } catch (problem) {
+    fill(place, make("p", { class: "notice" }, `The release's card could not be read. ${problem.message}`));
+    return null;
+  }
+}
+
+export function refused(why) {
+  return why ? make("p", { class: "notice" }, `A newer release was refused and this one goes on: ${why}`) : null;
+}
+
+function about(card) {
+  const { manifest } = card;
+  return make(
+    "div",
+    {},
+    facts([
+      ["Release", hash(card.release, "release id")],
+      ["Number", manifest.number],
+      ["In use since", moment(card.since)],
+      ["Signed by", hash(card.signer, "signer's key")],
+      ["Made after", manifest.parent ? make("code", { title: manifest.parent }, short(manifest.parent)) : null],
+      ["Encoder", told(manifest.encoder, encoder)],
+      ["Samples", told(manifest.sampling, sampling)],
+      ["Weighting", told(manifest.weighting, weighting)],
+      ["λ", told(manifest.ridge, ridge)],
+      ["Selector", told(manifest.selector, selector)],
+      ["Confidence", told(manifest.confidence, confidence)],
+      ["Cohort", told(manifest.cohort?.holders, (holders) => count(holders, "holder"))],
+      ["Held out", heldOut(manifest.evaluation)],
+    ]),
+  );
+}
+
+const told = (fact, words) => (fact === undefined || fact === null ? null : words(fact));
+const weighting = (name) => (name === "equal" ? "every domain weighs the same" : "every token weighs the same");
+
+function hash(value, name) {
+  const copied = navigator.clipboard && window.isSecureContext;
+  const code = make("code", { title: value }, copied ? short(value) : value);
+  if (!copied) return code;
+  const button = make("button", { type: "button", class: "plain", "aria-label": `Copy the ${name}` }, "Copy");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(value).then(
+      () => (button.textContent = "Copied"),
+      () => (code.textContent = value), // to be copied by hand
+    );
+  });
+  return make("span", { class: "hash" }, code, button);
+}
+
+function encoder({ name, rows, width, kind, fingerprint }) {
+  const size = rows ? `: ${whole(rows)} tokens × ${whole(width)}` : "";
+  return make("span", {}, `${name}${kind ? `, ${kind}` : ""}${size}, fingerprint `, make("code", { title: fingerprint }, short(fingerprint)));
+}
+
+function sampling({ window: size, max_tokens: most, stride, documents }) {
+  const words = [size === 1 ? "single tokens" : `windows of ${count(size, "token")}`];
+  if (stride > size) words.push(`one every ${count(stride, "token")}`);
+  if (documents) words.push(`each document counts ${count(documents, "time")} more as a whole`);
+  if (most) words.push(`the first ${count(most, "token")} of a document`);
+  return words.join("; ");
+}
+
+function ridge({ value, relative }) {
+  return `${plain(value)}${relative ? " of the mean diagonal of A" : ""}`;
+}
+
+function selector({ name, k }) {
+  const meaning = { average: "the mean over all tokens decides", entropy: `the ${k} most certain tokens vote`, all: "every token votes" };
+  return `${name}: ${meaning[name] ?? "as its name says"}`;
+}
+
+function confidence({ calibrated, threshold, fallback }) {
+  const words = calibrated ? "calibrated on held-out text" : "not calibrated";
+  return threshold ? `${words}; below ${percent(threshold, 0)} prompts go to ${fallback}` : words;
+}
+
+function heldOut(evaluation) {
+  if (!evaluation) return "not evaluated";
+  const documents = evaluation.confusion.flat().reduce((sum, each) => sum + each, 0);
+  return `${percent(evaluation.accuracy / 100)} right, the mean over domains; ${count(documents, "text")}`;
+}
+
+function domains({ domains: names, masses, manifest }) {
+  const right = manifest.evaluation?.domains ?? {};
+  const rows = names.map((name) => [named(name), whole(masses[name] ?? 0), name in right ? percent(right[name] / 100) : "–"]);
+  const made = table(["Domain", "Mass, samples", "Accuracy"], rows, { caption: "Domains of the release, their masses, and accuracy on held-out text", unseen: true });
+  return scrolling("Domains of the release", made);
+}

@@ -1,0 +1,63 @@
+// The decision: the domain, how sure the router is, and who comes next.
+// Knows replies of /v1/route. Asks nothing.
+
+import { announce, facts, fill, find, make, table } from "./dom.js";
+import { count, percent, short } from "./numbers.js";
+import { arrange, bar, named } from "./palette.js";
+
+const MOST = 10;
+
+export function showDecision(reply) {
+  const place = find("decision");
+  if (!reply) {
+    fill(place, make("p", { class: "empty" }, "Nothing is routed yet."));
+    return;
+  }
+  arrange(reply.order);
+  const ranked = Object.entries(reply.scores).sort((one, other) => other[1] - one[1]);
+  fill(place, make("p", { class: "winner" }, winner(reply)), make("p", { class: "sure" }, sure(reply)), known(reply), scores(ranked));
+  announce(inShort(reply, ranked));
+}
+
+function winner(reply) {
+  return reply.domain in reply.scores ? named(reply.domain) : reply.domain;
+}
+
+function sure(reply) {
+  const words = `Confidence ${percent(reply.confidence)}${reply.calibrated ? "" : ", not calibrated"}`;
+  if (!reply.abstained) return words;
+  return `${words}: too low, so the router abstains. The prompt goes to ${reply.domain}; ${reply.best} is ahead.`;
+}
+
+function known(reply) {
+  return facts([
+    ["Expert", reply.expert],
+    ["Prompt", count(reply.tokens, "token")],
+    ["Release", make("code", { title: reply.release }, short(reply.release))],
+  ]);
+}
+
+function scores(ranked) {
+  const shown = ranked.length > MOST + 1 ? ranked.slice(0, MOST) : ranked;
+  const rest = ranked.slice(shown.length);
+  const rows = shown.map(([domain, share]) => row(named(domain), bar(share, domain), share));
+  if (rest.length) rows.push(row(`${rest.length} others`, "", rest.reduce((sum, [, share]) => sum + share, 0)));
+  const made = table(["Domain", "", "Probability"], rows, {
+    caption: "Probability of each domain",
+    unseen: true,
+    numbersFrom: 2,
+    kind: "scores",
+  });
+  made.querySelector("thead").classList.add("unseen");
+  for (const line of made.tBodies[0].rows) line.cells[1].className = "drawn";
+  return made;
+}
+
+const row = (name, drawn, share) => [name, drawn, percent(share)];
+
+function inShort(reply, ranked) {
+  const next = ranked.find(([domain]) => domain !== reply.best);
+  const then = next ? `; then ${next[0]}, ${percent(next[1], 0)}` : "";
+  const where = reply.abstained ? `abstained, goes to ${reply.domain}; ahead is ${reply.best}` : reply.domain;
+  return `${where}, confidence ${percent(reply.confidence, 0)}${then}.`;
+}

@@ -1,0 +1,33 @@
+// Looks every two seconds what the service is doing, while somebody is looking at the page.
+// Knows /v1/activity. What is shown of it is somebody else's job.
+
+import { ask } from "./api.js";
+import { find, show } from "./dom.js";
+
+const EVERY_MS = 2000;
+const SLOWEST_MS = 15_000;
+
+export function startLive(onStanding) {
+  let timer = 0;
+  let failures = 0;
+  let looking = false;
+
+  async function look() {
+    if (looking || document.hidden) return;
+    looking = true;
+    clearTimeout(timer);
+    try {
+      await onStanding(await ask("/v1/activity"));
+      failures = 0;
+      show(find("live-problem"), null);
+    } catch (problem) {
+      failures += 1;
+      show(find("live-problem"), `${problem.message} What is shown may be old; it is tried again.`);
+    }
+    looking = false;
+    timer = setTimeout(look, Math.min(EVERY_MS * 2 ** failures, failures ? SLOWEST_MS : EVERY_MS));
+  }
+
+  document.addEventListener("visibilitychange", look);
+  look();
+}

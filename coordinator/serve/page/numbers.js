@@ -1,0 +1,29 @@
+// Numbers and times in words, with their units.
+// Knows nothing of what they count.
+
+const minus = (text) => text.replace("-", "−");
+
+export const whole = (value) => Math.round(value).toLocaleString("en-GB");
+export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+export const signed = (value, digits = 4) => minus((value < 0 ? "" : "+") + value.toFixed(digits));
+export const signedPercent = (share) => minus(`${share < 0 ? "" : "+"}${(100 * share).toFixed(0)} %`);
+export const count = (value, one, many = `${one}s`) => `${whole(value)} ${value === 1 ? one : many}`;
+export const short = (hash) => hash.slice(0, 12);
+
+export function plain(value) {
+  // As few digits as tell it.
+  return minus(String(Number(value.toPrecision(3))));
+}
+
+export function milliseconds(value) {
+  return `${value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : whole(value)} ms`;
+}
+
+export function moment(seconds) {
+  const options = { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  return new Date(1000 * seconds).toLocaleString("en-GB", options);
+}
+
+export function clock(seconds) {
+  return new Date(1000 * seconds).toLocaleTimeString("en-GB");
+}

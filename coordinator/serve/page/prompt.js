@@ -1,0 +1,77 @@
+// The box that a prompt is typed into: routed a moment after the last key, at most one question at a time.
+// Knows the form. What becomes of the answer is somebody else's job.
+
+import { ask } from "./api.js";
+import { find, make, show } from "./dom.js";
+
+const PAUSE_MS = 250;
+const LONG = 20_000; // characters; longer prompts wait for the button
+const EXAMPLES = [
+  "May I sell this program if I keep the copyright notice and give no warranty?",
+  "Why does free() crash when I pass it a pointer into the middle of a malloc'd buffer?",
+  "Show that every bounded sequence of real numbers has a convergent subsequence.",
+  "How do I read a CSV file and group its rows by month?",
+];
+
+let box;
+let answered;
+let timer = 0;
+let busy = false;
+let again = false;
+
+export function startPrompt(onAnswer) {
+  box = find("prompt");
+  answered = onAnswer;
+  box.addEventListener("input", soon);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) route();
+  });
+  find("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    route();
+  });
+  find("examples").append(...EXAMPLES.map(example));
+  if (box.value.trim()) route(); // the browser has kept it
+}
+
+function example(words) {
+  const button = make("button", { type: "button", class: "plain" }, words);
+  button.addEventListener("click", () => {
+    box.value = words;
+    route();
+  });
+  return make("li", {}, button);
+}
+
+function soon() {
+  clearTimeout(timer);
+  const long = box.value.length > LONG;
+  show(find("prompt-problem"), long ? "This prompt is long; press Route to have it routed." : null);
+  if (!long) timer = setTimeout(route, PAUSE_MS);
+}
+
+export async function route() {
+  // The latest prompt wins: what was typed while a question was on its way is asked next.
+  clearTimeout(timer);
+  if (busy) {
+    again = true;
+    return;
+  }
+  busy = true;
+  do {
+    again = false;
+    await routeOnce(box.value);
+  } while (again);
+  busy = false;
+}
+
+async function routeOnce(prompt) {
+  try {
+    const reply = prompt.trim() ? await ask("/v1/route", { prompt, explain: true }) : null;
+    if (again) return;
+    show(find("prompt-problem"), null);
+    answered(reply, prompt);
+  } catch (problem) {
+    show(find("prompt-problem"), `This could not be routed. ${problem.message}`);
+  }
+}

@@ -1,0 +1,245 @@
+"""The page in a real browser, before a real router: a prompt, the decision, the tokens, the words that decided."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from tests.browser import Visit, chromium, visit
+from tests.commands import Workshop, workshop
+from tests.corpora_on_disk import ALPHABETS
+from tests.serving import Serving
+
+PROMPT = "abcdefgh abba\n 0123, nop"
+"""Mostly in the letters of law, some of the other domains."""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(scope="module")
+def served(shop: Workshop) -> Iterator[Serving]:
+    with Serving(shop.folder, shop / "release") as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def seen(browser: Browser, served: Serving) -> Iterator[Visit]:
+    with visit(browser, served.url) as opened:
+        yield opened
+
+
+def explained(served: Serving, prompt: str) -> Any:
+    return served.post("/v1/route", {"prompt": prompt, "explain": True}).json()
+
+
+def painted(seen: Visit) -> list[dict[str, Any]]:
+    """Every token as it is shown: its text, its classes, and how strong its colour is."""
+    look = "e => ({text: e.textContent, marks: e.className, weight: +e.style.getPropertyValue('--weight')})"
+    found: list[dict[str, Any]] = seen.page.locator(".token").evaluate_all(f"all => all.map({look})")
+    return found
+
+
+def weights_of(table: list[str]) -> list[float]:
+    return [float(cell.replace("−", "-")) for cell in table]
+
+
+def test_a_typed_prompt_is_routed_without_pressing_anything(seen: Visit, served: Serving) -> None:
+    """The decision appears with its confidence, every domain's probability, and the release."""
+    seen.page.get_by_label("Prompt to route").press_sequentially(PROMPT.split("\n")[0])
+    decision = seen.page.locator("#decision")
+    answer = explained(served, PROMPT.split("\n")[0])
+    expect(decision.locator(".winner")).to_have_text("law")
+    assert answer["domain"] == "law"
+    expect(decision.locator(".sure")).to_have_text(f"Confidence {100 * answer['confidence']:.1f} %, not calibrated")
+    ranked = sorted(answer["scores"].items(), key=lambda item: -item[1])
+    expect(decision.get_by_role("rowheader")).to_have_text([name for name, _ in ranked])
+    expect(decision.locator("tbody td.number")).to_have_text([f"{100 * share:.1f} %" for _, share in ranked])
+    expect(decision.locator("code")).to_have_attribute("title", answer["release"])
+    expect(seen.page.locator("#said")).to_have_text(re.compile(r"^law, confidence \d+ %; then \w+, \d+ %\.$"))
+
+
+@pytest.mark.parametrize("way", ["Control+Enter", "the button"])
+def test_a_prompt_is_routed_at_once_when_asked_to(browser: Browser, served: Serving, way: str) -> None:
+    """Without waiting for a pause in typing: the page's clock stands still here."""
+    with visit(browser, served.url) as seen:
+        seen.page.clock.install()
+        seen.page.clock.pause_at("2100-01-01")
+        box = seen.page.get_by_label("Prompt to route")
+        box.fill("0123")
+        expect(seen.page.locator(".winner")).to_have_count(0)
+        if way == "the button":
+            seen.page.get_by_role("button", name="Route", exact=True).click()
+        else:
+            box.press(way)
+        expect(seen.page.locator(".winner")).to_have_text("code")
+
+
+def test_the_latest_prompt_wins(seen: Visit) -> None:
+    """While an answer is on its way others may be typed; what is shown in the end is the last one's."""
+    held: list[Route] = []
+    seen.page.route("**/v1/route", lambda route: route.continue_() if held else held.append(route))
+    box = seen.page.get_by_label("Prompt to route")
+    box.fill("0123")
+    box.press("Control+Enter")
+    expect(box).to_have_value("0123")
+    box.fill("nopq")
+    box.press("Control+Enter")
+    box.fill("abcd")
+    box.press("Control+Enter")
+    assert len(held) == 1
+    held[0].continue_()
+    expect(seen.page.locator(".winner")).to_have_text("law")
+    expect(seen.page.locator("#tokens")).to_have_text("abcd")
+
+
+def test_an_emptied_box_shows_no_decision(seen: Visit) -> None:
+    """What is gone from the box is gone from the page."""
+    seen.type_prompt("abc")
+    seen.page.get_by_label("Prompt to route").fill(" ")
+    expect(seen.page.locator("#decision")).to_have_text("Nothing is routed yet.")
+    expect(seen.page.locator("#tokens")).to_be_hidden()
+
+
+def test_examples_can_be_tried_with_one_click(seen: Visit) -> None:
+    """A newcomer need not think of a prompt."""
+    example = seen.page.locator("#examples button").first
+    example.click()
+    expect(seen.page.locator("#tokens")).to_have_text(example.inner_text())
+
+
+def test_tokens_have_the_colour_of_their_domain_and_its_strength(seen: Visit, served: Serving) -> None:
+    """All of the prompt is there, blanks and line feeds too; the colour is the domain's, the strength the weight's."""
+    seen.type_prompt(PROMPT)
+    answer = explained(served, PROMPT)
+    shown = painted(seen)
+    assert "".join(token["text"] for token in shown) == PROMPT
+    most = max(abs(token["weight"]) for token in answer["explanation"])
+    for token, drawn in zip(answer["explanation"], shown, strict=True):
+        place = answer["order"].index(token["domain"])
+        assert f"d{place} u{place}" in drawn["marks"]
+        assert drawn["weight"] == pytest.approx(abs(token["weight"]) / most, abs=1e-3)
+
+
+def test_the_keyboard_switches_to_what_tokens_say_of_one_domain(seen: Visit, served: Serving) -> None:
+    """Arrow keys go through the domains; tokens that speak against one look different from those that speak for it."""
+    seen.type_prompt(PROMPT)
+    answer = explained(served, PROMPT)
+    seen.page.get_by_role("radio", name="what decided").focus()
+    for place, domain in enumerate(answer["order"]):
+        seen.page.keyboard.press("ArrowRight")
+        expect(seen.page.get_by_role("radio", name=domain)).to_be_checked()
+        expect(seen.page.locator("#view-words")).to_contain_text(f"for or against {domain}")
+        for token, drawn in zip(answer["explanation"], painted(seen), strict=True):
+            marks = f"u0 d{place}" if token["parts"][place] > 0 else "u2 against"
+            assert drawn["marks"] == f"token {marks}"
+    seen.page.keyboard.press("ArrowRight")
+    expect(seen.page.get_by_role("radio", name="what decided")).to_be_checked()
+
+
+def test_arrow_keys_read_out_tokens_from_a_single_tab_stop(seen: Visit, served: Serving) -> None:
+    """However long the prompt is, one press of Tab leads past its tokens; within, each can be read."""
+    seen.type_prompt(PROMPT)
+    answer = explained(served, PROMPT)
+    seen.page.get_by_role("radio", name="what decided").focus()
+    seen.page.keyboard.press("Tab")
+    expect(seen.page.locator("#tokens")).to_be_focused()
+    reading = seen.page.locator("#reading")
+    for token in answer["explanation"][:3]:
+        seen.page.keyboard.press("ArrowRight")
+        expect(reading).to_contain_text(f"{json.dumps(token['text'])} speaks for {token['domain']}")
+        expect(reading).to_contain_text(f"{token['weight']:+.4f}".replace("-", "−"))
+    seen.page.keyboard.press("End")
+    expect(reading).to_contain_text(json.dumps(PROMPT[-1]))
+    seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate("!document.activeElement.closest('#tokens')")
+
+
+def test_pointing_at_a_token_reads_it_out(seen: Visit, served: Serving) -> None:
+    seen.type_prompt(PROMPT)
+    token = explained(served, PROMPT)["explanation"][4]
+    seen.page.locator(".token").nth(4).hover()
+    expect(seen.page.locator("#reading")).to_contain_text(f"{json.dumps(token['text'])} speaks for {token['domain']}")
+
+
+def test_the_words_that_decided_are_those_of_the_command_line(seen: Visit, shop: Workshop) -> None:
+    """The same rows in the same order as `ridgeway route --explain` prints."""
+    seen.type_prompt(PROMPT)
+    printed = shop.run("route", shop / "release", PROMPT, "--explain").stdout
+    said = re.findall(r"(?m)^ *'(.*)' +(\w+) +(\d+) +([+-][\d.]+) +([+-]\d+) ?%", printed)
+    assert len(said) == 12
+    rows = seen.page.locator("#words tbody tr")
+    expect(rows).to_have_count(13)
+    shown = [[cell.strip() for cell in row.split("\t")] for row in rows.all_inner_texts()]
+    assert [[json.loads(cells[0]), *cells[1:3]] for cells in shown[:12]] == [
+        [text.replace("\\n", "\n"), domain, times] for text, domain, times, _, _ in said
+    ]
+    assert weights_of([cells[3] for cells in shown[:12]]) == [float(weight) for *_, weight, _ in said]
+    assert [cells[4].replace("−", "-") for cells in shown[:12]] == [f"{share} %" for *_, share in said]
+    [others] = re.findall(r"(\d+ other tokens)", printed)
+    assert shown[12][0] == others
+
+
+def test_a_prompt_is_shown_as_text_whatever_it_holds(seen: Visit) -> None:
+    """Markup in a prompt makes no elements and runs nothing."""
+    prompt = '<img src=x onerror="document.title=1"><b>bold</b>'
+    seen.type_prompt(prompt)
+    assert seen.page.locator("main img, main #tokens b, main #words b").count() == 0
+    assert seen.page.title() == "Ridgeway"
+
+
+def test_a_character_of_several_tokens_is_shown_once(seen: Visit) -> None:
+    """Tokens may share a character; their weights are then added up, and the prompt still reads as it was typed."""
+    tokens = [
+        {"text": " 🎉", "domain": "law", "weight": 0.1, "parts": [0.1]},
+        {"text": "🎉", "domain": "code", "weight": -0.3, "parts": [0.2]},
+        {"text": "ab", "domain": "law", "weight": 0.2, "parts": [0.3]},
+    ]
+    words = "([m, p, t]) => import(m).then(({pieces}) => pieces(p, t))"
+    module = seen.page.locator("script").get_attribute("src") or ""
+    cut = seen.page.evaluate(words, [module.replace("main.js", "pieces.js"), "x 🎉ab!", tokens])
+    assert [piece["text"] for piece in cut] == ["x", " 🎉", "ab", "!"]
+    assert [piece["tokens"] for piece in cut] == [0, 2, 1, 0]
+    assert cut[1]["domain"] == "code"
+    assert cut[1]["weight"] == pytest.approx(-0.2)
+    assert cut[1]["parts"] == pytest.approx([0.3])
+
+
+def test_the_card_says_what_the_release_is(seen: Visit, served: Serving) -> None:
+    """Its id, its signer's whole key, its domains and masses; and that nobody has evaluated it."""
+    card = served.http.get("/v1/releases/current").json()
+    place = seen.page.locator("#release")
+    codes = place.locator("code")
+    expect(codes.nth(0)).to_have_attribute("title", card["release"])
+    expect(codes.nth(1)).to_have_attribute("title", card["signer"])
+    expect(place).to_contain_text("not evaluated on held-out text")
+    expect(place.get_by_role("rowheader")).to_have_text(sorted(ALPHABETS))
+    masses = [f"{card['masses'][name]:,}" for name in sorted(ALPHABETS)]
+    expect(place.locator("tbody td:nth-of-type(1)")).to_have_text(masses)
+
+
+def test_the_docs_describe_every_address(browser: Browser, served: Serving) -> None:
+    """Each with its method, what it holds, and a command that can be tried as it stands."""
+    described = served.http.get("/openapi.json").json()["paths"]
+    wanted = [(method.upper(), path) for path, methods in described.items() for method in methods]
+    assert ("POST", "/v1/route") in wanted
+    with visit(browser, served.url, "/docs") as seen:
+        expect(seen.page.locator(".operation h2 code")).to_have_text([path for _, path in wanted])
+        expect(seen.page.locator(".operation h2 .method")).to_have_text([method for method, _ in wanted])
+        tried = seen.page.locator("#post-v1-route pre").inner_text()
+        body = json.loads(tried[tried.index("-d '") + 4 : -1])
+        assert served.post("/v1/route", body).status_code == 200
+        expect(seen.page.locator("#post-v1-route tbody th code").first).to_have_text("prompt")
