@@ -67,6 +67,14 @@ def route(device: CpuWord = "auto", json: Json = False) -> None:
 
 
 @app.command()
+def serve(json: Json = False) -> None:
+    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about five minutes)."""
+    from simulations.bench.suite import add_serve
+
+    _run("serve", _cpu("cpu"), json, add_serve)
+
+
+@app.command()
 def solve(device: DeviceWord = "auto", json: Json = False) -> None:
     """Solving for a router beside the bare Cholesky factor, on the CPU and on a card."""
     from simulations.bench.suite import add_solve
@@ -115,12 +123,13 @@ def large(json: Json = False) -> None:
 @app.command(name="all")
 def everything(device: DeviceWord = "auto", json: Json = False) -> None:
     """All of these but `large` and `features`."""
-    from simulations.bench.suite import Files, add_federation, add_mask, add_prepare, add_route, add_solve
+    from simulations.bench.suite import Files, add_federation, add_mask, add_prepare, add_route, add_serve, add_solve
 
     measured = _device(device)
 
     def measure(report: Report) -> None:
         add_route(report)
+        add_serve(report)
         add_prepare(report, measured, Files())
         add_solve(report, measured)
         add_mask(report)

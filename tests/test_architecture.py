@@ -103,9 +103,9 @@ def _reasons(each: Import, file: str, package: str) -> Iterator[str]:
         if file not in HEAVY_PLACES:
             yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
-        ("coordinator/serve/", "coordinator/gate.py")
+        ("coordinator/serve/", "coordinator/gate.py", "simulations/bench/serving/")
     ):
-        yield "HTTP is for coordinator/serve and the gate"
+        yield "HTTP is for coordinator/serve, the gate and the benchmark of serving"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 

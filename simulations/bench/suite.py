@@ -109,6 +109,29 @@ def add_route(report: Report) -> None:
     report.add([*bench_route(release, text), *bench_command(release)])
 
 
+def add_serve(report: Report) -> None:
+    """The routing API and the gateway under load from other processes; left out where wrk is not installed."""
+    from common.contextual import needs_table
+    from common.encoder_sources import find_encoder
+    from simulations.bench.routing import make_release
+    from simulations.bench.serving import gateway, routes, wrk
+    from simulations.bench.text import bench_text
+
+    if not wrk.is_here():
+        report.leave_out("serving", "the load generator wrk is not installed")
+        return
+    text = bench_text(WORK)
+    report.facts["text"] = text.name
+    release = make_release(needs_table(find_encoder(DEFAULT_ENCODER), "this benchmark"), text, WORK)
+    prompts = routes.prompts_of(release, text.documents)
+    step("measuring", "routing over HTTP", text.name)
+    with ticking("routes", routes.ticks()) as tick:
+        report.add(routes.bench_routes(release, prompts, WORK, tick))
+    step("measuring", "the gateway", text.name)
+    with ticking("gateway", gateway.ticks()) as tick:
+        report.add(gateway.bench_gateway(release, prompts, WORK, tick))
+
+
 def add_solve(report: Report, device: Device) -> None:
     from simulations.bench.solving import bench_solve, ticks
 
