@@ -43,9 +43,11 @@ def _main(arguments: list[str] | None) -> None:
     import typer
 
     import client.cli
+    import common.calibrate_cli
     import common.cli
     import coordinator.cli
     import coordinator.serve.cli
+    import coordinator.serve.keys_cli
     import simulations.audit_cli
     import simulations.bench_cli
     import simulations.cli
@@ -65,7 +67,9 @@ def _main(arguments: list[str] | None) -> None:
     app.add_typer(common.cli.encoder, name="encoder")
     app.command()(common.cli.route)
     app.command()(common.cli.evaluate)
+    app.command()(common.calibrate_cli.calibrate)
     app.command()(coordinator.serve.cli.serve)
+    app.add_typer(coordinator.serve.keys_cli.app, name="keys")
     app.command()(simulations.cli.simulate)
     app.command()(simulations.audit_cli.audit)
     app.add_typer(simulations.bench_cli.app, name="bench")

@@ -38,6 +38,7 @@ def main() -> int:
         _run("route", FOLDER / "release", prompt)
     _run("route", FOLDER / "release", PROMPTS[0], "--explain")
     _say(f"Done in {time.monotonic() - started:.0f} s. The release lies in {FOLDER / 'release'}.")
+    _say(f"To see on a page why prompts go where they go: {os.path.relpath(COMMAND)} serve {FOLDER / 'release'}")
     return 0
 
 

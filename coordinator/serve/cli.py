@@ -5,13 +5,14 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from common.cli import Key, Model, RunsOn
-from common.terminal import step
+from common.terminal import count, step
 
 
 def serve(
@@ -19,20 +20,69 @@ def serve(
         Path,
         typer.Argument(metavar="RELEASE", help="The folder of a release, or a coordinator's folder: then its newest."),
     ],
+    experts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
+    ] = None,
+    mu: Annotated[
+        float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; any but loopback needs --keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8080,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
+    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
+    drift_share: Annotated[
+        float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
+    ] = None,
+    drift_leverage: Annotated[
+        float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="The keys that let clients in.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second of each key, or without keys of each address.")
+    ] = None,
+    max_body: Annotated[float, typer.Option(help="The longest body of a request, in MiB.")] = 4.0,
+    max_requests: Annotated[int, typer.Option(min=1, help="Requests that are served at once.")] = 2048,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")
+    ] = None,
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why."""
     from coordinator.serve.application import create_app
+    from coordinator.serve.drift import DriftSettings
+    from coordinator.serve.experts import find_experts
+    from coordinator.serve.gateway import Gateway
     from coordinator.serve.live import Source, find_release
-    from coordinator.serve.run import Address, run
+    from coordinator.serve.rules import Limits, Names, is_loopback, make_rules
+    from coordinator.serve.run import Address, bound, run
     from coordinator.serve.service import Choices, Service
+    from coordinator.serve.tls import find_certificate
 
-    service = Service(Choices(Source(find_release(release), key, model, device)))
+    address = Address(host, port, find_certificate(tls_cert, tls_key))
+    limits = Limits(rate, max_body, max_requests)
+    rules = make_rules(Names(host, allow_host or (), allow_origin or ()), keys, limits, tls=tls_cert is not None)
+    changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    known = find_experts(experts, mu)
+    source = Source(find_release(release), key, model, device, changes=changes)
+    if known is not None:
+        source = replace(source, check=known.check)
+    service = Service(Choices(source, DriftSettings(share=drift_share, leverage=drift_leverage)))
     live = service.current.live
     step("release", live.id[:12], f"{len(live.router.domains)} domains", ", ".join(live.router.domains))
-    step("serving", f"http://{host}:{port}/")
-    run(create_app(service), Address(host, port))
+    if address.certificate is not None:
+        service.watchers.append(address.certificate.watch)
+    elif not is_loopback(host):
+        step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
+    gateway = Gateway(service, known) if known else None
+    if gateway is not None:
+        step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
+    sockets = bound(address)
+    step("serving", address.url)
+    run(create_app(service, gateway=gateway, rules=rules), address, sockets)

@@ -5,28 +5,38 @@ Knows releases. Knows nothing of HTTP.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from common.compiled import CompiledTable
-from common.errors import InputError, ReleaseError
+from common.errors import FormatError, InputError, ReleaseError
 from common.files import file_stamp
 from common.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from common.router import Router
+from coordinator import leverage
+from coordinator.leverage import Leverage
+
+log = logging.getLogger("ridgeway.serve")
 
 LATEST = Path("releases", "latest")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
-    """A release that was verified and is ready to route; `since`: when it was taken, in seconds since 1970."""
+    """A release that was verified and is ready to route.
+
+    since:    when it was taken, in seconds since 1970.
+    leverage: what the operator keeps beside it to tell how unusual a prompt is, if that is there.
+    """
 
     release: Release
     folder: Path
     since: float
+    leverage: Leverage | None = None
 
     @property
     def id(self) -> str:
@@ -67,6 +77,7 @@ class Source:
     key:          the public key that must have signed them; without one, whoever signed the first.
     model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
+    changes:      of the confidence that releases come with: threshold, fallback.
     """
 
     folder: Path
@@ -74,6 +85,7 @@ class Source:
     model: Path | None = None
     device: str = "auto"
     check: Callable[[Router], None] = lambda router: None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def stamp(self) -> list[object]:
         """What changes when the release does."""
@@ -83,9 +95,24 @@ class Source:
         """Read and verify the release that is there now, and route a first prompt with it."""
         folder = self.folder.resolve()
         release = load_release(folder, key=self.key or signer, model=self.model, device=self.device)
+        if self.changes:
+            release = replace(release, router=release.router.with_confidence(**self.changes))
         self.check(release.router)
         release.router.route("Is it ready?")
-        return Live(release, folder, time.time())
+        return Live(release, folder, time.time(), _leverage(folder, release))
+
+
+def _leverage(folder: Path, release: Release) -> Leverage | None:
+    """What lies beside the release; if it cannot be used, the release can."""
+    try:
+        found = leverage.load(folder, release.manifest["files"][ROUTER])
+    except (FormatError, OSError) as error:
+        log.warning("the companion of release %s cannot be used: %s", release.id[:12], type(error).__name__)
+        return None
+    if found is not None and len(found.rows) < release.router.tokenizer.rows:
+        log.warning("the companion of release %s is of another tokenizer", release.id[:12])
+        return None
+    return found
 
 
 def _stamp(path: Path) -> object:
@@ -93,6 +120,15 @@ def _stamp(path: Path) -> object:
         return file_stamp(path)
     except OSError:
         return None
+
+
+def _public(words: str, folder: Path) -> str:
+    """What is wrong with a release, without saying where on this machine it lies."""
+    for path in (str(folder), str(folder.resolve())):
+        words = (
+            words.replace(f"the release in {path}", "the new release").replace(f"{path}/", "its ").replace(path, "it")
+        )
+    return words
 
 
 class Current:
@@ -114,7 +150,7 @@ class Current:
         try:
             taken = self._source.open(self.live.release.signer)
         except (ReleaseError, InputError, OSError) as error:
-            self.refused = str(error)
+            self.refused = _public(str(error), self._source.folder)
         else:
             self.refused = None
             if taken.id != self.live.id:

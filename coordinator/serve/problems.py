@@ -76,9 +76,9 @@ def of_validation(error: ValidationError | RequestValidationError) -> Problem:
     return Problem(400, f"{where or 'the body'}: {words}", code="invalid_value", param=where or None)
 
 
-def unforeseen(path: str, error: Exception) -> Problem:
+def unforeseen(error: Exception) -> Problem:
     """A mistake of ours: its kind goes to the log, nothing of it to the client."""
-    log.error("a request to %s failed: %s", path, type(error).__name__)
+    log.error("a request failed: %s", type(error).__name__)
     return Problem(500, "the server made a mistake; its log says which", code="internal_error")
 
 
@@ -101,4 +101,4 @@ def add_to(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return unforeseen(request.url.path, error).response()
+        return unforeseen(error).response()

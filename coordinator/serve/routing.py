@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from common.conversation import Turn, weighted_turns
 from common.decisions import decision_json, explanation_json
 from common.router import Decision
 from coordinator.serve.bodies import ERRORS, described, json_answer, read_body
+from coordinator.serve.guard import KNOWN
 from coordinator.serve.live import Live
 from coordinator.serve.service import Service
 from coordinator.serve.shortcut import Handler
@@ -74,11 +76,12 @@ def routing_api(service: Service, route: Handler, experts: Callable[[], dict[str
         return Health(status="ok")
 
     @api.get("/readyz", tags=["operating"])
-    async def ready() -> Readiness:
-        """Whether prompts can be routed, and how the experts are."""
-        return Readiness(ready=True, release=service.current.live.id, experts=experts())
+    async def ready(request: Request) -> Readiness:
+        """Whether prompts can be routed, and, to those with a key, how the experts are."""
+        states = experts() if request.scope.get(KNOWN, True) else {}
+        return Readiness(ready=True, release=service.current.live.id, experts=states)
 
-    @api.get("/metrics", tags=["operating"], response_class=Response, responses=ERRORS)
+    @api.get("/metrics", tags=["operating"], response_class=PlainTextResponse, responses=ERRORS)
     async def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
         return Response(service.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

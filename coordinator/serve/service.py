@@ -65,12 +65,17 @@ class Service:
     async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[Live, list[Explanation]]:
         began = time.perf_counter()
         live, explanations = await self.line.explain(texts)
-        firsts, decisions = [turns[0].text for turns in texts], [each.decision for each in explanations]
-        self._record(live, firsts, decisions, time.perf_counter() - began)
+        decisions = [each.decision for each in explanations]
+        self._count(decisions, time.perf_counter() - began)  # somebody is looking: that tells nothing of drift
         return live, explanations
 
     def _record(self, live: Live, texts: Sequence[str], decisions: Sequence[Decision], seconds: float) -> None:
-        """Count the decisions on one request's texts; the texts themselves are not kept."""
+        """Take note of the decisions on one request's texts; the texts themselves are not kept."""
+        self._count(decisions, seconds)
+        for text, decision in zip(texts, decisions, strict=True):
+            self.drift.observe(live, text, decision.confidence)
+
+    def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
         counts: dict[str, int] = {}
         abstained = 0
         for decision in decisions:
@@ -82,12 +87,10 @@ class Service:
         if abstained:
             self.metrics.abstentions.inc(abstained)
         self.activity.add(counts, abstained, seconds)
-        for text, decision in zip(texts, decisions, strict=True):
-            self.drift.observe(live, text, decision.confidence)
 
     def exposition(self) -> bytes:
         """The metrics, drift brought up to date."""
-        drift = self.drift.to_json()
+        drift = self.drift.to_json(self.current.live)
         nothing = float("nan")
         self.metrics.low_confidence.set(_or(drift["low_confidence_share"], nothing))
         self.metrics.leverage.set(_or(drift["leverage"], nothing))
@@ -104,7 +107,7 @@ class Service:
             "since": self.current.live.since,
             "refused": self.current.refused,
             "activity": self.activity.to_json(),
-            "drift": self.drift.to_json(),
+            "drift": self.drift.to_json(self.current.live),
         }
 
     @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from coordinator.serve.guard import PLACE
 from coordinator.serve.problems import Problem, unforeseen
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -30,10 +31,11 @@ class Shortcut:
         if handler is None:
             await self._app(scope, receive, send)
             return
+        scope[PLACE] = scope["path"]
         try:
             response = await handler(Request(scope, receive))
         except Problem as problem:
             response = problem.response()
         except Exception as error:
-            response = unforeseen(scope["path"], error).response()
+            response = unforeseen(error).response()
         await response(scope, receive, send)

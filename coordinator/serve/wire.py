@@ -43,9 +43,13 @@ class RouteRequest(BaseModel):
     """What to route: one prompt, many, or a conversation. Exactly one of the three."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    prompt: str | None = None
-    prompts: Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)] | None = None
-    messages: Messages | None = None
+    prompt: str | None = Field(None, description="One prompt.")
+    prompts: Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)] | None = Field(
+        None, description="Many prompts, each routed on its own."
+    )
+    messages: Messages | None = Field(
+        None, description="A conversation; the last user turn weighs more than all the others."
+    )
     explain: bool = Field(False, description="Add each token and what it added to the decision.")
 
     @model_validator(mode="after")
@@ -67,19 +71,19 @@ class Token(BaseModel):
 class Routed(BaseModel):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
-    domain: str
-    confidence: float
-    scores: dict[str, float]
-    abstained: bool
-    best: str
-    tokens: int
-    calibrated: bool
-    release: str
+    domain: str = Field(description="Where it should go; the fallback's name if the router abstained.")
+    confidence: float = Field(description="The probability that `best` is right, if the router is calibrated.")
+    scores: dict[str, float] = Field(description="Every domain's probability.")
+    abstained: bool = Field(description="Whether the confidence lay below the threshold.")
+    best: str = Field(description="The domain ahead of the others, abstention or not.")
+    tokens: int = Field(description="How many tokens the prompt has.")
+    calibrated: bool = Field(description="Whether confidence was fitted on held-out text.")
+    release: str = Field(description="The release that decided.")
     expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
-    runner_up: str | None = None
-    margin: float | None = None
-    order: list[str] | None = None
-    explanation: list[Token] | None = None
+    runner_up: str | None = Field(None, description="The domain in the second place.")
+    margin: float | None = Field(None, description="What separates `best` from the runner-up.")
+    order: list[str] | None = Field(None, description="The domains in the order of the tokens' parts.")
+    explanation: list[Token] | None = Field(None, description="The tokens; their weights add up to the margin.")
 
 
 class RoutedMany(BaseModel):

@@ -1,0 +1,206 @@
+"""The routing API, asked over ASGI: the same answers as the library, and errors in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from common.conversation import weighted_turns
+from common.decisions import decision_json, explanation_json
+from common.router import Router
+from coordinator.serve.application import create_app
+from coordinator.serve.live import Source
+from coordinator.serve.service import Choices, Service
+from coordinator.serve.wire import MOST_PROMPTS
+from tests.serving import SECRET, complaint_of, release_of
+
+DOMAINS = ["code", "law", "medicine"]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "release"
+    release_of(folder, DOMAINS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def router(release: Path) -> Router:
+    return Router.load(release)
+
+
+@pytest.fixture
+def client(release: Path) -> Iterator[TestClient]:
+    app = create_app(Service(Choices(Source(release), watch_s=0)))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as made:
+        yield made
+
+
+def test_one_prompt_is_routed_as_the_library_routes_it(client: TestClient, router: Router) -> None:
+    """The same numbers, and the release they come from."""
+    answer = client.post("/v1/route", json={"prompt": "where to?"})
+    assert answer.status_code == 200
+    assert answer.json() == decision_json(router.route("where to?"), router)
+
+
+def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Router) -> None:
+    """One list in, one list out."""
+    prompts = ["a", "", "b" * 500, "a"]
+    found = client.post("/v1/route", json={"prompts": prompts}).json()
+    assert found["release"] == router.release
+    assert found["decisions"] == [decision_json(router.route(prompt), router) for prompt in prompts]
+
+
+def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, router: Router) -> None:
+    """Text alone counts: pictures and calls of tools are passed over."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "abc"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "def"}, {"type": "image_url", "image_url": {"url": "x"}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": "ghi jkl"},
+    ]
+    turns = weighted_turns([("system", "abc"), ("user", "def"), ("user", "ghi jkl")])
+    found = client.post("/v1/route", json={"messages": messages}).json()
+    assert found == decision_json(router.route_turns(turns), router)
+    explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
+    assert explained == _json(explanation_json(router.explain_turns(turns), router))
+
+
+def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:
+    """For one prompt and for many."""
+    expected = _json(explanation_json(router.explain("where to?"), router))
+    assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
+    many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
+    assert many == {"release": router.release, "decisions": [expected]}
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    """As it is after a way through JSON: tuples are lists."""
+    return {
+        **value,
+        "explanation": [{**token, "parts": list(token["parts"])} for token in value["explanation"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[" * 5000, "not valid JSON"),
+        (b"[]", "the body"),
+        (b"{}", "exactly one of prompt, prompts and messages"),
+        (b'{"prompt": "a", "prompts": ["b"]}', "exactly one"),
+        (b'{"prompt": 7}', "prompt"),
+        (b'{"prompts": []}', "prompts"),
+        (b'{"prompts": "a"}', "prompts"),
+        (b'{"prompts": [null]}', "prompts.0"),
+        (b'{"messages": []}', "messages"),
+        (b'{"messages": [{"content": "a"}]}', "messages.0.role"),
+        (b'{"prompt": "zyzzyva", "explain": "yes"}', "explain"),
+        (b'{"prompt": "a", "zyzzyva": 1}', "zyzzyva"),
+    ],
+)
+def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, body: bytes, words: str) -> None:
+    """It names the field and not what stands in it."""
+    answer = client.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_too_many_prompts_are_refused(client: TestClient) -> None:
+    """The limit is said."""
+    answer = client.post("/v1/route", json={"prompts": ["a"] * (MOST_PROMPTS + 1)})
+    assert answer.status_code == 400
+    assert str(MOST_PROMPTS) in complaint_of(answer.json())["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient, kind: str) -> None:
+    """These are what a page of another site could send without being let."""
+    answer = client.post("/v1/route", content=b'{"prompt": "a"}', headers={"content-type": kind})
+    assert answer.status_code == 415
+    complaint_of(answer.json())
+
+
+@pytest.mark.parametrize("method", ["get", "put", "delete"])
+def test_other_methods_and_addresses_are_errors_of_the_same_shape(client: TestClient, method: str) -> None:
+    assert client.request(method, "/v1/route").status_code == 405
+    assert client.request(method, "/v1/nothing").status_code == 404
+    complaint_of(client.request(method, "/v1/route").json())
+    complaint_of(client.request(method, "/v1/nothing").json())
+
+
+def test_a_mistake_of_the_server_tells_nothing(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the answer nor the log holds the prompt or what went wrong in detail."""
+
+    def broken(self: Router, prompts: list[str]) -> None:
+        raise RuntimeError(f"while reading {prompts[0]}")
+
+    monkeypatch.setattr(Router, "route_many", broken)
+    answer = client.post("/v1/route", json={"prompt": SECRET})
+    assert answer.status_code == 500
+    assert complaint_of(answer.json())["code"] == "internal_error"
+    assert "RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_the_release_in_use_is_described(client: TestClient, router: Router) -> None:
+    """Its id, its signer, its manifest."""
+    card = client.get("/v1/releases/current").json()
+    assert card["release"] == router.release
+    assert card["manifest"]["domains"] == card["domains"] == DOMAINS
+    assert card["refused"] is None
+
+
+def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
+    """In the metrics and on the page alike, and neither holds a prompt."""
+    prompts = [f"{SECRET} {number}" for number in range(6)]
+    client.post("/v1/route", json={"prompts": prompts})
+    client.post("/v1/route", json={"prompt": SECRET})
+    best = [decision.best for decision in router.route_many([*prompts, SECRET])]
+    metrics = client.get("/metrics").text
+    for domain in set(best):
+        assert f'ridgeway_decisions_total{{domain="{domain}"}} {best.count(domain)}.0' in metrics
+    assert "ridgeway_routing_seconds_count 2.0" in metrics
+    activity = client.get("/v1/activity").json()
+    counted: dict[str, int] = {}
+    for step in activity["activity"]["steps"]:
+        for domain, count in step["decisions"].items():
+            counted[domain] = counted.get(domain, 0) + count
+    assert counted == {domain: best.count(domain) for domain in set(best)}
+    assert SECRET not in metrics + str(activity)
+
+
+def test_health_and_readiness_are_told(client: TestClient, router: Router) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz").json()
+    assert ready["ready"] is True
+
+
+def test_an_abstention_is_said_and_counted(release: Path, router: Router, tmp_path: Path) -> None:
+    """With a threshold that nothing reaches, every prompt goes to the fallback."""
+    from common.release import amend_release
+    from tests.making import fixed_identity
+
+    release_of(tmp_path / "strict", DOMAINS)
+    confidence = {**router.confidence.to_json(), "threshold": 1.0, "fallback": "generalist"}
+    amend_release(tmp_path / "strict", {"confidence": confidence}, fixed_identity())
+    app = create_app(Service(Choices(Source(tmp_path / "strict"), watch_s=0)))
+    with TestClient(app, base_url="http://127.0.0.1") as strict:
+        answer = strict.post("/v1/route", json={"prompt": "hm"}).json()
+        assert (answer["domain"], answer["abstained"]) == ("generalist", True)
+        assert answer["best"] in DOMAINS
+        assert "ridgeway_abstentions_total 1.0" in strict.get("/metrics").text
