@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,29 +86,29 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of one text; where each stands in the text is not asked for, which saves a seventh of the time."""
-        ids = np.array(self._lists([text])[0], dtype=np.int32)
+        ids = np.array(self._encodings([text])[0].ids, dtype=np.int32)
         dropped = self._is_special(ids)
         return ids[~dropped] if dropped.any() else ids
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
-        lists = self._lists(list(texts))
-        lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        ids = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(lengths.sum()))
+        encodings = self._encodings(list(texts))
+        lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
+        each = chain.from_iterable(map(attrgetter("ids"), encodings))
+        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
         dropped = self._is_special(ids)
         if dropped.any():
-            owners = np.repeat(np.arange(len(lists)), lengths)
-            lengths = lengths - np.bincount(owners[dropped], minlength=len(lists))
+            owners = np.repeat(np.arange(len(encodings)), lengths)
+            lengths = lengths - np.bincount(owners[dropped], minlength=len(encodings))
             ids = ids[~dropped]
         return ids, lengths
 
-    def _lists(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each text, special tokens among them."""
+    def _encodings(self, texts: list[str]):  # type: ignore[no-untyped-def]  # noqa: ANN202  # the library's own
+        """What the library makes of each text, special tokens among it, without their places in the text."""
         try:
-            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+            return self._backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
-            encodings = self._backend.encode_batch_fast([storable(text) for text in texts], add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+            return self._backend.encode_batch_fast([storable(text) for text in texts], add_special_tokens=False)
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,24 +89,21 @@ class Drift:
         self._clock = clock
         self._live: Live | None = None
         self._low: deque[bool] = deque(maxlen=RECENT)
-        self._count = 0
         self._leverages: deque[float] = deque(maxlen=RECENT_LEVERAGES)
         self._next = -math.inf
 
-    def observe(self, live: Live, text: str, confidence: float) -> None:
-        """Take note of a decision; now and then, of the leverage of the prompt that it was about."""
+    def observe(self, live: Live, texts: Sequence[str], confidences: Sequence[float]) -> None:
+        """Take note of the decisions of one request; now and then, of the leverage of a prompt of theirs."""
         if live is not self._live:
             self._begin(live)
-        if len(self._low) == RECENT:
-            self._count -= self._low[0]
-        self._low.append(confidence < self._settings.low)
-        self._count += self._low[-1]
+        low = self._settings.low
+        self._low.extend([confidence < low for confidence in confidences])
         if live.leverage is not None and (now := self._clock()) >= self._next:
             self._next = now + PAUSE_S
-            self._measure(live, text)
+            self._measure(live, texts[0])
 
     def _begin(self, live: Live) -> None:
-        self._live, self._count = live, 0
+        self._live = live
         self._low.clear()
         self._leverages.clear()
 
@@ -120,7 +117,7 @@ class Drift:
         live = live or self._live
         fresh = live is not self._live
         prompts, measured = (0, []) if fresh else (len(self._low), list(self._leverages))
-        share = self._count / prompts if prompts else None
+        share = sum(self._low) / prompts if prompts else None
         leverage = trimmed_mean(measured) if measured else None
         share_alarm, leverage_alarm = self._settings.share_alarm(live), self._settings.leverage_alarm(live)
         return {

@@ -20,7 +20,7 @@ from coordinator.serve.live import Live
 
 LONG = 16_384
 """A text of more characters is routed on its own."""
-MOST_TOGETHER = 32
+MOST_TOGETHER = 8
 
 Waiting = tuple[str, "asyncio.Future[tuple[Live, Decision]]"]
 Result = TypeVar("Result")
@@ -34,7 +34,7 @@ class Line:
         self._waiting: list[Waiting] = []
         self._busy = False
         self._first = ThreadPoolExecutor(1, "route")
-        self._others = ThreadPoolExecutor(cores(), "route-long")
+        self._others = ThreadPoolExecutor(2 * cores(), "route-long")  # while some tokenise, others put answers together
 
     async def route(self, text: str) -> tuple[Live, Decision]:
         """Where one prompt should go."""

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from common.conversation import Turn, weighted_turns
-from common.decisions import decision_json, explanation_json
+from common.decisions import fields, origin, reasons
 from common.router import Decision
 from coordinator.serve.bodies import ERRORS, described, json_answer, read_body
 from coordinator.serve.guard import KNOWN
@@ -44,9 +44,9 @@ def route_handler(service: Service, chosen: Chosen) -> Handler:
             return json_answer(await _explained(service, asked, chosen))
         if asked.prompts is not None:
             live, decisions = await service.decide_many(asked.prompts)
-            return json_answer({"release": live.id, "decisions": [_one(live, each, chosen) for each in decisions]})
+            return json_answer(_many(live, [fields(each) | chosen(live, each) for each in decisions]))
         live, decision = await service.decide(_turns(asked))
-        return json_answer(_one(live, decision, chosen))
+        return json_answer(fields(decision) | chosen(live, decision) | origin(live.router))
 
     return route
 
@@ -89,15 +89,17 @@ def routing_api(service: Service, route: Handler, experts: Callable[[], dict[str
     return api
 
 
-def _one(live: Live, decision: Decision, chosen: Chosen) -> dict[str, Any]:
-    return decision_json(decision, live.router) | chosen(live, decision)
+def _many(live: Live, decided: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**origin(live.router), "decisions": decided}
 
 
 async def _explained(service: Service, asked: RouteRequest, chosen: Chosen) -> dict[str, Any]:
     texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [_turns(asked)]
     live, explanations = await service.explain(texts)
-    replies = [explanation_json(each, live.router) | chosen(live, each.decision) for each in explanations]
-    return replies[0] if asked.prompts is None else {"release": live.id, "decisions": replies}
+    decided = [
+        fields(each.decision) | chosen(live, each.decision) | reasons(each, live.router) for each in explanations
+    ]
+    return decided[0] | origin(live.router) if asked.prompts is None else _many(live, decided)
 
 
 def _turns(asked: RouteRequest) -> list[Turn]:

@@ -72,8 +72,7 @@ class Service:
     def _record(self, live: Live, texts: Sequence[str], decisions: Sequence[Decision], seconds: float) -> None:
         """Take note of the decisions on one request's texts; the texts themselves are not kept."""
         self._count(decisions, seconds)
-        for text, decision in zip(texts, decisions, strict=True):
-            self.drift.observe(live, text, decision.confidence)
+        self.drift.observe(live, texts, [decision.confidence for decision in decisions])
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
         counts: dict[str, int] = {}

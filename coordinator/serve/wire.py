@@ -68,7 +68,7 @@ class Token(BaseModel):
     parts: list[float]
 
 
-class Routed(BaseModel):
+class Decided(BaseModel):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
     domain: str = Field(description="Where it should go; the fallback's name if the router abstained.")
@@ -77,8 +77,6 @@ class Routed(BaseModel):
     abstained: bool = Field(description="Whether the confidence lay below the threshold.")
     best: str = Field(description="The domain ahead of the others, abstention or not.")
     tokens: int = Field(description="How many tokens the prompt has.")
-    calibrated: bool = Field(description="Whether confidence was fitted on held-out text.")
-    release: str = Field(description="The release that decided.")
     expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
     runner_up: str | None = Field(None, description="The domain in the second place.")
     margin: float | None = Field(None, description="What separates `best` from the runner-up.")
@@ -86,11 +84,21 @@ class Routed(BaseModel):
     explanation: list[Token] | None = Field(None, description="The tokens; their weights add up to the margin.")
 
 
-class RoutedMany(BaseModel):
+class Origin(BaseModel):
+    """Where decisions come from."""
+
+    calibrated: bool = Field(description="Whether confidence was fitted on held-out text.")
+    release: str = Field(description="The release that decided.")
+
+
+class Routed(Decided, Origin):
+    """Where one prompt should go, and by which release."""
+
+
+class RoutedMany(Origin):
     """Where each of many prompts should go, in their order."""
 
-    release: str
-    decisions: list[Routed]
+    decisions: list[Decided]
 
 
 class Complaint(BaseModel):

@@ -67,7 +67,7 @@ def observed(live: Live, count: int, confidence: float = 0.9, settings: DriftSet
     drift = Drift(settings or DriftSettings(), clock)
     for _ in range(count):
         clock.now += PAUSE_S
-        drift.observe(live, PROMPT, confidence)
+        drift.observe(live, [PROMPT], [confidence])
     return drift
 
 
@@ -78,7 +78,7 @@ def test_the_share_of_low_confidence_is_that_of_the_last_prompts(live: Live) -> 
     """Older ones fall out, one by one."""
     drift = observed(live, RECENT, 0.4)
     for _ in range(RECENT // 4):
-        drift.observe(live, PROMPT, 0.9)
+        drift.observe(live, [PROMPT], [0.9])
     told = drift.to_json()
     assert (told["prompts"], told["low_confidence_share"]) == (RECENT, 0.75)
 
@@ -128,7 +128,7 @@ def test_leverage_is_measured_on_few_prompts_a_second(live: Live) -> None:
     drift = Drift(DriftSettings(), clock)
     for tick in range(1000):
         clock.now = 100 + tick / 1000
-        drift.observe(live, PROMPT, 0.9)
+        drift.observe(live, [PROMPT], [0.9])
     told = drift.to_json()
     assert told["prompts"] == 1000
     assert 9 <= told["leverage_prompts"] <= 11
@@ -140,7 +140,7 @@ def test_only_recent_leverages_count(live: Live) -> None:
     drift = Drift(DriftSettings(), clock)
     for text in [far] * RECENT_LEVERAGES + [PROMPT] * RECENT_LEVERAGES:
         clock.now += PAUSE_S
-        drift.observe(live, text, 0.9)
+        drift.observe(live, [text], [0.9])
     told = drift.to_json()
     assert told["leverage_prompts"] == RECENT_LEVERAGES
     assert live.leverage is not None
@@ -158,10 +158,10 @@ def test_short_prompts_are_passed_over_and_long_ones_cut(live: Live, monkeypatch
 
     monkeypatch.setattr(Tokenizer, "encode", watched)
     drift = Drift(DriftSettings(), clock)
-    drift.observe(live, "short", 0.9)
+    drift.observe(live, ["short"], [0.9])
     assert drift.to_json()["leverage_prompts"] == 0
     clock.now += PAUSE_S
-    drift.observe(live, "a long prompt " * 400_000, 0.9)
+    drift.observe(live, ["a long prompt " * 400_000], [0.9])
     assert drift.to_json()["leverage_prompts"] == 1
     assert max(seen) <= 2000
 
@@ -172,7 +172,7 @@ def test_a_new_release_begins_anew(live: Live) -> None:
     assert drift.to_json()["alarm"]
     after = drift.to_json(live)
     assert (after["prompts"], after["leverage"], after["alarm"]) == (0, None, False)
-    drift.observe(live, PROMPT, 0.9)
+    drift.observe(live, [PROMPT], [0.9])
     assert drift.to_json()["prompts"] == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from common.conversation import weighted_turns
-from common.decisions import decision_json, explanation_json
+from common.decisions import decision_json, explanation_json, fields, origin
 from common.router import Router
 from coordinator.serve.application import create_app
 from coordinator.serve.live import Source
@@ -51,8 +51,8 @@ def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Ro
     """One list in, one list out."""
     prompts = ["a", "", "b" * 500, "a"]
     found = client.post("/v1/route", json={"prompts": prompts}).json()
-    assert found["release"] == router.release
-    assert found["decisions"] == [decision_json(router.route(prompt), router) for prompt in prompts]
+    assert {name: value for name, value in found.items() if name != "decisions"} == origin(router)
+    assert found["decisions"] == [fields(router.route(prompt)) for prompt in prompts]
 
 
 def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, router: Router) -> None:
@@ -78,7 +78,9 @@ def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Rout
     expected = _json(explanation_json(router.explain("where to?"), router))
     assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
     many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
-    assert many == {"release": router.release, "decisions": [expected]}
+    assert many["release"] == expected.pop("release") == router.release
+    assert many["calibrated"] == expected.pop("calibrated")
+    assert many["decisions"] == [expected]
 
 
 def _json(value: dict[str, Any]) -> dict[str, Any]:
