@@ -6,12 +6,15 @@ Knows processes and sockets. Knows nothing of what they serve.
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from common.errors import ProcessError
 from common.processes import free_port, script
@@ -51,27 +54,30 @@ def ridgeway_serve(release: Path, *options: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str], port: int) -> Iterator[Server]:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _wait(process, port)
-        yield Server(port, process.pid)
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
         try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _wait(process, port, said)
+            yield Server(port, process.pid)
+        finally:
+            _end(process)
 
 
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    import socket
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
+
+def _wait(process: subprocess.Popen[bytes], port: int, said: IO[bytes]) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.05)
-    process.kill()
-    said = process.communicate()[1].decode(errors="replace").strip().splitlines()
-    raise ProcessError(f"a server to be measured did not start: {said[-1] if said else 'it said nothing'}")
+    said.seek(0)
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    raise ProcessError(f"a server to be measured did not start: {lines[-1] if lines else 'it said nothing'}")
