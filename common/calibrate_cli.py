@@ -14,7 +14,7 @@ import typer
 
 from common.cli import Fields, Json, Key, Model, ReleaseFolder, RunsOn
 from common.errors import InputError
-from common.terminal import emit_json, table
+from common.terminal import emit_json, step, table
 
 if TYPE_CHECKING:
     from common.coverage import Outcomes, Point
@@ -40,15 +40,16 @@ def calibrate(
 ) -> None:
     """Print how many prompts a release answers above each threshold, how often it is right, and a threshold to set.
 
-    Nothing is changed; `ridgeway coordinator calibrate` fits the confidence itself and signs the release again.
+    RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing is changed: `ridgeway
+    coordinator calibrate` fits the confidence itself and signs the release again.
     """
     from common import coverage
     from common.plots import check_plot
     from common.records import field_names, labelled_texts
     from common.release import load_release
 
-    if not 0 < accuracy <= 100:
-        raise InputError(f"an accuracy is a percentage between 0 and 100, not {accuracy:g}")
+    if not 1 < accuracy <= 100:
+        raise InputError(f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}")
     if plot is not None:
         check_plot(plot)
     loaded = load_release(release, key=key, model=model, device=device)
@@ -58,6 +59,7 @@ def calibrate(
     points, chosen = coverage.curve(found), coverage.proposal(found, accuracy / 100)
     if plot is not None:
         _draw(plot, found, accuracy, chosen)
+        step("drew", str(plot))
     if json:
         emit_json(_facts(router, found, points, chosen, accuracy, tokens))
         return
@@ -87,13 +89,18 @@ def show_coverage(points: Sequence[Point]) -> None:
         [
             f"{point.threshold:g}",
             f"{100 * point.coverage:.1f} %",
-            "–" if point.accuracy is None else f"{100 * point.accuracy:.1f} %",
+            "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
             "–" if point.accuracy is None else f"{100 * point.low:.1f} to {100 * point.high:.1f} %",
             f"{point.texts:,}",
         ]
         for point in points
     ]
     table(["threshold", "answered", "accuracy", "19 times of 20 within", "texts"], rows, numbers_from=0)
+
+
+def _percent(share: float) -> str:
+    """With one digit behind the point; what is not quite all is not called 100."""
+    return f"{min(100 * share, 99.9 if share < 1 else 100.0):.1f}"
 
 
 def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
@@ -104,7 +111,7 @@ def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
     if chosen is None or chosen.accuracy is None:
         words = "wish for less, or measure on more or longer text"
         return [*notes, f"No threshold with at least {ENOUGH} answered texts reaches {accuracy:g} %: {words}."]
-    figures = f"{100 * chosen.coverage:.1f} % of prompts are answered, {100 * chosen.accuracy:.1f} % of them right"
+    figures = f"{100 * chosen.coverage:.1f} % of prompts are answered, {_percent(chosen.accuracy)} % of them right"
     within = f"19 times of 20 within {100 * chosen.low:.1f} to {100 * chosen.high:.1f} %"
     if chosen.threshold == 0:
         return [*notes, f"No threshold is needed for {accuracy:g} %: {figures} ({within})."]

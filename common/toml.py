@@ -16,6 +16,12 @@ from common.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+KNOWN = {
+    "extra_forbidden": "there is no setting of this name; check its spelling, or remove it",
+    "missing": "this is missing; add it",
+}
+"""What is said in our own words."""
+
 
 def read_settings(path: Path, model: type[Model]) -> Model:
     """The settings of a file; an unknown name, a missing one or a wrong value is an error that names it."""
@@ -30,8 +36,9 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         raise InputError(f"{path} is not a settings file in TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: {where}: {plain_reason(first['msg'])}") from None
+        where = ".".join(str(part) for part in first["loc"])
+        reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
+        raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 
 def plain_reason(words: str) -> str:

@@ -50,6 +50,7 @@ class Local:
     http: httpx.Client
     file: Path
     clock: Clock
+    gateway: Gateway | None = None
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.http.post(path, json=body, headers=headers)
@@ -84,7 +85,7 @@ def served(release: Path, file: Path | None, **source: Any) -> Iterator[Local]:
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
     with _running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
-        yield Local(service, http, file or release, clock)
+        yield Local(service, http, file or release, clock, gateway)
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ class Asked:
 
     @property
     def streamed(self) -> bool:
-        return bool(self.fields.get("stream"))
+        return not isinstance(self.checked, EmbeddingRequest) and bool(self.checked.stream)
 
 
 async def read_asked(request: Request, model: type[AnyRequest]) -> Asked:

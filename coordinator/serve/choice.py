@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 from common.router import Decision
 from coordinator.serve.experts import Experts
 
-Reason = Literal["best", "cost", "abstained", "down", "busy", "forced"]
-"""Why an expert is asked. `down` and `busy`: the fallback answers in another's place."""
+Reason = Literal["best", "cost", "missing", "abstained", "down", "busy", "forced"]
+"""Why an expert is asked. `missing`, `down` and `busy`: the fallback answers in another's place."""
 
 
 class Choice(NamedTuple):
@@ -40,7 +40,9 @@ def choose(decision: Decision, experts: Experts) -> Choice | None:
             best, chosen = worth, domain
     if best is None:
         return None
-    return Choice(_server(chosen, experts), "best" if chosen == decision.best else "cost")
+    if chosen != decision.best:
+        return Choice(_server(chosen, experts), "cost")
+    return Choice(_server(chosen, experts), "best" if chosen in experts.experts else "missing")
 
 
 def _server(domain: str, experts: Experts) -> str:

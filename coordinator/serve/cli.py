@@ -54,7 +54,10 @@ def serve(
         list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")
     ] = None,
 ) -> None:
-    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why."""
+    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
+
+    RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
+    """
     from coordinator.serve.application import create_app
     from coordinator.serve.drift import DriftSettings
     from coordinator.serve.experts import find_experts
@@ -69,6 +72,7 @@ def serve(
     limits = Limits(rate, max_body, max_requests)
     rules = make_rules(Names(host, allow_host or (), allow_origin or ()), keys, limits, tls=tls_cert is not None)
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    sockets = bound(address)
     known = find_experts(experts, mu)
     source = Source(find_release(release), key, model, device, changes=changes)
     if known is not None:
@@ -83,6 +87,7 @@ def serve(
     gateway = Gateway(service, known) if known else None
     if gateway is not None:
         step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
-    sockets = bound(address)
+        for words in gateway.notes():
+            step("note", words)
     step("serving", address.url)
     run(create_app(service, gateway=gateway, rules=rules), address, sockets)

@@ -95,6 +95,8 @@ class Drift:
     def observe(self, live: Live, texts: Sequence[str], confidences: Sequence[float]) -> None:
         """Take note of the decisions of one request; now and then, of the leverage of a prompt of theirs."""
         if live is not self._live:
+            if self._live is not None and live.since < self._live.since:
+                return  # a late answer of the release before
             self._begin(live)
         low = self._settings.low
         self._low.extend([confidence < low for confidence in confidences])

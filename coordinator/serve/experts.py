@@ -12,6 +12,7 @@ Knows the file, the release's domains and the environment's variables. Knows not
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from common.toml import read_settings
 AUTO = "auto"
 """The model's name by which a client leaves the choice to the router; no expert may be called so."""
 MOST_SECONDS = 86_400
+ENDPOINTS = ("/completions", "/embeddings")
 
 
 def _web_address(text: str) -> str:
@@ -41,7 +43,10 @@ def _web_address(text: str) -> str:
     if parts.query or parts.fragment or not text.isprintable() or " " in text:
         raise ValueError("an address ends with its path, as http://127.0.0.1:9001/v1")
     _ = parts.port  # raises if it is no number
-    return text.rstrip("/")
+    text = text.rstrip("/")
+    if text.endswith(ENDPOINTS):
+        raise ValueError("an address ends before /chat/completions and the like, which are added to it")
+    return text
 
 
 def _printable(text: str) -> str:
@@ -116,7 +121,7 @@ class Experts(Record):
             return
         missing = [domain for domain in router.domains if domain not in self.experts]
         if missing:
-            raise InputError(f"there is no expert for {', '.join(missing)}; add it to the experts, or name a fallback")
+            raise InputError(f"there is no expert for {', '.join(missing)}; add one to the file, or a fallback")
         about = router.confidence
         if about.threshold > 0 and about.fallback not in self.experts:
             raise InputError("the release can abstain, and there is no expert for that; name a fallback in the experts")
@@ -129,10 +134,13 @@ class ExpertsFile:
         self.path = path
         self._mu = mu
         self._environment = environment
-        self._stamp = _stamp(path)
+        self._stamp: list[object] = [_stamp(path), None]
+        self._refused = False
         self.experts = self._read()
 
     def _read(self) -> Experts:
+        if self.path.is_dir():
+            raise InputError(f"{self.path} is a folder; name the file of experts in it")
         if not self.path.is_file():
             raise InputError(f"there is no {self.path}; write one as docs/serving.md shows")
         experts = read_settings(self.path, Experts)
@@ -155,12 +163,13 @@ class ExpertsFile:
 
     def refresh(self, router: Router) -> bool:
         """Whether there are other experts now; raises, and keeps the old ones, if the new file cannot be used."""
-        stamp = _stamp(self.path)
-        if stamp == self._stamp or stamp is None:  # in the middle of being replaced
+        stamp = [_stamp(self.path), router.release if self._refused else None]
+        if stamp == self._stamp or stamp[0] is None:  # in the middle of being replaced
             return False
-        self._stamp = stamp
+        self._stamp, self._refused = [stamp[0], router.release], True
         experts = self._read()
         experts.check(router)
+        self._stamp, self._refused = [stamp[0], None], False
         changed = experts != self.experts
         self.experts = experts
         return changed
@@ -172,6 +181,8 @@ def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | No
         if mu is not None:
             raise InputError("--mu weighs the cost of experts, and there are none; name them by --experts")
         return None
+    if mu is not None and not 0 <= mu < math.inf:
+        raise InputError(f"--mu is a weight of cost, a number from 0 on, not {mu:g}")
     return ExpertsFile(path, mu)
 
 

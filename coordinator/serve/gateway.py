@@ -89,6 +89,15 @@ class Gateway:
         """Each expert, and whether it is up, down or being tried again."""
         return {name: link.state for name, link in self._roster.links.items()}
 
+    def notes(self) -> list[str]:
+        """What an operator may not have meant: domains that have no expert of their own, and experts of no domain."""
+        domains, names = self._service.current.live.router.domains, self._roster.links
+        fallback = self._roster.experts.fallback
+        without = [domain for domain in domains if domain not in names]
+        odd = [name for name in names if name not in domains and name != fallback]
+        notes = [f"{fallback} answers for {', '.join(without)}: no expert of that name"] if without else []
+        return notes + ([f"{', '.join(odd)}: no domain of this release; asked only by name"] if odd else [])
+
     def models(self) -> list[str]:
         """The names that a request may give as its model: auto, then domains with an expert, then other experts."""
         names = self._roster.links
@@ -107,6 +116,7 @@ class Gateway:
             log.error("a new file of experts is refused and the old one goes on: %s", words)
             return
         self._take()
+        self._service.current.look_again()
         log.warning("%d experts are in use now", len(self._roster.links))
 
     def _take(self) -> None:
@@ -115,7 +125,7 @@ class Gateway:
         links = {name: self._link(name, before.get(name)) for name in self._file.experts.experts}
         up = self._service.metrics.expert_up
         for name, link in links.items():
-            up.labels(name).set_function(link.is_asked)
+            up.labels(name).set_function(link.is_well)
         for name in before.keys() - links.keys():
             up.remove(name)
         self._roster = Roster(self._file.experts, links)
@@ -199,11 +209,17 @@ def _body(link: Link, asked: Asked, path: Path) -> bytes:
     """The request as it came, with the expert's own name of its model and no more tokens than it grants."""
     expert = link.expert
     if path == "/embeddings":
-        return to_json({**asked.fields, "model": expert.embedding_model or expert.model})
+        whole = {name: value for name, value in asked.fields.items() if name != "stream"}  # vectors do not come so
+        return _written({**whole, "model": expert.embedding_model or expert.model})
     changed: dict[str, Any] = {"model": expert.model}
     if expert.max_tokens is not None:
         for name in ("max_tokens", "max_completion_tokens"):
             wished = asked.fields.get(name)
-            if type(wished) is int and wished > expert.max_tokens:
+            if wished is not None and not (type(wished) is int and wished <= expert.max_tokens):
                 changed[name] = expert.max_tokens
-    return to_json({**asked.fields, **changed})
+    return _written({**asked.fields, **changed})
+
+
+def _written(fields: dict[str, Any]) -> bytes:
+    """A number that is too large for a computer is not a number of JSON, and becomes null."""
+    return to_json(fields, inf_nan_mode="null")

@@ -8,6 +8,7 @@ Knows ASGI. Knows nothing of routing and experts.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,9 @@ class Guard:
         self._serving += 1
         try:
             await self.app(scope, receive, answer)
+        except asyncio.CancelledError:  # the service stops, and has waited long enough
+            await answer.say(Problem(503, "the service is stopping; ask again", code="stopping", headers=after(1.0)))
+            raise
         except Exception as error:  # whatever the application raises ends here
             if answer.status != 500:  # of such a one the log knows already
                 await answer.say(error if isinstance(error, Problem) else unforeseen(error))

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import hmac
 import logging
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -71,6 +72,8 @@ def _table(entry: Entry) -> str:
 
 def read_keys(path: Path) -> list[Entry]:
     """The keys of a file, perhaps none."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file of keys in it")
     if not path.is_file():
         raise InputError(f"there is no file of keys at {path}; `ridgeway keys add` makes one")
     if path.stat().st_mode & OTHERS_MAY_WRITE:
@@ -96,11 +99,13 @@ def add_key(
 
 
 def _entry(name: str, digest: str, created: str, rate: float | None) -> Entry:
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"--rate is a number of requests a second, above 0, not {rate:g}")
     try:
         return Entry(name=name, sha256=digest, created=created, rate=rate)
     except ValueError:
         raise InputError(
-            "a key's name is up to 64 letters, digits and . _ @ - (a letter or a digit first), its rate above 0"
+            f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @ -, a letter or a digit first"
         ) from None
 
 
@@ -169,7 +174,10 @@ class Ring:
             return
         try:
             self._held = _held(read_keys(self._path))
-        except (InputError, OSError):
+        except OSError:
+            self._stamp = []  # that may pass, and a key may have been revoked: look again
+            log.error("the new file of keys cannot be read now; it is tried again, and the old keys stay until then")
+        except InputError:
             log.error("the new file of keys is refused and the old keys stay; `ridgeway keys list` says what is wrong")
         else:
             log.warning("the file of keys has changed; it holds %d now", len(self._held))

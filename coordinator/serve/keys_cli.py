@@ -40,7 +40,7 @@ def add(
     else:
         print(key)
     sys.stdout.flush()
-    step("added", name, "the key is shown this once; send it as Authorization: Bearer KEY")
+    step("added", name, f"to {file}; the key is shown this once; send it as Authorization: Bearer KEY")
 
 
 @app.command("list")

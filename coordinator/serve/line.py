@@ -75,8 +75,8 @@ class Line:
         results: list[Decision] | Exception
         try:
             results = live.router.route_many([text for text, _ in batch])
-        except Exception as error:
-            results = error
+        except BaseException as error:  # also what a library in another language raises when it gives up
+            results = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, batch, live, results)
 

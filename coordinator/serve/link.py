@@ -5,7 +5,10 @@ Knows no sockets. Holds the expert's key and shows it to nobody.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
+from collections.abc import Iterator
 from math import ceil
 from typing import Literal
 from urllib.parse import quote
@@ -13,15 +16,17 @@ from urllib.parse import quote
 from aiohttp import ClientTimeout
 from yarl import URL
 
-from coordinator.serve.breaker import Breaker, Clock, State
+from coordinator.serve.breaker import FAILURES, Breaker, Clock, State
 from coordinator.serve.experts import Expert
-from coordinator.serve.failures import DOWN, FULL, Failure, Kind
+from coordinator.serve.failures import DOWN, FULL, REFUSED, Failure, Kind
 from coordinator.serve.metrics import Metrics
 
 Path = Literal["/chat/completions", "/completions", "/embeddings"]
 PATHS: tuple[Path, ...] = ("/chat/completions", "/completions", "/embeddings")
 STREAM = "text/event-stream"
 JSON = "application/json"
+
+log = logging.getLogger("ridgeway.serve")
 
 
 def in_a_header(text: str) -> str:
@@ -43,14 +48,42 @@ class Link:
         self.seconds = metrics.expert_seconds.labels(name)
         self._requests = metrics.expert_requests
         self._key = key
+        self._refusing = False
 
     @property
-    def state(self) -> State:
-        return self.breaker.state
+    def state(self) -> State | Literal["refusing"]:
+        return "refusing" if self._refusing and self.breaker.state == "up" else self.breaker.state
 
-    def is_asked(self) -> float:
-        """For Prometheus: 0 while it is left alone."""
-        return float(self.state != "down")
+    def is_well(self) -> float:
+        """For Prometheus: 0 while it is left alone, or refuses whatever it is asked."""
+        return float(self.state in ("up", "trying"))
+
+    def heard(self, ticket: int) -> None:
+        """The head of a good answer has come."""
+        self._refusing = False
+        with self._telling():
+            self.breaker.heard(ticket)
+
+    def settle(self, ticket: int, good: bool | None) -> None:
+        with self._telling():
+            self.breaker.settle(ticket, good)
+
+    def refuses(self) -> None:
+        """It has answered as only a wrong address, model or key makes it answer; said once."""
+        if not self._refusing:
+            log.error("expert %s refuses requests; check its base_url, model and api_key_env", self.shown)
+        self._refusing = True
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Let the log say when it goes down and when it is back."""
+        before = self.breaker.state
+        yield
+        after = self.breaker.state
+        if after == "down" and before == "up":
+            log.error("expert %s failed %d times in a row, and is left alone for a while", self.shown, FAILURES)
+        elif after == "up" and before != "up":
+            log.warning("expert %s is up again", self.shown)
 
     def headers(self, streamed: bool) -> dict[str, str]:
         headers = {"content-type": JSON, "accept": STREAM if streamed else JSON}
@@ -94,10 +127,12 @@ class Attempt:
     def heard(self) -> None:
         """The head of a good answer has come."""
         self.link.seconds.observe(time.perf_counter() - self._began)
-        self.link.breaker.heard(self._ticket)
+        self.link.heard(self._ticket)
 
     def fail(self, kind: Kind, retry_after: str | None = None) -> Failure:
         """Ends the attempt; to be raised."""
+        if kind is REFUSED:
+            self.link.refuses()
         self._end(kind.outcome, kind.good)
         return Failure(kind, self.link.name, retry_after)
 
@@ -117,5 +152,5 @@ class Attempt:
             return
         self._ended = True
         self.link.running -= 1
-        self.link.breaker.settle(self._ticket, good)
+        self.link.settle(self._ticket, good)
         self.link.count(outcome)

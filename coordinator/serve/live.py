@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.compiled import CompiledTable
-from common.errors import FormatError, InputError, ReleaseError
+from common.errors import FormatError, ReleaseError, RidgewayError
 from common.files import file_stamp
 from common.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from common.router import Router
@@ -67,6 +67,8 @@ def find_release(path: Path) -> Path:
     for place in (path, path / LATEST, path / LATEST.name):
         if (place / MANIFEST).is_file():
             return place
+    if not path.is_dir():
+        raise ReleaseError(f"there is no folder {path}; name that of a release, or a coordinator's")
     raise ReleaseError(f"{path} holds no release: neither {MANIFEST} nor {LATEST} is there")
 
 
@@ -124,10 +126,8 @@ def _stamp(path: Path) -> object:
 
 def _public(words: str, folder: Path) -> str:
     """What is wrong with a release, without saying where on this machine it lies."""
-    for path in (str(folder), str(folder.resolve())):
-        words = (
-            words.replace(f"the release in {path}", "the new release").replace(f"{path}/", "its ").replace(path, "it")
-        )
+    for path in (str(folder.resolve()), str(folder.absolute())):
+        words = words.replace(f"the release in {path}", "the new release").replace(f"{path}/", "")
     return words
 
 
@@ -140,6 +140,11 @@ class Current:
         self.live = source.open()
         self.refused: str | None = None
 
+    def look_again(self) -> None:
+        """What a release was refused for may be different now."""
+        if self.refused is not None:
+            self._stamp = []
+
     def refresh(self) -> bool:
         """Whether the release in use, or what is known of a refused one, has changed."""
         stamp = self._source.stamp()
@@ -149,7 +154,10 @@ class Current:
         before = (self.live.id, self.refused)
         try:
             taken = self._source.open(self.live.release.signer)
-        except (ReleaseError, InputError, OSError) as error:
+        except OSError as error:
+            self._stamp = []  # that may pass: look again
+            self.refused = type(error).__name__
+        except RidgewayError as error:
             self.refused = _public(str(error), self._source.folder)
         else:
             self.refused = None

@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydantic_core import ErrorDetails
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -67,13 +61,19 @@ class Problem(Exception):
 
 def of_validation(error: ValidationError | RequestValidationError) -> Problem:
     """The first thing that a check of the body found, without the value it found it in."""
-    details: Sequence[ErrorDetails] = error.errors()
+    quickly = {"include_url": False, "include_context": False, "include_input": False}
+    details = error.errors() if isinstance(error, RequestValidationError) else error.errors(**quickly)
     first = details[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    where = ".".join(str(part) for part in first["loc"] if part != "body" and not _is_a_kind(part))
     if first["type"] == "json_invalid":
         return Problem(400, "the body is not valid JSON", code="invalid_json")
     words = first["msg"].removeprefix("Value error, ")
     return Problem(400, f"{where or 'the body'}: {words}", code="invalid_value", param=where or None)
+
+
+def _is_a_kind(part: int | str) -> bool:
+    """Whether a step of the way to a field only says as what it was read: `str` or `list[Part]`."""
+    return part == "str" or (isinstance(part, str) and "[" in part)
 
 
 def unforeseen(error: Exception) -> Problem:

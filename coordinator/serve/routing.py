@@ -5,6 +5,7 @@ Four endpoints for applications and operators, and one for the page. Knows HTTP;
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from common.router import Decision
 from coordinator.serve.bodies import ERRORS, described, json_answer, read_body
 from coordinator.serve.guard import KNOWN
 from coordinator.serve.live import Live
+from coordinator.serve.problems import Problem
 from coordinator.serve.service import Service
 from coordinator.serve.shortcut import Handler
 from coordinator.serve.wire import (
@@ -34,6 +36,7 @@ Chosen = Callable[[Live, Decision], dict[str, Any]]
 
 
 ROUTE = "/v1/route"
+MOST_EXPLAINED = 100_000
 
 
 def route_handler(service: Service, chosen: Chosen) -> Handler:
@@ -41,7 +44,7 @@ def route_handler(service: Service, chosen: Chosen) -> Handler:
         """Where a prompt, many prompts, or a conversation should go."""
         asked = await read_body(request, RouteRequest)
         if asked.explain:
-            return json_answer(await _explained(service, asked, chosen))
+            return await _explained(service, asked, chosen)
         if asked.prompts is not None:
             live, decisions = await service.decide_many(asked.prompts)
             return json_answer(_many(live, [fields(each) | chosen(live, each) for each in decisions]))
@@ -93,13 +96,22 @@ def _many(live: Live, decided: list[dict[str, Any]]) -> dict[str, Any]:
     return {**origin(live.router), "decisions": decided}
 
 
-async def _explained(service: Service, asked: RouteRequest, chosen: Chosen) -> dict[str, Any]:
+async def _explained(service: Service, asked: RouteRequest, chosen: Chosen) -> Response:
+    """Put together beside the event loop, since every token is in it."""
     texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [_turns(asked)]
+    if sum(len(turn.text) for turns in texts for turn in turns) > MOST_EXPLAINED:
+        raise Problem(
+            400, f"only texts of up to {MOST_EXPLAINED:,} characters are explained", code="too_long_to_explain"
+        )
     live, explanations = await service.explain(texts)
-    decided = [
-        fields(each.decision) | chosen(live, each.decision) | reasons(each, live.router) for each in explanations
-    ]
-    return decided[0] | origin(live.router) if asked.prompts is None else _many(live, decided)
+
+    def written() -> Response:
+        decided = [
+            fields(each.decision) | chosen(live, each.decision) | reasons(each, live.router) for each in explanations
+        ]
+        return json_answer(decided[0] | origin(live.router) if asked.prompts is None else _many(live, decided))
+
+    return await asyncio.to_thread(written)
 
 
 def _turns(asked: RouteRequest) -> list[Turn]:

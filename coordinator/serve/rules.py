@@ -60,9 +60,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise InputError("--rate is a number of requests a second, above 0")
+            raise InputError(f"--rate is a number of requests a second, above 0, not {self.rate:g}")
         if not 0 < self.max_body <= MOST_MIB:
-            raise InputError(f"--max-body is a number of MiB, above 0 and at most {MOST_MIB}")
+            raise InputError(f"--max-body is a number of MiB, above 0 and at most {MOST_MIB}, not {self.max_body:g}")
 
 
 def make_rules(names: Names, keys: Path | None, limits: Limits, *, tls: bool) -> Rules:
@@ -106,7 +106,19 @@ def allowed_hosts(host: str, given: Iterable[str]) -> frozenset[bytes] | None:
     carry its own name in Host. Where keys guard the service, such a page has none.
     """
     names = {*given, *((*LOOPBACK, host) if is_loopback(host) else ())}
-    return frozenset(host_name(_bracketed(name).encode("idna")) for name in names) if names else None
+    return frozenset(_plain_name(name) for name in names) if names else None
+
+
+def _plain_name(name: str) -> bytes:
+    bare = name.strip("[]")
+    if "/" in name or " " in name or (":" in bare and bare.count(":") < 2):
+        raise InputError(
+            f"--allow-host takes a name alone, without scheme and port, as router.example.org, not {name!r}"
+        )
+    try:
+        return host_name(_bracketed(name).encode("idna"))
+    except UnicodeError:
+        raise InputError(f"--allow-host: {name!r} is not a name of a host") from None
 
 
 def _bracketed(name: str) -> str:
@@ -130,7 +142,10 @@ def allowed_origin(text: str) -> bytes:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
         raise InputError(f"--allow-origin {text} is not an origin; write https://app.example.com, one option for each")
     usual = {"http": 80, "https": 443}[parts.scheme]
-    name = _bracketed(parts.hostname).encode("idna").decode()
+    try:
+        name = _bracketed(parts.hostname).encode("idna").decode()
+    except UnicodeError:
+        raise InputError(f"--allow-origin {text} does not name a host") from None
     return f"{parts.scheme}://{name}{'' if port in (None, usual) else f':{port}'}".encode()
 
 

@@ -5,6 +5,7 @@ Knows sockets and logs. No access log is kept: addresses and paths of requests a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import logging
@@ -86,7 +87,7 @@ def _reason(address: Address, error: OSError) -> str:
 
 
 def run(app: Any, address: Address, sockets: Sequence[socket.socket] | None = None) -> None:
-    """Serve until told to stop; what is being answered is finished first."""
+    """Serve until told to stop; what is being answered then has ten seconds to be finished."""
     listeners = list(sockets) if sockets is not None else bound(address)
     logging.basicConfig(level=logging.WARNING, handlers=[plain_handler()])
     Connection.most = room_for_connections()
@@ -128,6 +129,12 @@ def room_for_connections() -> int:
     return max(1, min(8192, (files - SPARE_FILES) // 2))
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a request was cut off because the service stops, which uvicorn tells at length."""
+    cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cut and not record.getMessage().startswith("Traceback")
+
+
 class Plain(logging.Formatter):
     """One line for each thing that happened: no traceback, which could show what was asked or where files are."""
 
@@ -140,4 +147,5 @@ class Plain(logging.Formatter):
 def plain_handler() -> logging.Handler:
     handler = logging.StreamHandler()
     handler.setFormatter(Plain())
+    handler.addFilter(_is_news)
     return handler

@@ -112,31 +112,34 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the service runs, files are watched."""
-        task = asyncio.create_task(self._watch()) if self.choices.watch_s else None
+        looks = self.watchers if self.choices.watch_s else []
+        tasks = [asyncio.create_task(self._watch(look)) for look in looks]
         try:
             yield
         finally:
-            if task is not None:
+            for task in tasks:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.gather(*tasks, return_exceptions=True)
             self.line.close()
 
-    async def _watch(self) -> None:
+    async def _watch(self, look: Callable[[], None]) -> None:
+        """Each file on its own: one that takes long to read does not keep another from being looked at."""
         while True:
             await asyncio.sleep(self.choices.watch_s)
-            for look in self.watchers:
-                try:
-                    await asyncio.to_thread(look)
-                except Exception as error:  # the service goes on with what it has
-                    log.error("a file could not be looked at: %s", type(error).__name__)
+            try:
+                await asyncio.to_thread(look)
+            except Exception as error:  # the service goes on with what it has
+                log.error("a file could not be looked at: %s", type(error).__name__)
 
     def _watch_release(self) -> None:
+        before = self.current.live
         if not self.current.refresh():
             return
         if self.current.refused is not None:
             self.metrics.refused_releases.inc()
             log.error("a new release is refused and the old one goes on: %s", self.current.refused)
+        elif self.current.live is before:
+            log.warning("the release that was refused has gone; release %s goes on", before.id[:12])
         else:
             self._note_release()
             log.warning("release %s is in use now", self.current.live.id[:12])

@@ -32,7 +32,10 @@ class Certificate:
         try:
             _context(*self._pair)
             self.context.load_cert_chain(*self._pair, password=_no_password)
-        except (InputError, OSError, ValueError):
+        except OSError:
+            self._stamp = []
+            log.error("the new certificate cannot be used now; it is tried again, and the old one stays until then")
+        except (InputError, ValueError):
             log.error("the new certificate does not fit its key, or cannot be read; the old one stays")
         else:
             log.warning("the new certificate is in use")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_PROMPTS = 1024
 MOST_MESSAGES = 4096
+MOST_PARTS = 4096
 
 
 class Part(BaseModel):
@@ -21,12 +22,16 @@ class Part(BaseModel):
     text: str | None = None
 
 
+Parts = Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)]
+"""The first thing that is wrong is enough: to find them all takes long, and nobody is told of more."""
+
+
 class Message(BaseModel):
     """One message of a conversation, as OpenAI's clients write it."""
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: str | list[Part] | None = None
+    content: str | Parts | None = None
 
     @property
     def spoken(self) -> str:
@@ -36,7 +41,7 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content or [] if part.text)
 
 
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 
 
 class RouteRequest(BaseModel):
@@ -44,7 +49,7 @@ class RouteRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     prompt: str | None = Field(None, description="One prompt.")
-    prompts: Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)] | None = Field(
+    prompts: Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)] | None = Field(
         None, description="Many prompts, each routed on its own."
     )
     messages: Messages | None = Field(
@@ -121,7 +126,9 @@ class Health(BaseModel):
 class Readiness(BaseModel):
     ready: bool
     release: str
-    experts: dict[str, str] = Field(description="Each expert, and whether it is up, down or being tried again.")
+    experts: dict[str, str] = Field(
+        description="Each expert: up, down, trying (again), or refusing (its address, model or key is wrong)."
+    )
 
 
 class ReleaseCard(BaseModel):

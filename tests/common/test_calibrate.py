@@ -108,8 +108,9 @@ def test_the_curve_can_be_drawn(shop: Workshop, tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--accuracy", "0"], "an accuracy is a percentage"),
-        (["--accuracy", "101"], "an accuracy is a percentage"),
+        (["--accuracy", "0"], "an accuracy is in percent"),
+        (["--accuracy", "0.99"], "an accuracy is in percent"),
+        (["--accuracy", "101"], "an accuracy is in percent"),
         (["--plot", "curve.txt"], "a plot cannot be written as curve.txt"),
         (["--tokens", "-1"], "--tokens"),
     ],

@@ -176,6 +176,14 @@ def test_a_new_release_begins_anew(live: Live) -> None:
     assert drift.to_json()["prompts"] == 1
 
 
+def test_a_late_answer_of_the_release_before_clears_nothing(live: Live) -> None:
+    """A request that began under the old one may end after the first of the new one."""
+    newer = replace(live, since=live.since + 1)
+    drift = observed(newer, 60, 0.1)
+    drift.observe(live, [PROMPT], [0.9])
+    assert drift.to_json()["prompts"] == 60
+
+
 @pytest.mark.parametrize("settings", [{"share": 0.0}, {"share": 1.5}, {"leverage": 0.0}, {"leverage": float("nan")}])
 def test_alarms_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
     """In one sentence, before anything is served."""

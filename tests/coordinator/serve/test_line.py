@@ -120,6 +120,27 @@ def test_a_failure_reaches_those_who_asked_and_the_line_goes_on(
     assert run(crowd()) == live.router.route("c")
 
 
+def test_even_what_is_no_exception_does_not_stop_the_line(
+    line: Line, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library in another language that gives up raises what nobody catches."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic(texts: list[str]) -> list[Decision]:
+        raise Panic
+
+    async def crowd() -> Decision:
+        with monkeypatch.context() as patch:
+            patch.setattr(live.router, "route_many", panic)
+            (answer,) = await asyncio.gather(line.route("a"), return_exceptions=True)
+            assert isinstance(answer, RuntimeError)
+        return (await line.route("c"))[1]
+
+    assert run(crowd()) == live.router.route("c")
+
+
 def test_a_release_that_changes_is_used_by_the_next_batch(live: Live, tmp_path: Path) -> None:
     """Each answer says under which release it was made."""
     release_of(tmp_path / "next", ["code", "law"], strength=50)

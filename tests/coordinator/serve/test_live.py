@@ -138,3 +138,52 @@ def test_the_card_shows_what_was_signed_and_not_the_signature(folder: Path) -> N
     assert card["domains"] == DOMAINS
     assert "signature" not in card["manifest"]
     assert card["manifest"]["masses"] == card["masses"]
+
+
+@pytest.mark.parametrize("name", ["release", "rel", "a", "signed"])
+def test_a_refusal_is_a_sentence_without_a_path(
+    folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the folder is called, and however it was named on the command line."""
+    folder.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    current = Current(Source(Path(name)))
+    with (tmp_path / name / ROUTER).open("ab") as file:
+        file.write(b"!")
+    assert current.refresh()
+    assert current.refused == f"{ROUTER} was changed after the release was signed; fetch the release again"
+    shutil.rmtree(tmp_path / name)
+    release_of(tmp_path / name, DOMAINS, fixed_identity(9))
+    assert current.refresh()
+    assert str(current.refused).startswith("the new release is signed by ")
+
+
+def test_what_a_release_was_refused_for_may_change(folder: Path) -> None:
+    """When experts are added for a domain that had none, the release that waited for them is taken."""
+    served = set(DOMAINS)
+
+    def check(router: Router) -> None:
+        if not served >= set(router.domains):
+            raise InputError("nobody serves medicine")
+
+    current = Current(Source(folder, check=check))
+    newest = release_of(folder, [*DOMAINS, "medicine"])
+    assert current.refresh()
+    assert str(current.refused) == "nobody serves medicine"
+    served.add("medicine")
+    assert not current.refresh()
+    current.look_again()
+    assert current.refresh()
+    assert (current.live.id, current.refused) == (newest, None)
+
+
+def test_a_release_that_cannot_be_read_just_now_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files is no fault of the release's."""
+    current = Current(Source(folder))
+    newest = release_of(folder, [*DOMAINS, "medicine"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(24, "too many open files")))
+        assert current.refresh()
+    assert current.refresh()
+    assert current.live.id == newest

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from common.conversation import weighted_turns
@@ -14,8 +15,9 @@ from common.decisions import decision_json, explanation_json, fields, origin
 from common.router import Router
 from coordinator.serve.application import create_app
 from coordinator.serve.live import Source
+from coordinator.serve.routing import MOST_EXPLAINED
 from coordinator.serve.service import Choices, Service
-from coordinator.serve.wire import MOST_PROMPTS
+from coordinator.serve.wire import MOST_PROMPTS, RouteRequest
 from tests.serving import SECRET, complaint_of, release_of
 
 DOMAINS = ["code", "law", "medicine"]
@@ -125,6 +127,29 @@ def test_too_many_prompts_are_refused(client: TestClient) -> None:
     answer = client.post("/v1/route", json={"prompts": ["a"] * (MOST_PROMPTS + 1)})
     assert answer.status_code == 400
     assert str(MOST_PROMPTS) in complaint_of(answer.json())["message"]
+
+
+def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:
+    """To find all of them would hold everybody up; a hundred thousand are refused as quickly as one."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": [1] * 100_000}]})
+    assert answer.status_code == 400
+    with pytest.raises(ValidationError) as caught:
+        RouteRequest.model_validate({"messages": [{"role": "user", "content": [1] * 1000}]})
+    assert caught.value.error_count() < 5
+
+
+def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> None:
+    """Not by the kinds that it was read as."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": 7}]})
+    assert complaint_of(answer.json())["param"] == "messages.0.content"
+
+
+def test_a_text_too_long_to_explain_is_still_routed(client: TestClient) -> None:
+    """An explanation holds every token, so it has an end; a decision has none."""
+    prompt = "a" * (MOST_EXPLAINED + 1)
+    refused = client.post("/v1/route", json={"prompt": prompt, "explain": True})
+    assert (refused.status_code, complaint_of(refused.json())["code"]) == (400, "too_long_to_explain")
+    assert client.post("/v1/route", json={"prompt": prompt}).json()["tokens"] == len(prompt)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])

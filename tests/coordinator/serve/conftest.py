@@ -1,0 +1,38 @@
+"""Fixtures of the gateway's tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faulty_experts import (
+    Expert,
+    well,
+)
+from tests.gateway_cast import DOMAINS, EVERYONE, FALLBACK, Cast, Casting
+from tests.in_process import experts_toml, served
+from tests.serving import release_of
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gateway") / "release"
+    release_of(folder, DOMAINS)
+    return folder
+
+
+@pytest.fixture
+def cast(release: Path, tmp_path: Path) -> Casting:
+    @contextlib.contextmanager
+    def play(top: str = FALLBACK, **more: Any) -> Iterator[Cast]:
+        with contextlib.ExitStack() as stack:
+            experts = {name: stack.enter_context(Expert(well(name))) for name in EVERYONE}
+            file = tmp_path / "experts.toml"
+            file.write_text(experts_toml({name: each.url for name, each in experts.items()}, top, **more))
+            yield Cast(stack.enter_context(served(release, file)), experts)
+
+    return play
