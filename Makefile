@@ -18,15 +18,18 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/python -m simulations.demo
 
+# In as many processes as there are cores, four at most; a file's tests stay together.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile
+
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.audit
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 audit: setup
 	$(BIN)/python -m tests.audit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import subprocess
 from pathlib import Path
 
@@ -85,16 +86,11 @@ def test_figures_are_never_cut_off_on_a_narrow_terminal(shop: Workshop) -> None:
     control, terminal = pty.openpty()
     environment = shop.environment(COLUMNS="40", TERM="dumb")
     process = subprocess.Popen([RIDGEWAY, *words], stdout=terminal, stderr=terminal, env=environment, cwd=shop.folder)
-    os.close(terminal)
     shown = b""
-    while True:
-        try:
-            block = os.read(control, 4096)
-        except OSError:
-            break
-        if not block:
-            break
-        shown += block
+    while select.select([control], [], [], 0.2)[0] or process.poll() is None:
+        if select.select([control], [], [], 0)[0]:
+            shown += os.read(control, 4096)
+    os.close(terminal)  # only now: what a terminal holds when its last user goes may be lost
     os.close(control)
     assert process.wait() == 0
     rows = [line.split() for line in shown.decode().splitlines() if line.split()]

@@ -207,7 +207,7 @@ def test_all_is_everything_in_one_report(bench: Bench, monkeypatch: pytest.Monke
     def noting(name: str) -> Callable[..., None]:
         return lambda report, *_: report.add([at_least(name, 1, 1, "", "")])
 
-    parts = ["route", "prepare", "solve", "mask", "federation"]
+    parts = ["route", "serve", "prepare", "solve", "mask", "federation"]
     for name in parts:
         monkeypatch.setattr(suite, f"add_{name}", noting(name))
     code, report = bench("all", "--device", "cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ProcessError
+from common.errors import InputError, ProcessError
 from common.tokenizer import Tokenizer
 from simulations.bench.serving import gateway, routes, wrk
 from simulations.bench.serving.servers import Server, module
@@ -21,12 +21,15 @@ from tests.tiny import tiny_definition
 needs_wrk = pytest.mark.skipif(not wrk.is_here(), reason="the load generator wrk is not installed")
 
 
-def test_prompts_have_exactly_as_many_tokens_as_they_should(tmp_path: Path) -> None:
-    """Texts that are too short are passed over, longer ones are cut after a whole token."""
+def test_prompts_have_exactly_as_many_tokens_as_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that are too short are passed over, longer ones are cut after a whole token; too few are refused."""
+    monkeypatch.setattr(routes, "BATCH", 2)
     release_of(tmp_path / "release", ["code", "law"])
     prompts = routes.prompts_of(tmp_path / "release", ["abc", "defgh ijk", "lmnop"], tokens=5)
     assert prompts == ["defgh", "lmnop"]
     assert [len(Tokenizer(tiny_definition()).encode(prompt)) for prompt in prompts] == [5, 5]
+    with pytest.raises(InputError, match="only 1 texts have 6 tokens"):
+        routes.prompts_of(tmp_path / "release", ["abc", "defgh ijk", "lmnop"], tokens=6)
 
 
 @needs_wrk

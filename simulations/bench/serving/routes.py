@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from common.errors import InputError
 from simulations.bench.measuring import Result, Tick, at_least, at_most, figure, seconds_in_turns
 from simulations.bench.serving.servers import module, ridgeway_serve
 from simulations.bench.serving.wrk import Load, load, write_script
@@ -33,6 +34,8 @@ def prompts_of(release: Path, texts: Sequence[str], tokens: int = TOKENS, most: 
             found.append(text[: encoding.offsets[tokens - 1][1]])
         if len(found) == most:
             break
+    if len(found) < BATCH:
+        raise InputError(f"only {len(found)} texts have {tokens} tokens; serving is measured on {BATCH} or more")
     return found
 
 
