@@ -40,6 +40,14 @@ def file_stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
 
 
+def stamp_if_there(path: Path) -> list[str | int] | None:
+    """The stamp of a file that may be there or not, and may be replaced at any moment."""
+    try:
+        return file_stamp(path) if path.is_file() else None
+    except OSError:
+        return None
+
+
 def sha256_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from common.cohort import Record
 from common.errors import InputError
-from common.files import file_stamp
+from common.files import stamp_if_there
 from common.router import Router
 from common.toml import read_settings
 
@@ -134,7 +134,7 @@ class ExpertsFile:
         self.path = path
         self._mu = mu
         self._environment = environment
-        self._stamp: list[object] = [_stamp(path), None]
+        self._stamp: list[object] = [stamp_if_there(path), None]
         self._refused = False
         self.experts = self._read()
 
@@ -163,7 +163,7 @@ class ExpertsFile:
 
     def refresh(self, router: Router) -> bool:
         """Whether there are other experts now; raises, and keeps the old ones, if the new file cannot be used."""
-        stamp = [_stamp(self.path), router.release if self._refused else None]
+        stamp = [stamp_if_there(self.path), router.release if self._refused else None]
         if stamp == self._stamp or stamp[0] is None:  # in the middle of being replaced
             return False
         self._stamp, self._refused = [stamp[0], router.release], True
@@ -184,10 +184,3 @@ def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | No
     if mu is not None and not 0 <= mu < math.inf:
         raise InputError(f"--mu is a weight of cost, a number from 0 on, not {mu:g}")
     return ExpertsFile(path, mu)
-
-
-def _stamp(path: Path) -> object:
-    try:
-        return file_stamp(path)
-    except OSError:
-        return None

@@ -25,14 +25,13 @@ from coordinator.serve.experts import AUTO, Experts, ExpertsFile
 from coordinator.serve.failures import Failure, Gone
 from coordinator.serve.link import Link, Path, in_a_header
 from coordinator.serve.live import Live
-from coordinator.serve.problems import Problem
+from coordinator.serve.problems import CLIENT_GONE, Problem
 from coordinator.serve.relay import Relay
 from coordinator.serve.service import Service
 from coordinator.serve.upstream import Question, Upstream, Whole
 
 log = logging.getLogger("ridgeway.serve")
 
-CLIENT_CLOSED = 499
 _shown = lru_cache(1024)(in_a_header)
 
 
@@ -143,7 +142,7 @@ class Gateway:
             asked = await read_asked(request, model)
             return await unless_gone(request.receive, self._answer(asked, path))
         except Gone:
-            return Response(status_code=CLIENT_CLOSED)
+            return Response(status_code=CLIENT_GONE)
 
     async def _answer(self, asked: Asked, path: Path) -> Response:
         plan = await self._plan(asked.checked)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.serve.headers import ASKING, Headers, allowing, dressed, security_headers
 from coordinator.serve.intake import Event, Intake, Receive, Refusal, Scope, check_length
 from coordinator.serve.limits import Limiter, Rate, neighbourhood, rate_of
-from coordinator.serve.problems import Problem, unforeseen
+from coordinator.serve.problems import CLIENT_GONE, Problem, unforeseen
 from coordinator.serve.rules import Rules, host_name, own_origin
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ KNOWN = "ridgeway.known"
 PLACE = "ridgeway.place"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 OTHER = "other"
-GONE = 499
-"""What is counted for a client that left before it was answered."""
 
 
 class Guard:
@@ -188,7 +186,7 @@ class Tally:
         self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
 
     def served(self, scope: Scope, status: int, seconds: float) -> None:
-        place = place_of(scope), status or GONE
+        place = place_of(scope), status or CLIENT_GONE
         counter, times = self._kept.get(place) or self._keep(place)
         counter.inc()
         times.observe(seconds)

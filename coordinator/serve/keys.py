@@ -25,7 +25,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from common.errors import InputError
-from common.files import check_output, file_stamp, write_whole
+from common.files import check_output, stamp_if_there, write_whole
 from common.toml import quoted, read_settings
 
 KEY_BYTES = 32
@@ -147,7 +147,7 @@ class Ring:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp = stamp_if_there(path)
         self._held = _held(read_keys(path))
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class Ring:
 
     def watch(self) -> None:
         """Take the file as it is now, if it has changed."""
-        stamp = _stamp(self._path)
+        stamp = stamp_if_there(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -185,11 +185,3 @@ class Ring:
 
 def _held(entries: list[Entry]) -> tuple[tuple[bytes, Entry], ...]:
     return tuple((bytes.fromhex(each.sha256), each) for each in entries)
-
-
-def _stamp(path: Path) -> list[str | int] | None:
-    """None if there is no such file."""
-    try:
-        return file_stamp(path) if path.is_file() else None
-    except OSError:
-        return None

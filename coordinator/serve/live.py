@@ -14,7 +14,7 @@ from typing import Any
 
 from common.compiled import CompiledTable
 from common.errors import FormatError, ReleaseError, RidgewayError
-from common.files import file_stamp
+from common.files import stamp_if_there
 from common.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from common.router import Router
 from coordinator import leverage
@@ -91,7 +91,7 @@ class Source:
 
     def stamp(self) -> list[object]:
         """What changes when the release does."""
-        return [_stamp(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
+        return [stamp_if_there(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
 
     def open(self, signer: str | None = None) -> Live:
         """Read and verify the release that is there now, and route a first prompt with it."""
@@ -115,13 +115,6 @@ def _leverage(folder: Path, release: Release) -> Leverage | None:
         log.warning("the companion of release %s is of another tokenizer", release.id[:12])
         return None
     return found
-
-
-def _stamp(path: Path) -> object:
-    try:
-        return file_stamp(path)
-    except OSError:
-        return None
 
 
 def _public(words: str, folder: Path) -> str:
@@ -154,9 +147,9 @@ class Current:
         before = (self.live.id, self.refused)
         try:
             taken = self._source.open(self.live.release.signer)
-        except OSError as error:
+        except OSError:
             self._stamp = []  # that may pass: look again
-            self.refused = type(error).__name__
+            self.refused = "it cannot be read now, and is tried again"
         except RidgewayError as error:
             self.refused = _public(str(error), self._source.folder)
         else:

@@ -18,6 +18,9 @@ from starlette.exceptions import HTTPException
 
 log = logging.getLogger("ridgeway.serve")
 
+CLIENT_GONE = 499
+"""What is counted for a client that left before it was answered; nobody is sent it."""
+
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import file_stamp
+from common.files import stamp_if_there
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -41,7 +41,7 @@ class Certificate:
             log.warning("the new certificate is in use")
 
     def _stamps(self) -> list[object]:
-        return [_stamp(path) for path in self._pair]
+        return [stamp_if_there(path) for path in self._pair]
 
 
 def find_certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
@@ -77,10 +77,3 @@ def _reason(certificate: Path, key: Path, error: Exception) -> str:
     if str(error) == "encrypted":
         return f"the key {key} is locked by a password; give one that is not, readable by the service alone"
     return f"{certificate} and {key} are not a certificate and its private key in PEM"
-
-
-def _stamp(path: Path) -> object:
-    try:
-        return file_stamp(path)
-    except OSError:
-        return None

@@ -59,7 +59,6 @@ class Begun:
     response: aiohttp.ClientResponse
     events: Events
     first: bytes
-    kind: str
 
     def close(self) -> None:
         """Closes the connection, unless the answer was read to its end; then that is kept for the next."""
@@ -261,4 +260,4 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> Begun:
     except BaseException:
         response.close()
         raise
-    return Begun(attempt, response, events, first, response.headers["content-type"])
+    return Begun(attempt, response, events, first)
