@@ -28,6 +28,19 @@ for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"]):
         ridgeway.main(["route", RELEASE, *words])
     said.append(shown.getvalue())
 """
+SERVICE = """
+from pathlib import Path
+from coordinator.serve.application import create_app
+from coordinator.serve.gateway import Gateway
+from coordinator.serve.live import Source
+from coordinator.serve.service import Choices, Service
+service = Service(Choices(Source(Path(RELEASE))))
+experts = Path(RELEASE).with_name("experts.toml")
+experts.write_text('fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n')
+create_app(service, gateway=Gateway(service, experts))
+service.line.close()
+said = []
+"""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +102,13 @@ def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     assert json.loads(said[2])["domain"] == "medicine"
     assert modules.isdisjoint(HEAVY)
     assert {"typer", "client", "coordinator"} <= modules
+
+
+def test_serving_imports_neither_torch_nor_flower(shop: Workshop) -> None:
+    """The whole application, gateway and page included, over a release with a table."""
+    _, modules = in_a_new_process(SERVICE, shop / "release", shop)
+    assert modules.isdisjoint({"torch", "transformers", "flwr", "grpc", "ray", "scipy", "client"})
+    assert {"fastapi", "aiohttp"} <= modules
 
 
 def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
