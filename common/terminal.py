@@ -21,6 +21,8 @@ from common.errors import RidgewayError, first_line
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+LONGEST_WORD = 20
+WIDEST = 10_000
 
 
 def command_group(words: str) -> typer.Typer:
@@ -58,6 +60,7 @@ def table(
 ) -> None:
     """Print a table: words to the left, numbers to the right; they stand from a column on, or in those marked."""
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -65,13 +68,23 @@ def table(
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
         number = place >= numbers_from if numbers is None else numbers[place]
-        grid.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
+        cells = [heading, *(row[place] for row in rows if place < len(row))]
+        whole = max(map(cell_len, cells))
+        word = max((cell_len(word) for cell in cells for word in cell.split()), default=1)
+        grid.add_column(
+            heading,
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="fold",
+            min_width=whole if number else min(word, LONGEST_WORD),  # figures are never cut; words may be folded
+        )
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     if title:
         print(title)
     console = Console(file=sys.stdout, highlight=False)
-    console.width = max(console.width, console.measure(grid).minimum, 200 if not sys.stdout.isatty() else 0)
+    needed = console.measure(grid, options=console.options.update(max_width=WIDEST)).minimum
+    console.width = max(console.width, needed, 200 if not sys.stdout.isatty() else 0)
     console.print(grid, no_wrap=True, crop=False)
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_PROMPTS = 1024
 MOST_MESSAGES = 4096
-MOST_PARTS = 4096
 
 
 class Part(BaseModel):
@@ -22,7 +21,7 @@ class Part(BaseModel):
     text: str | None = None
 
 
-Parts = Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)]
+Parts = Annotated[list[Part], Field(fail_fast=True)]
 """The first thing that is wrong is enough: to find them all takes long, and nobody is told of more."""
 
 
