@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check audit bench bench-large report clean
+.PHONY: setup demo test test-quick check audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -16,23 +16,29 @@ setup: .venv/ready
 	touch .venv/ready
 
 demo: setup
-	$(BIN)/python -m simulations.demo
+	$(BIN)/python -m ridgeway.simulations.demo
 
-# In as many processes as there are cores, four at most; a file's tests stay together.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile
+# In as many processes as there are cores, four at most, and one more, since deployments wait now and then. A file's tests
+# stay together, and the files that take longest begin first: both are decided in tests/conftest.py.
+# Bytecode is kept, also where the environment asks for none: hundreds of processes would compile the same files again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)
+
+# Minutes less: no deployments, no browser, no kernels in Triton's interpreter, fewer seeds and examples.
+test-quick: setup
+	$(PYTEST) --quick
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m tests.audit
+	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
 
 audit: setup
-	$(BIN)/python -m tests.audit
+	$(BIN)/python -m tests.support.vulnerabilities
 
 bench: setup
 	$(BIN)/ridgeway bench all

@@ -6,37 +6,29 @@ Runs on the holder's machine and sends nothing. Knows corpora, encoder and attac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
 
-from client.accumulate import accumulators, gram_of_counts, only_counts
-from client.corpus import Counters, Position, documents, find_sources, is_held_out
-from client.prepare import BATCH_CHARACTERS, Interrupted, Job, Watch
-from common.attacks import Measures, Tick, column, histogram, measure, unweighted
-from common.encoder import Encoder
-from common.errors import CorpusError, EncoderMismatch
-from common.settings import EQUAL_MASS, Sampling
-from common.statistics import Integers, Statistics
-from common.statistics_file import Prepared
-from common.threads import cores
+from ridgeway.client.sums.accumulate import accumulators, gram_of_counts, only_counts
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources, is_held_out
+from ridgeway.client.sums.prepare import BATCH_CHARACTERS, Interrupted, PrepareJob, Watch
+from ridgeway.common.attacks import Measures, Tick, column, histogram, measure, unweighted
+from ridgeway.common.base.errors import CorpusError, EncoderMismatch
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling
+from ridgeway.common.base.threads import cores
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Integers, Statistics
 
 CLEAR = "clear statistics"
 COLUMN = "column of B alone"
 
 Ticks = Callable[[str], Tick]
-"""From what is being attacked to what is called once a step, at most STEPS times."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Summed:
-    """A corpus as it was summed: how often each token stands in the sums, and the sums for each way of sampling."""
-
-    counts: Integers
-    statistics: Mapping[Sampling, Statistics]
+"""From what is being attacked to what is called once a step, at most MAX_STEPS times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +57,14 @@ class Finding:
         }
 
 
-def read_summed(job: Job, encoder: Encoder, samplings: Iterable[Sampling], watch: Watch | None = None) -> Summed:
-    """Count exactly the tokens that `prepare` sums, and sum them in each of these ways, in one pass."""
+def read_summed(
+    job: PrepareJob, encoder: TableEncoder, samplings: Iterable[Sampling], watch: Watch | None = None
+) -> tuple[Integers, dict[Sampling, Statistics]]:
+    """How often each token stands in the sums of `prepare`, and the sums for each way of sampling, in one pass."""
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
     sums = {each: accumulators(encoder.table, each)() for each in samplings}
-    for batch in _batches(_summed_documents(job, watch or Watch())):
+    for batch in text_batches(_summed_documents(job, watch or Watch())):
         ids, lengths = encoder.tokenizer.encode_many(batch)
         for accumulator in (tokens, *sums.values()):
             accumulator.add(ids, lengths)
@@ -79,10 +73,10 @@ def read_summed(job: Job, encoder: Encoder, samplings: Iterable[Sampling], watch
         names = ", ".join(str(root) for root in job.roots)
         limited = f", or its documents are cut after {limit} tokens" if limit else ""
         raise CorpusError(f"{names} holds no tokens that would be summed; all of it may be held out{limited}")
-    return Summed(counts, {sampling: each.statistics(each.state(), job.threads) for sampling, each in sums.items()})
+    return counts, {sampling: each.statistics(each.state(), job.threads) for sampling, each in sums.items()}
 
 
-def _summed_documents(job: Job, watch: Watch) -> Iterator[str]:
+def _summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
     sources, _ = find_sources(job.roots)
     total, done = sum(source.path.stat().st_size for source in sources), 0
     for source in sources:
@@ -96,7 +90,8 @@ def _summed_documents(job: Job, watch: Watch) -> Iterator[str]:
         done += source.path.stat().st_size
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def text_batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in batches of the size that `prepare` tokenises at once."""
     batch, size = list[str](), 0
     for text in texts:
         batch.append(text)
@@ -108,20 +103,20 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def true_counts(prepared: Prepared, job: Job, encoder: Encoder, watch: Watch | None = None) -> Integers:
+def true_counts(prepared: Prepared, job: PrepareJob, encoder: TableEncoder, watch: Watch | None = None) -> Integers:
     """How often each token stands in these sums, by the corpus they were made of. Any other corpus is refused."""
-    summed = read_summed(job, encoder, [prepared.sampling], watch)
-    there, here = prepared.statistics, summed.statistics[prepared.sampling]
+    counts, summed = read_summed(job, encoder, [prepared.sampling], watch)
+    there, here = prepared.statistics, summed[prepared.sampling]
     if not here.equals(there):
         names = ", ".join(str(root) for root in job.roots)
         raise CorpusError(
             f"{names} is not what the statistics of {prepared.domain!r} were made of: it gives {here.mass:,} samples "
             f"and they hold {there.mass:,}, or other sums; name the same files and --text-field as for prepare"
         )
-    return summed.counts
+    return counts
 
 
-def must_fit(prepared: Prepared, encoder: Encoder) -> None:
+def must_fit(prepared: Prepared, encoder: TableEncoder) -> None:
     """Raise unless this is the encoder that the sums were made with."""
     if encoder.fingerprint != prepared.fingerprint:
         raise EncoderMismatch(
@@ -131,41 +126,40 @@ def must_fit(prepared: Prepared, encoder: Encoder) -> None:
         )
 
 
-def stands_for(sampling: Sampling) -> int:
-    """How many tokens a window stands for: where windows are apart from each other, an attack finds most with this."""
-    return max(sampling.window, sampling.stride)
+def attack_holder(
+    encoder: TableEncoder, statistics: Statistics, sampling: Sampling, truth: Integers | None, ticks: Ticks
+) -> Iterator[Finding]:
+    """The attacks on one holder's statistics: on all of them, and on the column of its domain alone.
+
+    Masking does not hide the column where the domain has one holder.
+    """
+    yield attack_gram(CLEAR, encoder, statistics, sampling, truth, ticks)
+    started = time.monotonic()
+    counts = column(encoder.table, statistics.cross[:, 0], _tokens_per_window(sampling))
+    yield measured(COLUMN, sampling, counts, truth, started)
 
 
 def attack_gram(
-    view: str, encoder: Encoder, statistics: Statistics, sampling: Sampling, truth: Integers | None, ticks: Ticks
+    view: str, encoder: TableEncoder, statistics: Statistics, sampling: Sampling, truth: Integers | None, ticks: Ticks
 ) -> Finding:
     """The histogram from second moments."""
     started = time.monotonic()
-    counts = histogram(encoder.table, statistics.gram, stands_for(sampling), ticks(view))
-    proven = only_counts(sampling) and _gives(encoder, counts, statistics)
+    counts = histogram(encoder.table, statistics.gram, _tokens_per_window(sampling), ticks(view))
+    proven = only_counts(sampling) and np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
+    return measured(view, sampling, counts, truth, started, proven=proven)
+
+
+def measured(
+    view: str, sampling: Sampling, counts: Integers, truth: Integers | None, started: float, *, proven: bool = False
+) -> Finding:
+    """What an attack that began at `started` (by the monotonic clock) has found, held against the truth if known."""
     measures = None if truth is None else measure(counts, truth)
     return Finding(view, sampling, counts, proven, measures, time.monotonic() - started)
 
 
-def _gives(encoder: Encoder, counts: Integers, statistics: Statistics) -> bool:
-    return np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
-
-
-def attack_column(encoder: Encoder, cross: Integers, sampling: Sampling, truth: Integers | None) -> Finding:
-    """The histogram from a domain's column alone, which masking does not hide where the domain has one holder."""
-    started = time.monotonic()
-    counts = column(encoder.table, cross, stands_for(sampling))
-    measures = None if truth is None else measure(counts, truth)
-    return Finding(COLUMN, sampling, counts, False, measures, time.monotonic() - started)
-
-
-def audit(prepared: Prepared, encoder: Encoder, truth: Integers | None, ticks: Ticks) -> list[Finding]:
-    """The attacks on one holder's statistics: on all of them, and on the column that a masked round would show."""
-    statistics, sampling = prepared.statistics, prepared.sampling
-    return [
-        attack_gram(CLEAR, encoder, statistics, sampling, truth, ticks),
-        attack_column(encoder, statistics.cross[:, 0], sampling, truth),
-    ]
+def _tokens_per_window(sampling: Sampling) -> int:
+    """How many tokens a window stands for: where windows are apart from each other, an attack finds most with this."""
+    return max(sampling.window, sampling.stride)
 
 
 def survives_weighting(statistics: Statistics) -> bool:
@@ -174,7 +168,7 @@ def survives_weighting(statistics: Statistics) -> bool:
     return found is not None and found.equals(statistics)
 
 
-def token_texts(encoder: Encoder, ids: Sequence[int]) -> list[str]:
+def token_texts(encoder: TableEncoder, ids: Sequence[int]) -> list[str]:
     """What tokens look like, for the holder's own eyes."""
     backend = Backend.from_str(encoder.definition.decode())
     return [backend.decode([number]) or str(backend.id_to_token(number)) for number in ids]

@@ -20,37 +20,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ShapeMismatch
-from common.statistics import Integers, Statistics
+from ridgeway.common.base.errors import ShapeMismatch
+from ridgeway.common.statistics.sums import Integers, Statistics
 
 Floats = NDArray[np.floating[Any]]
 Tick = Callable[[], None]
-"""Called once for each of at most STEPS steps."""
+"""Called once for each of at most MAX_STEPS steps."""
 
-ROUNDS = 16
-BURST = 8
-STEPS = ROUNDS * (BURST + ROUNDS - 1)
-"""The unknowns that are free are chosen anew at most so often; the first round takes so many steps, each two more."""
+MAX_ROUNDS = 16
+FIRST_ROUND_STEPS = 8
+MAX_STEPS = MAX_ROUNDS * (FIRST_ROUND_STEPS + MAX_ROUNDS - 1)
+"""In each round the unknowns that are free are chosen anew, and it takes two more steps than the one before."""
 
-EXACT = 1e-9
-STALLED = 0.97
-PATIENCE = 2
-WARM_UP = 4
-"""Counts that leave so small a share of the sums unexplained explain them; so many rounds without a gain,
-after so many to warm up, are enough."""
+EXACT_RESIDUAL = 1e-9
+STALLED_RATIO = 0.97
+MAX_IDLE_ROUNDS = 2
+WARM_UP_ROUNDS = 4
+"""Counts that leave at most this share of the sums unexplained explain them. A round is idle if it does not bring the
+residual below this ratio of the least so far; after the rounds to warm up, this number of idle ones ends the search."""
 
-SMOOTH = 1e-9
+RELATIVE_RIDGE = 1e-9
 """What is added to a diagonal before it is inverted, relative to its mean."""
 
 ROW_BLOCK = 8192
 COLUMN_BLOCKS = 6
 
-RARE = 2
-"""A token is rare in a corpus if it occurs at most so often in what was summed."""
+MAX_RARE_COUNT = 2
+"""A token is rare in a corpus if it occurs at most this often in what was summed."""
 
 CHECKED_ENTRIES = 200
-MOST_SAMPLES = 1 << 24
-"""A weighting is undone by looking at so many sums, for corpora of so many samples."""
+MAX_SAMPLES = 1 << 24
+"""A weighting is undone by looking at this number of sums, for corpora of at most this number of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def measure(estimate: Integers, truth: Integers) -> Measures:
     if estimate.shape != truth.shape:
         raise ShapeMismatch(f"an estimate of {estimate.size} tokens cannot be held against {truth.size}")
     there, found = truth > 0, estimate > 0
-    rare = there & (truth <= RARE)
+    rare = there & (truth <= MAX_RARE_COUNT)
     return Measures(
         tokens=int(there.sum()),
         rare=int(rare.sum()),
@@ -160,7 +160,7 @@ def _whitening(mean: Floats, covariance: Floats) -> Floats:
     """The change of features that takes the mean away and makes a covariance the identity."""
     level = max(float(np.trace(covariance)) / len(covariance), 1.0)  # no less than a unit of the table
     values, vectors = np.linalg.eigh(covariance)
-    inner = vectors / np.sqrt(np.maximum(values, 0) + SMOOTH * level)
+    inner = vectors / np.sqrt(np.maximum(values, 0) + RELATIVE_RIDGE * level)
     change = np.zeros((len(mean) + 1, len(mean) + 1))
     change[:-1, :-1] = inner
     change[-1, :-1] = -mean @ inner
@@ -178,33 +178,29 @@ def _non_negative(features: Floats, target: Floats, scale: Floats, tick: Tick) -
     unknowns, counts, best = np.zeros(len(features)), np.zeros(len(features)), np.zeros(len(features))
     short = features.astype(np.float32)
     size, least, idle = float(np.linalg.norm(target)), np.inf, 0
-    for turn in range(ROUNDS):
-        if np.linalg.norm(target - _moment(features, counts * scale)) <= EXACT * size:
+    for turn in range(MAX_ROUNDS):
+        if np.linalg.norm(target - _moment(features, counts * scale)) <= EXACT_RESIDUAL * size:
             return counts.astype(np.int64)
         residual = target - _moment(features, unknowns)
         left = float(np.linalg.norm(residual))
-        early = turn <= WARM_UP  # while unknowns are being let go, the residual may rise before it falls
-        idle = 0 if early or left < STALLED * least else idle + 1
+        early = turn <= WARM_UP_ROUNDS  # while unknowns are being let go, the residual may rise before it falls
+        idle = 0 if early or left < STALLED_RATIO * least else idle + 1
         if early or left < least:
             least, best = left, counts
-        if idle == PATIENCE:
+        if idle == MAX_IDLE_ROUNDS:
             break
         slope = _squares(features, residual)
         free = np.flatnonzero((unknowns > 0) | (slope > 0) | (turn == 0))
-        moved = unknowns[free] + _conjugate_gradients(short[free], slope[free].astype(np.float32), _steps(turn), tick)
+        steps = FIRST_ROUND_STEPS + 2 * turn  # more and more, since the unknowns that are free change less and less
+        moved = unknowns[free] + _conjugate_gradients(short[free], slope[free].astype(np.float32), steps, tick)
         unknowns[:] = 0
         unknowns[free] = np.maximum(moved, 0)
         counts = np.rint(unknowns / scale)
     return best.astype(np.int64)
 
 
-def _steps(turn: int) -> int:
-    """More and more of them, since the unknowns that are free change less and less."""
-    return BURST + 2 * turn
-
-
 def _conjugate_gradients(features: Floats, slope: Floats, steps: int, tick: Tick) -> Floats:
-    """So many steps towards the least squares solution, from the slope at zero."""
+    """Some steps towards the least squares solution, from the slope at zero."""
     found = np.zeros_like(slope)
     residual, direction, norm = slope.copy(), slope.copy(), float(slope @ slope)
     for _ in range(steps):
@@ -281,7 +277,7 @@ def attribution(table: NDArray[np.int16], total: Statistics) -> Integers:
     The expected share of domain d in a token's occurrences, given the columns, is φᵀ A⁻¹ b_d: what a router computes.
     """
     gram = total.gram.astype(np.float64)
-    smooth = SMOOTH * np.trace(gram) / len(gram) * np.eye(len(gram))
+    smooth = RELATIVE_RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
     weights = np.linalg.solve(gram + smooth, total.cross.astype(np.float64))
     domains: Integers = np.argmax(_features(table) @ weights, axis=1)
     return domains
@@ -294,7 +290,7 @@ def unweighted(weighted: Statistics) -> Statistics | None:
     small passes that test on a few hundred sums, so the size of the corpus follows too.
     """
     mass = weighted.mass
-    candidates = np.arange(1, min(mass // 2, MOST_SAMPLES) + 1)
+    candidates = np.arange(1, min(mass // 2, MAX_SAMPLES) + 1)
     entries = np.unique(weighted.gram)
     for entry in entries[:: max(1, len(entries) // CHECKED_ENTRIES)]:
         rest = int(entry) % mass * candidates % mass

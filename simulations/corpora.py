@@ -1,9 +1,9 @@
-"""Corpora for the demonstration: real text of six domains, found on any machine after set-up.
+"""Corpora for simulations: those of a folder, or real text of six domains that is found on any machine after set-up.
 
     places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
 Reads files and parses them: imports nothing of what it reads, downloads nothing, writes no text of its own.
-Knows nothing of tokens, encoders, statistics or routing.
+Knows nothing of tokens, encoders, sums, routing, holders or federations.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from common.errors import CorpusError
-from common.files import write_whole
+from ridgeway.common.base.errors import CorpusError, InputError
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.jsonl import jsonl_texts
 
-LONGEST = 2_000
-SHORTEST = 200
-"""A piece has at most and at least so many characters."""
+TRAIN, TEST = ".train.jsonl", ".test.jsonl"
 
-RUN = 8
-FAMILIAR = 1 / 4
-"""A paragraph counts as read before when such a share of its runs of so many words was."""
+MIN_PIECE_CHARACTERS, MAX_PIECE_CHARACTERS = 200, 2_000
 
-SHARE = 5
-"""Of so many files of like size, one is for the test."""
+WORDS_PER_RUN = 8
+FAMILIAR_SHARE = 1 / 4
+"""A paragraph counts as read before when this share of its runs of words was."""
 
-CAP = 1_500_000
-ENOUGH_TRAIN = 100_000
-ENOUGH_TEST = 10
-"""A domain has at most so many characters, and at least so many to train on and so many pieces to test with."""
+TEST_EVERY = 5
+"""Of this many files of like size, one is for the test."""
 
-FEWEST = 4
+MAX_DOMAIN_CHARACTERS = 1_500_000
+MIN_TRAIN_CHARACTERS = 100_000
+MIN_TEST_PIECES = 10
+MIN_DOMAINS = 4
 """A demonstration with fewer domains would show little."""
 
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
+OMITTED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
 """Folders that hold no text of their domain: tests, tables, other packages."""
 
 COMMON_LICENCES = Path("/usr/share/common-licenses")
@@ -105,14 +104,38 @@ def builtin() -> tuple[Corpus, ...]:
     return harvest(this_machine())
 
 
+def read_corpora(data: Path | None) -> list[Corpus]:
+    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl."""
+    from ridgeway.common.statistics.statistics_file import check_domain_name
+
+    if data is None:
+        return list(builtin())
+    names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
+    for name in names:
+        check_domain_name(name)
+    if len(names) < 2:
+        raise InputError(f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs at least two")
+    return [Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}")) for name in names]
+
+
+def _texts(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        raise InputError(f"there is no {path.name} beside the training files; every domain needs one to be tested on")
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        texts = tuple(jsonl_texts(lines, ["text"], str(path)))
+    if not texts:
+        raise InputError(f"{path} holds no text")
+    return texts
+
+
 def harvest(places: Places) -> tuple[Corpus, ...]:
     """Every domain that has enough text in these places, in the order of DOMAINS."""
     corpora = tuple(corpus(name, documents(places)) for name, documents in DOMAINS.items())
     enough = tuple(filter(_enough, corpora))
-    if len(enough) < FEWEST:
+    if len(enough) < MIN_DOMAINS:
         found = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(
-            f"the demonstration needs {FEWEST} domains with enough text and found {len(enough)} ({found}): the "
+            f"the demonstration needs {MIN_DOMAINS} domains with enough text and found {len(enough)} ({found}): the "
             "packages it reads are probably not installed; run make setup, or give your own corpora"
         )
     return enough
@@ -132,16 +155,17 @@ def this_machine() -> Places:
 def write(corpora: Iterable[Corpus], folder: Path) -> None:
     """DOMAIN.train.jsonl and DOMAIN.test.jsonl for each, a record {"text": ...} per line."""
     for each in corpora:
-        write_whole(folder / f"{each.name}.train.jsonl", _lines(each.train))
-        write_whole(folder / f"{each.name}.test.jsonl", _lines(each.test))
+        write_texts(folder / f"{each.name}{TRAIN}", each.train)
+        write_texts(folder / f"{each.name}{TEST}", each.test)
 
 
-def _lines(texts: Iterable[str]) -> bytes:
-    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
+def write_texts(path: Path, texts: Iterable[str]) -> None:
+    lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    write_whole(path, "".join(lines).encode(errors="replace"))
 
 
 def _enough(each: Corpus) -> bool:
-    return sum(map(len, each.train)) >= ENOUGH_TRAIN and len(each.test) >= ENOUGH_TEST
+    return sum(map(len, each.train)) >= MIN_TRAIN_CHARACTERS and len(each.test) >= MIN_TEST_PIECES
 
 
 # From documents to a corpus
@@ -165,7 +189,7 @@ def unread(documents: Iterable[Document]) -> Iterator[Document]:
         fresh = []
         for paragraph in paragraphs(document.text):
             runs = _runs(paragraph)
-            if not runs or len(runs & read) < FAMILIAR * len(runs):
+            if not runs or len(runs & read) < FAMILIAR_SHARE * len(runs):
                 fresh.append(paragraph)
             read |= runs
         yield Document(document.key, "".join(fresh))
@@ -173,14 +197,14 @@ def unread(documents: Iterable[Document]) -> Iterator[Document]:
 
 def _runs(paragraph: str) -> set[tuple[str, ...]]:
     words = re.findall(r"[^\W\d_]+", paragraph.lower())
-    return set(zip(*(words[start:] for start in range(RUN)), strict=False))
+    return set(zip(*(words[start:] for start in range(WORDS_PER_RUN)), strict=False))
 
 
-def capped(documents: Iterable[Document], limit: int = CAP) -> Iterator[Document]:
+def capped(documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS) -> Iterator[Document]:
     """The first documents long enough for a piece, until they have `limit` characters."""
     total = 0
     for document in documents:
-        if len(document.text) < SHORTEST:
+        if len(document.text) < MIN_PIECE_CHARACTERS:
             continue
         total += len(document.text)
         if total > limit:
@@ -189,13 +213,13 @@ def capped(documents: Iterable[Document], limit: int = CAP) -> Iterator[Document
 
 
 def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]]:
-    """Train and test: of every SHARE documents of like size, the one with the least digest is for the test.
+    """Train and test: of every TEST_EVERY documents of like size, the one with the least digest is for the test.
 
     Few, unequal files would make a plain draw by digest lopsided.
     """
     given = list(documents)
     ranked = sorted(given, key=lambda each: (-len(each.text), each.digest))
-    groups = (ranked[start : start + SHARE] for start in range(0, len(ranked) - SHARE + 1, SHARE))
+    groups = (ranked[start : start + TEST_EVERY] for start in range(0, len(ranked) - TEST_EVERY + 1, TEST_EVERY))
     test = {min(group, key=lambda each: each.digest).key for group in groups}
     return [each for each in given if each.key not in test], [each for each in given if each.key in test]
 
@@ -206,10 +230,10 @@ def paragraphs(text: str) -> list[str]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text cut at paragraphs, or where one is too long at lines, to SHORTEST … LONGEST characters each."""
+    """The text cut at paragraphs, or where one is too long at lines, to MIN … MAX_PIECE_CHARACTERS each."""
     piece = ""
     for part in _parts(text):
-        if len(piece) + len(part) > LONGEST:
+        if len(piece) + len(part) > MAX_PIECE_CHARACTERS:
             yield from _whole(piece)
             piece = ""
         piece += part
@@ -218,22 +242,17 @@ def pieces(text: str) -> Iterator[str]:
 
 def _parts(text: str) -> Iterator[str]:
     for paragraph in paragraphs(text):
-        lines = [paragraph] if len(paragraph) <= LONGEST else paragraph.splitlines(keepends=True)
-        yield from (line for line in lines if len(line) <= LONGEST)
+        lines = [paragraph] if len(paragraph) <= MAX_PIECE_CHARACTERS else paragraph.splitlines(keepends=True)
+        yield from (line for line in lines if len(line) <= MAX_PIECE_CHARACTERS)
 
 
 def _whole(piece: str) -> Iterator[str]:
     text = piece.strip("\n")
-    if len(text) >= SHORTEST:
+    if len(text) >= MIN_PIECE_CHARACTERS:
         yield text
 
 
 # The domains
-
-
-def _c(places: Places) -> Iterator[Document]:
-    """The headers of Python, NumPy and PyTorch."""
-    return _read({**_files([places.headers], ["**/*.h"]), **_files(places.packages, HEADERS)})
 
 
 def _law(places: Places) -> Iterator[Document]:
@@ -241,21 +260,6 @@ def _law(places: Places) -> Iterator[Document]:
     packaged = _files(places.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"])
     licences = {key: path for key, path in packaged.items() if LICENCE.match(path.name)}
     return _read({**_files([places.library], ["LICENSE.txt"]), **licences, **_files([places.licences], ["*"])})
-
-
-def _machine_learning(places: Places) -> Iterator[Document]:
-    """The docstrings of models, layers and optimisers in Transformers and PyTorch."""
-    return _read(_files(places.packages, MACHINE_LEARNING), docstrings)
-
-
-def _mathematics(places: Places) -> Iterator[Document]:
-    """The docstrings of SymPy, SciPy and NumPy, where they treat of mathematics."""
-    return _read(_files(places.packages, MATHEMATICS), docstrings)
-
-
-def _python(places: Places) -> Iterator[Document]:
-    """The source of the standard library's public modules."""
-    return _read(_files([places.library], ["**/[!_]*.py"]))
 
 
 def _reference(places: Places) -> Iterator[Document]:
@@ -266,11 +270,15 @@ def _reference(places: Places) -> Iterator[Document]:
 
 
 DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
-    "c": _c,
+    # The headers of Python, NumPy and PyTorch.
+    "c": lambda places: _read({**_files([places.headers], ["**/*.h"]), **_files(places.packages, HEADERS)}),
     "law": _law,
-    "machine_learning": _machine_learning,
-    "mathematics": _mathematics,
-    "python": _python,
+    # The docstrings of models, layers and optimisers in Transformers and PyTorch.
+    "machine_learning": lambda places: _read(_files(places.packages, MACHINE_LEARNING), docstrings),
+    # The docstrings of SymPy, SciPy and NumPy, where they treat of mathematics.
+    "mathematics": lambda places: _read(_files(places.packages, MATHEMATICS), docstrings),
+    # The source of the standard library's public modules.
+    "python": lambda places: _read(_files([places.library], ["**/[!_]*.py"])),
     "reference": _reference,
 }
 
@@ -279,11 +287,11 @@ DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
 
 
 def _files(folders: Iterable[Path], patterns: Iterable[str]) -> dict[str, Path]:
-    """The files of these patterns by their paths below a folder, without LEFT_OUT; the first folder wins."""
+    """The files of these patterns by their paths below a folder, without OMITTED_FOLDERS; the first folder wins."""
     files: dict[str, Path] = {}
     for folder, pattern in product(folders, patterns):
         paths = {path.relative_to(folder): path for path in folder.glob(pattern)}
-        kept = {key.as_posix(): path for key, path in paths.items() if LEFT_OUT.isdisjoint(key.parts)}
+        kept = {key.as_posix(): path for key, path in paths.items() if OMITTED_FOLDERS.isdisjoint(key.parts)}
         files = {**kept, **files}
     return files
 

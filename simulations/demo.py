@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from common.errors import RidgewayError
+from ridgeway.common.base.errors import RidgewayError
 
 FOLDER = Path("demo-run")
 COMMAND = Path(sys.executable).with_name("ridgeway")

@@ -15,64 +15,74 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from common.bundle import write_app
-from common.errors import LinkError, RoundFailed
-from common.processes import end_leftovers, flower_environment, free_port, marked, script, toml
-from coordinator.progress import Follower
-from coordinator.talk import Watch
-from simulations.falling import APP, falling_app, write_falls
-from simulations.layout import Village
+from ridgeway.common.base.errors import LinkError, RoundFailed
+from ridgeway.common.deploy.bundle import write_app
+from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script, toml
+from ridgeway.coordinator.round.progress import Follower, RunDone, RunFailed, Watch
+from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
+from ridgeway.simulations.simulated_federation import SimulatedFederation
 
-Engine = Literal["memory", "flower"]
-PATIENCE_S = 3600.0
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+
+    from ridgeway.coordinator.server_app import GridTransport
+
+ROUND_TIMEOUT_S = 3600.0
 POLL_S = 0.5
 RUN_NAME = "simulation"
-NOBODY: Mapping[str, int] = MappingProxyType({})
+NO_DROPOUTS: Mapping[str, int] = MappingProxyType({})
 
 
-def run_in_memory(village: Village, watch: Watch, falls: Mapping[str, int] = NOBODY) -> None:
+def run_in_memory(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:
     """One round in this process; messages go through Flower's own serialisation.
 
-    falls: holders that fall away, and after how many answers.
+    dropouts: holders that drop out, and after how many answers.
     """
-    from coordinator.app import GridTransport
-    from coordinator.rounds import run_round
-    from simulations.local_grid import LocalGrid
+    from ridgeway.coordinator.round.round import run_round
 
-    nodes = dict(enumerate(village.nodes.values(), start=1))
-    run_round(village.federation, GridTransport(LocalGrid(falling_app(falls), nodes), watch, poll_s=0.0), watch)
+    run_round(simulated.federation, memory_transport(simulated, watch, dropout_app(dropouts)), watch)
 
 
-def run_on_flower(village: Village, watch: Watch, falls: Mapping[str, int] = NOBODY) -> None:
+def memory_transport(simulated: SimulatedFederation, watch: Watch, app: ClientApp) -> GridTransport:
+    """The way to the holders that are there, each of which runs `app` in this process; peers are numbered from 1."""
+    from ridgeway.coordinator.server_app import GridTransport
+    from ridgeway.simulations.local_grid import LocalGrid
+
+    nodes = dict(enumerate(simulated.nodes.values(), start=1))
+    return GridTransport(LocalGrid(app, nodes), watch, poll_s=0.0)
+
+
+def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:
     """One round on Flower's simulation engine (Ray): `flwr run` with a local SuperLink that is stopped afterwards."""
-    app = village.folder / "app"
-    write_falls(village.folder, falls)
-    write_app(app, client=APP)
-    config = village.folder / "run.toml"
+    app = simulated.folder / "app"
+    write_dropouts(simulated.folder, dropouts)
+    write_app(app, client=APP, also=APP_FILES)
+    config = simulated.folder / "run.toml"
     config.write_text(toml({"work": "round", "name": RUN_NAME, "mode": ""}), encoding="utf-8")
-    with _local_superlink(village) as environment:
-        resources = f"num-supernodes={len(village.nodes)} client-resources-num-cpus=1"
+    with _local_superlink(simulated) as environment:
+        resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
         words = ["run", str(app), "local", "--federation-config", resources, "--run-config", str(config)]
-        log = village.folder / "flower.log"
+        log = simulated.folder / "flower.log"
         with log.open("wb") as out:
             started = subprocess.run([script("flwr"), *words], env=environment, stdout=out, stderr=subprocess.STDOUT)
         if started.returncode:
             raise LinkError(f"Flower's simulation did not start; {log} says why")
-        _follow(Follower(village.federation.progress(RUN_NAME)), environment, watch, log)
+        _follow(Follower(simulated.federation.progress(RUN_NAME)), environment, watch, log)
 
 
 def _follow(follower: Follower, environment: dict[str, str], watch: Watch, log: Path) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + ROUND_TIMEOUT_S
     while time.monotonic() < until:
-        for event, facts in follower.events():
-            if event == "done":
+        ended = _has_ended(environment)  # asked first: a run that has ended writes no more events
+        for event in follower.events():
+            if isinstance(event, RunDone):
                 return
-            if event == "failed":
-                raise RoundFailed(str(facts["reason"]))
-            watch(event, facts)
-        if _has_ended(environment) and not list(follower.events()):
+            if isinstance(event, RunFailed):
+                raise RoundFailed(event.reason)
+            watch(event)
+        if ended:
             break
         time.sleep(POLL_S)
     raise RoundFailed(f"Flower's simulation ended without a word from the round; {log} may say why")
@@ -88,9 +98,9 @@ def _has_ended(environment: dict[str, str]) -> bool:
 
 
 @contextmanager
-def _local_superlink(village: Village) -> Iterator[dict[str, str]]:
-    """The environment of a SuperLink of our own, which `flwr run` starts; whatever came of it is stopped at the end."""
-    folder = village.folder.resolve()
+def _local_superlink(simulated: SimulatedFederation) -> Iterator[dict[str, str]]:
+    """The environment of a SuperLink of our own, which `flwr run` starts; all that came of it is stopped at the end."""
+    folder = simulated.folder.resolve()
     home = folder / "flwr"
     home.mkdir()
     (home / "config.toml").write_text(
@@ -101,7 +111,7 @@ def _local_superlink(village: Village) -> Iterator[dict[str, str]]:
     environment = marked(flower_environment(home), folder) | {
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
         "RIDGEWAY_SIMULATION": str(folder),
-        "RIDGEWAY_COORDINATOR": str(village.federation.link.resolve()),
+        "RIDGEWAY_COORDINATOR": str(simulated.federation.link.resolve()),
         "RAY_TMPDIR": scratch,
         "PATH": os.pathsep.join((str(Path(script("flower-superlink")).parent), os.environ.get("PATH", ""))),
     }

@@ -12,16 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cohort import Mode
-from common.errors import InputError
-from common.evaluation import Evaluation, evaluate
-from common.files import whole_folder, write_whole
-from common.release import load_release, refuse_foreign
-from coordinator.leverage import companion
-from coordinator.talk import Watch
-from simulations import engines, layout
-from simulations.falling import choose_falls
-from simulations.reading import read_corpora
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import whole_folder, write_whole
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.routing.drift_sketch import companion
+from ridgeway.common.routing.evaluation import Evaluation, evaluate
+from ridgeway.common.routing.release import load_release, refuse_foreign
+from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.progress import Event, Watch
+from ridgeway.simulations import engines
+from ridgeway.simulations.corpora import read_corpora
+from ridgeway.simulations.dropouts import choose_dropouts
+from ridgeway.simulations.simulated_federation import create_simulated_federation
+
+
+class FederationSettled(Event, kind="settled"):
+    """The holders are there, each with its number of documents; `away` are those that take no part."""
+
+    holders: Mapping[str, int]
+    away: Sequence[str]
+
+
+class DropoutsChosen(Event, kind="falling"):
+    """The holders that will fall away, and after how many answers."""
+
+    names: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +91,28 @@ def simulate(
     clock = _Clock()
     found = read_corpora(data)
     clock.note("corpora")
-    village = layout.settle(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
-    falls = choose_falls(list(village.nodes), drop_rate)
-    watch("settled", {"holders": dict(village.sizes), "away": sorted(set(village.sizes) - set(village.nodes))})
-    watch("falling", {"names": falls})
+    simulated = create_simulated_federation(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
+    dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
+    watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
+    watch(DropoutsChosen(dropouts))
     clock.note("set_up")
-    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](village, watch, falls)
+    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](simulated, watch, dropouts)
     clock.note("round")
-    newest = village.federation.newest
+    newest = simulated.federation.newest
     assert newest is not None
-    folder = village.federation.release_folder(newest.number)
-    loaded = load_release(folder, key=village.federation.identity.public)
-    router = loaded.router
-    evaluation = evaluate(router, {name: village.tests[name] for name in router.domains})
+    folder = simulated.federation.release_folder(newest.number)
+    loaded = load_release(folder, key=simulated.federation.identity.public)
+    router = router_of(loaded)
+    evaluation = evaluate(router, {name: simulated.tests[name] for name in router.domains})
     clock.note("evaluation")
     if out is not None:
-        _copy_companion(folder, out)
         _copy(folder, out)
     return Simulated(
         release=loaded.id,
         evaluation=evaluation,
-        holders=len(village.nodes),
+        holders=len(simulated.nodes),
         absent=tuple(sorted(drop)),
-        fallen=tuple(sorted(falls)),
+        fallen=tuple(sorted(dropouts)),
         mode=mode,
         engine=engine,
         timings=clock.laps,
@@ -107,17 +121,14 @@ def simulate(
 
 
 def _copy(folder: Path, out: Path) -> None:
-    with whole_folder(out) as draft:
-        for path in folder.iterdir():
-            shutil.copyfile(path, draft / path.name)
-
-
-def _copy_companion(folder: Path, out: Path) -> None:
-    """Before the release, so that whoever sees the one finds the other."""
+    """The companion before the release, so that whoever sees the one finds the other."""
     if companion(folder).exists():
         write_whole(companion(out), companion(folder).read_bytes(), private=True)
     else:
         companion(out).unlink(missing_ok=True)
+    with whole_folder(out) as draft:
+        for path in folder.iterdir():
+            shutil.copyfile(path, draft / path.name)
 
 
 class _Clock:

@@ -1,23 +1,79 @@
-"""Fixtures that every test may use. No test reads or writes the user's own cache or keys."""
+"""Fixtures that every test may use, the order of a run, and its quick form. No test touches the user's cache or keys.
+
+`pytest --quick` leaves out what the markers in LEFT_OUT name, and tries few examples of each law.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from common.devices import cards
-from common.encoder import Encoder
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.devices import cards
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.once import made_once
+from tests.support.tiny import tiny_encoder
+
+LEFT_OUT = ("deployment", "browser", "kernels", "slow")
+"""Markers of tests that a quick run does without."""
+WHOLE_COMMANDS = {Path(__file__).parent / name for name in ("end_to_end", "simulations")}
+"""Folders that a quick run does without: their tests run whole commands, federations and experiments."""
+FIRST = ("deployment", "slow", "browser", "kernels")
+"""Markers of files that take long: they begin first, so that no worker is still busy when the others are done."""
+QUICK_EXAMPLES = 10
+MAX_WORKERS = 4
+WAITING_WORKERS = 1
+"""Workers beyond the cores: deployments wait now and then."""
 
 if not cards():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
 settings.register_profile("ridgeway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ridgeway")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what takes long; few examples of each law")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many workers as cores, up to a limit, and some more where deployments run."""
+    cores = min(os.cpu_count() or 1, MAX_WORKERS)
+    return cores if config.getoption("quick") else cores + WAITING_WORKERS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that take long begin first; a quick run leaves tests out and tries fewer examples."""
+    files = [list(file) for _, file in groupby(items, lambda item: item.path)]
+    items[:] = [item for file in sorted(files, key=_rank) for item in file]
+    if config.getoption("quick"):
+        config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item)])
+        items[:] = [item for item in items if not _is_left_out(item)]
+        for item in items:
+            _try_few_examples(item)
+
+
+def _rank(file: list[pytest.Item]) -> int:
+    """The place of a file's tests in the order of a run."""
+    names = {mark.name for item in file for mark in item.iter_markers()}
+    return next((place for place, name in enumerate(FIRST) if name in names), len(FIRST))
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in LEFT_OUT) or not WHOLE_COMMANDS.isdisjoint(item.path.parents)
+
+
+def _try_few_examples(item: pytest.Item) -> None:
+    """Limit a law's examples, also where the law itself asks for more than the profile."""
+    law = getattr(item, "obj", None)
+    if own := getattr(law, "_hypothesis_internal_use_settings", None):
+        few = settings(own, max_examples=min(own.max_examples, QUICK_EXAMPLES))
+        law._hypothesis_internal_use_settings = few  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,18 +95,23 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session")
-def encoder() -> Encoder:
+def encoder() -> TableEncoder:
     """A small encoder made on the spot."""
     return tiny_encoder()
 
 
 @pytest.fixture(scope="session")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """The default encoder, converted once a test run from the installed wheel."""
-    from common.encoder_sources import find_encoder
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> TableEncoder:
+    """The default encoder, converted from the installed wheel once for all workers of a test run."""
+    from ridgeway.common.encoding.encoder_sources import find_encoder
+
+    def convert(cache: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RIDGEWAY_CACHE", str(cache))
+            find_encoder("smollm2")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIDGEWAY_CACHE", str(tmp_path_factory.mktemp("smollm2")))
+        patch.setenv("RIDGEWAY_CACHE", str(made_once(tmp_path_factory, "smollm2", convert)))
         return find_encoder("smollm2")
 
 

@@ -1,33 +1,72 @@
-"""What may import what, read from the source with `ast`: the table of the design, enforced."""
+"""What may import what, read from the source with `ast`: the rooms of the house, enforced."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("common", "client", "coordinator", "simulations")
-FRONT_DOOR = "ridgeway.py"
+FRONT_DOOR = ("ridgeway/__init__.py", "ridgeway/__main__.py")
 
-FORBIDDEN_PACKAGES = {
-    "common": {"client", "coordinator", "simulations", "ridgeway"},
-    "client": {"coordinator", "simulations", "ridgeway"},
-    "coordinator": {"client", "simulations", "ridgeway"},
+ROOMS = {
+    "common/base": "",
+    "common/encoding": "common/base",
+    "common/statistics": "common/base",
+    "common/routing": "common/base common/encoding",
+    "common/masking": "common/base common/statistics",
+    "common/protocol": "common/base common/statistics common/masking",
+    "common/deploy": "common/base common/protocol",
+    "common/cli": "common/base common/encoding common/statistics common/routing",
+    "common": "common/base common/statistics",
+    "client/sums": "common/base common/encoding common/statistics",
+    "client/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
+    "client/sums",
+    "client/deploy": "common/base common/protocol common/deploy client/round",
+    "client/cli": "common/* client/*",
+    "client": "common/* client/sums client/round",
+    "coordinator/solving": "common/base common/encoding common/statistics common/routing common/protocol",
+    "coordinator/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
+    "coordinator/solving",
+    "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
+    "coordinator/serve": "common/base common/routing common/cli coordinator/serve/*",
+    "coordinator/serve/access": "common/base coordinator/serve",
+    "coordinator/serve/routing": "common/base common/routing common/cli coordinator/serve coordinator/serve/access",
+    "coordinator/serve/gateway": "common/base common/routing coordinator/serve coordinator/serve/access "
+    "coordinator/serve/routing",
+    "coordinator/cli": "common/* coordinator/*",
+    "coordinator": "common/* coordinator/solving coordinator/round",
+    "simulations": "common/* client/* coordinator/* ridgeway",
+    "ridgeway": "common/* client/* coordinator/* simulations/*",
 }
+"""What each room may import beside itself; `x/*` stands for x and every room in it.
+
+A room that is not named, such as client/sums/gpu, is a part of the one it lies in.
+"""
+
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-CARD = "client/gpu/"
+CARD = "client/sums/gpu/"
 """This folder may know torch throughout, because nothing outside imports it before a card is used."""
 HEAVY = {"torch", "transformers", "triton"}
-HEAVY_PLACES = {
-    "client/contextual.py",
-    "common/transformer.py",
-    "common/devices.py",
-    "coordinator/gpu_solve.py",
+HEAVY_FILES = {
+    "client/sums/transformer_sums.py",
+    "common/encoding/transformer.py",
+    "common/base/devices.py",
+    "coordinator/solving/solve.py",
 }
+FLOWER_FILES = {
+    "client/client_app.py",
+    "coordinator/server_app.py",
+    "common/protocol/flower.py",
+    "client/deploy/approved_bundle.py",
+}
+HTTP = ("coordinator/serve/", "coordinator/deploy/fleet_proxy.py", "simulations/bench/serving/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +79,14 @@ class Import:
     @property
     def package(self) -> str:
         return self.module.partition(".")[0]
+
+    @property
+    def place(self) -> str | None:
+        """The file or folder of the project that it names, without an ending; None if it is another's."""
+        if self.package != "ridgeway":
+            return None
+        inside = self.module.partition(".")[2].replace(".", "/")
+        return inside if inside.partition("/")[0] in PACKAGES else f"ridgeway/{inside}".rstrip("/")
 
 
 def imports(source: str, file: str) -> list[Import]:
@@ -65,7 +112,8 @@ def _modules(node: ast.AST, file: str) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        parent = file.split("/")[: -node.level] if node.level else []
+        folder = file.split("/")[: -node.level] if node.level else []
+        parent = folder if not folder or folder[0] == "ridgeway" else ["ridgeway", *folder]
         base = ".".join([*parent, *([node.module] if node.module else [])])
         yield base
         yield from (f"{base}.{alias.name}" for alias in node.names)
@@ -79,94 +127,164 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+def room_of(place: str) -> str:
+    """The innermost room that a file or folder lies in."""
+    parts = place.removesuffix(".py").split("/")
+    return next(room for end in range(len(parts), 0, -1) if (room := "/".join(parts[:end])) in ROOMS)
+
+
 def violations(source: str, file: str) -> list[str]:
     """What a file imports and may not, one sentence each."""
-    package = file.partition("/")[0]
     found = imports(source, file)
-    return sorted(
-        {f"{file} imports {each.module}: {reason}" for each in found for reason in _reasons(each, file, package)}
-    )
+    return sorted({f"{file} imports {each.module}: {reason}" for each in found for reason in _reasons(each, file)})
 
 
-def _reasons(each: Import, file: str, package: str) -> Iterator[str]:
-    if each.package in FORBIDDEN_PACKAGES.get(package, set()):
-        yield f"{package} knows nothing of {each.package}"
-    if each.package == "flwr" and not (
-        package == "simulations" or file.endswith("/app.py") or file in ("common/flower.py", "client/pinned.py")
-    ):
-        yield "Flower is for */app.py, common/flower.py, the pinned runner and simulations"
-    if each.module.startswith("client.gpu") and not each.deferred and not file.startswith(CARD):
+def _reasons(each: Import, file: str) -> Iterator[str]:
+    package = file.partition("/")[0]
+    if each.package in PACKAGES:
+        yield f"the folder {each.package} is imported through ridgeway"
+    if each.place is not None and not _may_enter(room_of(file), each.place):
+        yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
+    if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
+        yield "Flower is for the two apps, protocol/flower.py, the guard of bundles and simulations"
+    if (each.place or "").startswith(CARD.rstrip("/")) and not each.deferred and not file.startswith(CARD):
         yield "what knows cards is imported by the functions that use one"
     if each.package in HEAVY and package != "simulations" and not file.startswith(CARD):
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
-        if file not in HEAVY_PLACES:
+        if file not in HEAVY_FILES:
             yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
-    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
-        ("coordinator/serve/", "coordinator/gate.py", "simulations/bench/serving/")
-    ):
-        yield "HTTP is for coordinator/serve, the gate and the benchmark of serving"
+    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
+        yield "HTTP is for coordinator/serve, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 
 
+def _may_enter(room: str, place: str) -> bool:
+    """Whether a room may import a file. The folders around the rooms are passed through and hold nothing."""
+    other = room_of(place)
+    allowed = ROOMS[room].split()
+    if place in PACKAGES:
+        return any(each.startswith(f"{place}/") for each in (*allowed, f"{room}/"))
+    return other in (room, *allowed) or any(
+        each.endswith("/*") and f"{other}/".startswith(each.removesuffix("*")) for each in allowed
+    )
+
+
 def project_files() -> list[str]:
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [FRONT_DOOR, *(path.relative_to(ROOT).as_posix() for path in files)]
+    return [*FRONT_DOOR, *(path.relative_to(ROOT).as_posix() for path in files)]
+
+
+def read(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("file", project_files())
 def test_every_file_imports_only_what_it_may(file: str) -> None:
-    """Roles are folders: the vocabulary depends on nothing, holder and operator do not know each other."""
-    assert violations((ROOT / file).read_text(encoding="utf-8"), file) == []
+    """Rooms know the rooms below them; holder and operator do not know each other."""
+    assert violations(read(file), file) == []
+
+
+def test_nothing_imports_in_circles() -> None:
+    """Files depend on each other in one direction, also where an import waits for a function or for type checkers."""
+    modules = {file.removesuffix(".py").removesuffix("/__init__"): file for file in project_files()}
+    graph = {
+        place: {each.place for each in imports(read(file), file) if each.place in modules and each.place != place}
+        for place, file in modules.items()
+    }
+    for place in graph:  # a package is no more than a way to what lies in it
+        graph[place] -= {each for each in graph[place] if place.startswith(f"{each}/")}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("file", [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("*.py"))])
+def test_no_test_imports_a_folder_but_through_ridgeway(file: str) -> None:
+    """A folder that is imported under two names would exist twice."""
+    if file != "tests/test_architecture.py":
+        assert not [each.module for each in imports(read(file), file) if each.package in PACKAGES]
+
+
+def test_no_public_class_and_no_file_has_another_of_its_name() -> None:
+    """One name for one thing, one thing for one name. Packages' own files and `cli` are free."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for file in project_files():
+        stem = Path(file).stem
+        if stem not in {"__init__", "__main__", "cli"}:
+            places[f"{stem}.py"].append(file)
+        for node in ast.parse(read(file)).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[f"class {node.name}"].append(file)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("file", [file for file in project_files() if not file.startswith("simulations/")])
 def test_no_array_file_is_opened_as_a_pickle(file: str) -> None:
     """numpy and torch can unpickle when told to; no file tells them."""
-    calls = [
-        node for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-    ]
+    calls = [node for node in ast.walk(ast.parse(read(file))) if isinstance(node, ast.Call)]
     assert not [node.lineno for node in calls for word in node.keywords if word.arg == "allow_pickle"]
     assert not [node.lineno for node in calls if ast.unparse(node.func) == "torch.load"]
 
 
 def test_the_whole_project_is_looked_at() -> None:
-    """A folder that is moved away is missed here, not silently left unread."""
+    """A folder that is moved away is missed here, not silently left unread; every room is there."""
     files = project_files()
-    assert {"common/errors.py", "client/prepare.py", "coordinator/solve.py", "ridgeway.py"} <= set(files)
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert folders == {*PACKAGES, "tests"}
+    assert {"common/base/errors.py", "client/sums/prepare.py", "coordinator/solving/solve.py"} <= set(files)
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*PACKAGES, "ridgeway", "tests"}
+    assert {room for room in ROOMS if not (ROOT / room / "__init__.py").is_file()} == set()
+
+
+def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
+    """A name is imported from the module that holds it; the front door alone passes names on."""
+    for file in project_files():
+        if file.endswith("__init__.py") and file not in FRONT_DOOR:
+            assert not imports(read(file), file) or file.startswith("simulations/"), file
 
 
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("common/a.py", "import client.prepare"),
-        ("common/a.py", "from coordinator import solve"),
-        ("common/a.py", "def f():\n    from simulations.corpora import builtin"),
-        ("common/masking/a.py", "from ...client import prepare"),
-        ("common/a.py", "import ridgeway"),
-        ("client/a.py", "from coordinator.solve import solve"),
-        ("client/a.py", "if TYPE_CHECKING:\n    import simulations"),
-        ("coordinator/serve/a.py", "import client"),
-        ("client/holder.py", "import flwr"),
-        ("common/messages.py", "def f():\n    from flwr.common import Message"),
-        ("client/contextual.py", "import torch"),
-        ("client/contextual.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
-        ("client/contextual.py", "class A:\n    import torch.nn as nn"),
-        ("client/accumulate.py", "def g():\n    import torch"),
-        ("client/crew.py", "from client.gpu.sums import card_accumulators"),
-        ("simulations/a.py", "import client.gpu.planes"),
-        ("coordinator/a.py", "def f():\n    import triton"),
-        ("common/router.py", "def f():\n    import torch"),
-        ("ridgeway.py", "def main():\n    from transformers import AutoModel"),
-        ("common/router.py", "def f():\n    return import_module('torch')"),
-        ("common/router.py", "torch = importlib.import_module('torch.nn')"),
-        ("common/router.py", "torch = __import__('torch')"),
-        ("coordinator/cli.py", "from fastapi import FastAPI"),
-        ("coordinator/server.py", "def f():\n    import uvicorn"),
-        ("common/release.py", "import pickle"),
+        ("common/base/a.py", "import client.sums.prepare"),
+        ("simulations/a.py", "from common.base import errors"),
+        ("common/base/a.py", "import ridgeway.client.sums.prepare"),
+        ("common/base/a.py", "from ridgeway.common.encoding.windows import Frame"),
+        ("common/statistics/a.py", "from ridgeway.common.encoding.windows import Frame"),
+        ("common/routing/a.py", "from ridgeway.common.protocol.messages import Message"),
+        ("common/protocol/a.py", "from ridgeway.common.routing.router import Router"),
+        ("common/routing/a.py", "from ridgeway.coordinator.solving import solve"),
+        ("common/routing/a.py", "def f():\n    from ridgeway.simulations.corpora import builtin"),
+        ("common/masking/a.py", "from ...client.sums import prepare"),
+        ("common/base/a.py", "import ridgeway"),
+        ("client/sums/a.py", "from ridgeway.client.round.holder import Holder"),
+        ("client/round/a.py", "from ridgeway.client.deploy.supernode import run"),
+        ("client/round/a.py", "from ridgeway.common.cli.terminal import step"),
+        ("client/sums/a.py", "from ridgeway.coordinator.solving.solve import solve"),
+        ("client/round/a.py", "if TYPE_CHECKING:\n    import ridgeway.simulations"),
+        ("coordinator/solving/a.py", "from ridgeway.coordinator.round.ledger import Ledger"),
+        ("coordinator/round/a.py", "from ridgeway.coordinator.deploy.superlink import run"),
+        ("coordinator/serve/routing/a.py", "from ridgeway.coordinator.solving.solve import solve"),
+        ("coordinator/serve/access/a.py", "from ridgeway.coordinator.serve.gateway.gateway import Gateway"),
+        ("coordinator/serve/a.py", "import ridgeway.client"),
+        ("client/round/holder.py", "import flwr"),
+        ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
+        ("client/sums/transformer_sums.py", "import torch"),
+        ("client/sums/transformer_sums.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        ("client/sums/transformer_sums.py", "class A:\n    import torch.nn as nn"),
+        ("client/sums/accumulate.py", "def g():\n    import torch"),
+        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.card_sums import card_accumulators"),
+        ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
+        ("coordinator/solving/a.py", "def f():\n    import triton"),
+        ("common/routing/router.py", "def f():\n    import torch"),
+        ("ridgeway/__main__.py", "def main():\n    from transformers import AutoModel"),
+        ("common/routing/router.py", "def f():\n    return import_module('torch')"),
+        ("common/routing/router.py", "torch = importlib.import_module('torch.nn')"),
+        ("common/routing/router.py", "torch = __import__('torch')"),
+        ("coordinator/cli/a.py", "from fastapi import FastAPI"),
+        ("coordinator/deploy/server.py", "def f():\n    import uvicorn"),
+        ("common/routing/release.py", "import pickle"),
         ("simulations/a.py", "def f():\n    from joblib import load"),
         ("simulations/a.py", "import os, shelve"),
     ],
@@ -179,18 +297,22 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("ridgeway.py", "def main():\n    import client.cli\n    import coordinator.cli"),
-        ("client/a.py", "from common.errors import RidgewayError\nfrom .corpus import cut"),
-        ("client/app.py", "from flwr.clientapp import ClientApp"),
-        ("coordinator/app.py", "from flwr.serverapp import ServerApp"),
-        ("common/flower.py", "from flwr.common import Message"),
-        ("client/contextual.py", "def f():\n    import torch"),
-        ("client/gpu/sums.py", "import torch\nfrom client.gpu.planes import split"),
-        ("client/crew.py", "def f():\n    from client.gpu.sums import card_accumulators"),
-        ("client/contextual.py", "if TYPE_CHECKING:\n    import torch"),
-        ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport client\nimport coordinator"),
-        ("coordinator/serve/a.py", "from fastapi import FastAPI"),
-        ("common/a.py", "import clients\nfrom torchless import pickles"),
+        (
+            "ridgeway/__main__.py",
+            "def main():\n    from ridgeway.client.cli import audit_commands\n    import ridgeway.coordinator.cli",
+        ),
+        ("client/sums/a.py", "from ridgeway.common.base.errors import RidgewayError\nfrom .corpus import cut"),
+        ("client/round/a.py", "from ridgeway.client.sums import prepare"),
+        ("client/client_app.py", "from flwr.clientapp import ClientApp"),
+        ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
+        ("common/protocol/flower.py", "from flwr.common import Message"),
+        ("client/sums/transformer_sums.py", "def f():\n    import torch"),
+        ("client/sums/gpu/card_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
+        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.card_sums import sums"),
+        ("client/sums/transformer_sums.py", "if TYPE_CHECKING:\n    import torch"),
+        ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport ridgeway.client"),
+        ("coordinator/serve/gateway/a.py", "from fastapi import FastAPI"),
+        ("common/base/a.py", "import clients\nfrom torchless import pickles"),
     ],
 )
 def test_an_allowed_import_is_let_pass(file: str, source: str) -> None:

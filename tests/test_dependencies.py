@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.audit import FINDINGS, judged
+from tests.support.vulnerabilities import FINDINGS, judged
 
 SKIPPED = {"name": "fastapi", "skip_reason": "Dependency not found on PyPI and could not be audited: fastapi (1.0)"}
 CLEAN = {"name": "numpy", "version": "2.0", "vulns": []}

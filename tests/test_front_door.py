@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ridgeway
-from tests.commands import Workshop, workshop
+from tests.support.commands import Workshop, workshop
 
 HEAVY = ("torch", "flwr", "transformers", "scipy", "pyarrow", "gguf", "huggingface_hub", "zstandard", "matplotlib")
 
@@ -20,25 +20,26 @@ router = ridgeway.Router.load(RELEASE)
 said = [router.route("abcdefgh").domain, router.explain("0123").decision.domain, router.route_many(["nopq"])[0].domain]
 """
 COMMAND = """
-import contextlib, io, ridgeway
+import contextlib, io
+from ridgeway.__main__ import main
 said = []
 for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"]):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        ridgeway.main(["route", RELEASE, *words])
+        main(["route", RELEASE, *words])
     said.append(shown.getvalue())
 """
 SERVICE = """
 from pathlib import Path
-from coordinator.serve.application import create_app
-from coordinator.serve.gateway import Gateway
-from coordinator.serve.live import Source
-from coordinator.serve.service import Choices, Service
-service = Service(Choices(Source(Path(RELEASE))))
+from ridgeway.coordinator.serve.http_app import create_app
+from ridgeway.coordinator.serve.gateway.gateway import Gateway
+from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
 experts.write_text('fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n')
 create_app(service, gateway=Gateway(service, experts))
-service.line.close()
+service.batcher.close()
 said = []
 """
 
@@ -56,7 +57,7 @@ def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[str
         [sys.executable, "-c", script], env=shop.environment(), capture_output=True, text=True, check=True
     )
     said, modules = json.loads(done.stdout.splitlines()[-1])
-    return said, {name.partition(".")[0] for name in modules}
+    return said, {name.removeprefix("ridgeway.").partition(".")[0] for name in modules}
 
 
 def test_the_exported_names_are_pinned() -> None:
@@ -69,7 +70,6 @@ def test_the_exported_names_are_pinned() -> None:
         "TokenWeight",
         "Turn",
         "__version__",
-        "main",
         "weighted_turns",
     ]
     assert all(hasattr(ridgeway, name) for name in ridgeway.__all__)
@@ -104,6 +104,7 @@ def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     assert {"typer", "client", "coordinator"} <= modules
 
 
+@pytest.mark.slow
 def test_serving_imports_neither_torch_nor_flower(shop: Workshop) -> None:
     """The whole application, gateway and page included, over a release with a table."""
     _, modules = in_a_new_process(SERVICE, shop / "release", shop)
@@ -119,11 +120,3 @@ def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
     _, modules = in_a_new_process(code, shop / "release", shop)
     assert not home.exists()
     assert modules.isdisjoint((*HEAVY, "typer", "rich"))
-
-
-def test_the_version_is_that_of_the_package() -> None:
-    """Written twice, and held equal here."""
-    import tomllib
-
-    project = tomllib.loads((Path(ridgeway.__file__).parent / "pyproject.toml").read_text())
-    assert ridgeway.__version__ == project["project"]["version"]

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import Field
 
-from common.cohort import Digest, PublicKey, Record
-from common.errors import Refused
-from common.files import canonical_json, sha256
-from common.identity import is_signed_by
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.identity import is_signed_by
+from ridgeway.common.base.schema import Digest, PublicKey, Record
 
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
@@ -28,7 +28,7 @@ Place = int
 
 
 def threshold_for(members: int) -> int:
-    """How many members must work together to open a sum: more than two thirds."""
+    """The number of members that must work together to open a sum: more than two thirds."""
     return 2 * members // 3 + 1
 
 
@@ -123,7 +123,7 @@ def check_agreement(
 
 
 def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
-    """Raise Refused unless a member has signed keys for so many sums, for this round under these terms."""
+    """Raise Refused unless a member has signed one set of keys a lot, for this round under these terms."""
     if len(advert.masks) != lots or len(advert.seeds) != lots:
         raise Refused("malformed", "a member's keys are not one for each sum")
     facts = advert.model_dump(mode="json", exclude={"signature"})
@@ -132,7 +132,7 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
 
 
 def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Collection[Place]) -> None:
-    """Raise Refused unless these sets can be: enough have sent, and only such as have shared."""
+    """Raise Refused unless these sets are possible: enough have sent, and all of them have shared."""
     if not set(sent) <= set(shared) <= set(agreement.places):
         raise Refused("impossible_survivors", "those who sent are not all among those who shared")
     if len(set(sent)) < agreement.threshold:
@@ -142,7 +142,7 @@ def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Colle
 def survivor_words(
     agreement: Agreement, lot: str, shared: Collection[Place], sent: Collection[Place], question: str
 ) -> bytes:
-    """What a member signs before a sum is opened: of whom it is, and what everybody was asked for.
+    """What a member signs before a sum is opened: of whom it is, and what all members were asked for.
 
     question: stands for the request that was answered, where members could have been asked different ones.
     """

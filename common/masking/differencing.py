@@ -27,11 +27,15 @@ def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ..
     if least < 2 or any(dict(each) == dict(new) for each in earlier):
         return ()
     for each in earlier:
-        differing = {key for key in {*each, *new} if each.get(key) != new.get(key)}
-        if len(differing) < least:
-            return tuple(sorted(differing))
+        if len(found := differing(each, new)) < least:
+            return tuple(sorted(found))
     found = _alone([*earlier, new])
     return tuple(sorted(found - _alone(earlier))) if found else ()
+
+
+def differing(one: Parts, other: Parts) -> set[str]:
+    """The members whose part is not the same in both sums."""
+    return {key for key in {*one, *other} if one.get(key) != other.get(key)}
 
 
 def _alone(sums: Sequence[Parts]) -> set[str]:

@@ -11,12 +11,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from common.cohort import Digest, PublicKey, Record
-from common.errors import Refused
-from common.files import canonical_json, sha256
-from common.masking.differencing import Parts
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.masking.differencing import Parts
 
-MOST_BYTES = 1 << 26
+MAX_HISTORY_BYTES = 1 << 26
 Content = TypeVar("Content")
 Weight = Annotated[int, Field(ge=1, le=1 << 37)]
 
@@ -50,10 +50,6 @@ def history_bytes(sums: Iterable[PastSum]) -> bytes:
     return canonical_json([each.model_dump(mode="json") for _, each in sorted(distinct.items())])
 
 
-def history_digest(content: bytes | memoryview) -> str:
-    return sha256(content)
-
-
 def read_history(content: bytes | memoryview) -> tuple[PastSum, ...]:
     return _read(HISTORY, content)
 
@@ -69,7 +65,7 @@ def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[Pa
 
     wanted: the digest of each member's history, as it has signed it, by the member's key.
     """
-    histories = {history_digest(history_bytes(each)): each for each in _read(POOL, content)}
+    histories = {sha256(history_bytes(each)): each for each in _read(POOL, content)}
     known: dict[PastSum, set[str]] = {}
     for key, digest in wanted.items():
         if digest not in histories:
@@ -80,7 +76,7 @@ def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[Pa
 
 
 def _read(kind: TypeAdapter[Content], content: bytes | memoryview) -> Content:
-    if memoryview(content).nbytes > MOST_BYTES:
+    if memoryview(content).nbytes > MAX_HISTORY_BYTES:
         raise Refused("too_large", "a history of opened sums is larger than any that this version of Ridgeway sends")
     try:
         return kind.validate_json(bytes(content))

@@ -12,7 +12,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from common.errors import Refused
+from ridgeway.common.base.errors import Refused
 
 Vector = NDArray[np.uint64]
 

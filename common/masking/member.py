@@ -18,10 +18,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from common.errors import Refused
-from common.files import canonical_json
-from common.identity import Identity, is_signed_by
-from common.masking.agreement import (
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.identity import Identity, is_signed_by
+from ridgeway.common.masking.agreement import (
     Advert,
     Agreement,
     Place,
@@ -35,11 +35,11 @@ from common.masking.agreement import (
     self_key,
     survivor_words,
 )
-from common.masking.history import history_bytes, history_digest
-from common.masking.keystream import Sealed, apply_masks
-from common.masking.shares import SHARE_BYTES, Random, split
+from ridgeway.common.masking.history import history_bytes
+from ridgeway.common.masking.keystream import Sealed, apply_masks
+from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_HISTORY = history_digest(history_bytes(()))
+NO_HISTORY = sha256(history_bytes(()))
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -148,7 +148,7 @@ def reveal(
     confirmations: Mapping[Place, str],
     question: str = "",
 ) -> dict[Place, bytes]:
-    """Round 4: for whoever has sent, the share of its seed; for whoever has not, the share of its mask key.
+    """Round 4: of every member that has sent, the share of its seed; of every other, the share of its mask key.
 
     held: the shares that this member has, its own among them. Never both kinds for one member.
     """

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import MaskingError, Refused
-from common.masking.agreement import Agreement, Place, pair_key, public_half, seed_digest, self_key
-from common.masking.keystream import Sealed, Vector, apply_masks
-from common.masking.shares import combine
+from ridgeway.common.base.errors import MaskingError, Refused
+from ridgeway.common.masking.agreement import Agreement, Place, pair_key, public_half, seed_digest, self_key
+from ridgeway.common.masking.keystream import Sealed, Vector, apply_masks
+from ridgeway.common.masking.shares import combine
 
 
 class Opening:

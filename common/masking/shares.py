@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from common.errors import MaskingError
+from ridgeway.common.base.errors import MaskingError
 
 PRIME = (1 << 256) + 297
 """The smallest prime beyond 2²⁵⁶, so that any 32 bytes are a secret."""
@@ -17,7 +17,7 @@ SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 Random = Callable[[int], bytes]
-"""So many random bytes: `secrets.token_bytes`, or fixed ones in tests."""
+"""Gives as many random bytes as it is asked for: `secrets.token_bytes`, or fixed ones in tests."""
 
 
 def split(secret: bytes, threshold: int, places: Sequence[int], random: Random) -> dict[int, bytes]:

@@ -1,4 +1,4 @@
-"""`ridgeway bench` for a machine on which Ridgeway is not installed: `python -m simulations.bench prepare --json`."""
+"""`python -m ridgeway.simulations.bench prepare --json`: `ridgeway bench` where Ridgeway is not installed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 
 import typer
 
-from common.terminal import run
-from simulations.bench_cli import app
+from ridgeway.common.cli.terminal import run
+from ridgeway.simulations.cli.bench_commands import app
 
 if __name__ == "__main__":
     sys.exit(run(typer.main.get_command(app)))

@@ -1,15 +1,20 @@
-"""How things are timed: in turns, so that a busy moment of the machine hits all contenders alike.
+"""How things are timed and held against aims, and how results are shown: as a table, as JSON, and in a file.
 
-Knows clocks. Knows nothing of what is timed.
+Contenders take turns, so that a busy moment of the machine hits all of them alike. Knows nothing of what is timed.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.cli.terminal import emit_json, step, table
 
 Work = Callable[[], object]
 Tick = Callable[[], None]
@@ -30,6 +35,10 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def cells(self) -> list[str]:
+        reached = "–" if self.aim == "–" else "yes" if self.reached else "NO"
+        return [self.name, f"{self.ratio:.3g}", self.aim, reached, self.ours, self.theirs]
+
 
 def at_least(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
     return Result(name, ratio, f"≥ {aim:g}", ratio >= aim, ours, theirs)
@@ -48,6 +57,42 @@ def figure(name: str, ratio: float, ours: str, theirs: str) -> Result:
     return Result(name, ratio, "–", True, ours, theirs)
 
 
+@dataclass(slots=True)
+class BenchReport:
+    """The results of one benchmark so far, and what could not be measured here, with the reason."""
+
+    name: str
+    facts: dict[str, Any]
+    results: list[Result] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, what: str, reason: str) -> None:
+        step("left out", what, reason)
+        self.left_out.append(f"{what}: {reason}")
+
+    def add(self, results: list[Result]) -> None:
+        self.results.extend(results)
+
+    @property
+    def reached(self) -> bool:
+        return all(result.reached for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        results = [result.to_json() for result in self.results]
+        return {"name": self.name, **self.facts, "left_out": self.left_out, "reached": self.reached, "results": results}
+
+    def show(self, folder: Path, *, as_json: bool) -> None:
+        """Print the results and keep them in a file."""
+        if as_json:
+            emit_json(self.to_json())
+        else:
+            headings = ["what", "ratio", "aim", "reached", "ours", "beside it"]
+            table(headings, [result.cells() for result in self.results])
+        path = folder / f"{self.name}.json"
+        write_whole(path, json.dumps(self.to_json(), indent=2).encode())
+        step("wrote", str(path))
+
+
 def seconds_in_turns(*contenders: Work, rounds: int = 5, tick: Tick = lambda: None, warm: bool = True) -> list[float]:
     """The median seconds of each contender over several rounds, one after another in each round."""
     times: list[list[float]] = [[] for _ in contenders]
@@ -56,9 +101,7 @@ def seconds_in_turns(*contenders: Work, rounds: int = 5, tick: Tick = lambda: No
         tick()
     for _ in range(rounds):
         for taken, work in zip(times, contenders, strict=True):
-            started = time.perf_counter()
-            work()
-            taken.append(time.perf_counter() - started)
+            taken.append(once(work))
             tick()
     return [statistics.median(taken) for taken in times]
 
@@ -68,3 +111,25 @@ def once(work: Work) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def medians(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """The median of each column."""
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+
+
+def peak_gb(pid: int | str = "self") -> float:
+    """The largest resident size of a process so far; 0 if it has just ended.
+
+    getrusage would count in the size of the process that started it.
+    """
+    try:
+        return resident_bytes("VmHWM", pid) / 1e9
+    except OSError:
+        return 0.0
+
+
+def resident_bytes(which: str, pid: int | str = "self") -> int:
+    """A process's resident size now (VmRSS), or the largest so far (VmHWM); a process that has ended has none."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))

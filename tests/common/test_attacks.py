@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.accumulate import accumulators, gram_of_counts
-from common.attacks import attribution, column, histogram, measure, unweighted
-from common.errors import ShapeMismatch
-from common.settings import EQUAL_MASS, Sampling
-from common.statistics import Integers, Statistics, single_domain
+from ridgeway.client.sums.accumulate import accumulators, gram_of_counts
+from ridgeway.common.attacks import attribution, column, histogram, measure, unweighted
+from ridgeway.common.base.errors import ShapeMismatch
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 ROWS, WIDTH = 300, 40
 """More equations (41 · 42 / 2) than tokens, as with the default encoder."""

@@ -1,4 +1,4 @@
-"""Villages in which masked rounds are played; every test gets a copy."""
+"""Federations in which masked rounds are played; every test gets a copy."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds import run_round
-from tests.coordinator.faults import make_haste
-from tests.hostile import MEMBERS, NEWCOMERS
-from tests.village import Direct, Village, found, no_watch, own_texts, populate
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste
+from tests.support.hostile import MEMBERS, NEWCOMERS
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Village:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Five holders on the roster and two who may join; nothing has happened yet."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        village = found(tmp_path_factory.mktemp("whole"), mode="masked")
-        populate(village, MEMBERS)
+        parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
+        populate(parties, MEMBERS)
         for name, domain in NEWCOMERS.items():
-            village.settle(name, domain, own_texts(name, "code", 8))
-        village.pin_all()
-        return village
+            parties.settle(name, domain, own_texts(name, "code", 8))
+        parties.pin_all()
+        return parties
 
 
 @pytest.fixture
-def village(whole: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
+def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     make_haste(monkeypatch)
-    return whole.copy(tmp_path / "village")
+    return whole.copy(tmp_path / "parties")
 
 
 @pytest.fixture(scope="session")
-def after_one(whole: Village, tmp_path_factory: pytest.TempPathFactory) -> Village:
+def after_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """The same after one round of the five."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        village = whole.copy(tmp_path_factory.mktemp("after-one") / "village")
-        run_round(village.federation(), Direct(village, list(MEMBERS)), no_watch)
-        return village
+        parties = whole.copy(tmp_path_factory.mktemp("after-one") / "parties")
+        run_round(parties.federation(), Direct(parties, list(MEMBERS)), no_watch)
+        return parties
 
 
 @pytest.fixture
-def later(after_one: Village, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Village:
+def later(after_one: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     make_haste(monkeypatch)
-    return after_one.copy(tmp_path / "village")
+    return after_one.copy(tmp_path / "parties")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.end_to_end.deployment import Deployment
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture(scope="module")

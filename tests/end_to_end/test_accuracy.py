@@ -6,24 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from client.prepare import Job, prepare
-from common.encoder import Encoder, save_encoder
-from common.evaluation import Evaluation, evaluate
-from common.identity import create_identity
-from common.records import labelled_texts
-from common.router import Confidence, Router
-from common.settings import Preset, preset
-from coordinator.publish import Choices, publish
-from simulations.simulate import simulate
+from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.jsonl import labelled_texts
+from ridgeway.common.base.settings import Confidence, Preset, preset
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.routing.evaluation import Evaluation, evaluate
+from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.simulations.simulate import simulate
+
+pytestmark = pytest.mark.slow
 
 
-def measured(folder: Path, chosen: Preset, encoder: Encoder, work: Path) -> Evaluation:
+def measured(folder: Path, chosen: Preset, encoder: TableEncoder, work: Path) -> Evaluation:
     """Train on DOMAIN.train.jsonl, test on DOMAIN.test.jsonl, nothing tuned on either."""
     parts = []
     for path in sorted(folder.glob("*.train.jsonl")):
-        job = Job((path,), path.name.removesuffix(".train.jsonl"), chosen.sampling, chosen.holdout, ("text",), 2)
+        job = PrepareJob((path,), path.name.removesuffix(".train.jsonl"), chosen.sampling, chosen.holdout, ("text",), 2)
         parts.append(prepare(job, encoder, work / "cache").prepared)
-    choices = Choices(chosen.weighting, chosen.ridge, chosen.normalise_columns, chosen.selector, Confidence())
+    choices = RouterChoices(chosen.weighting, chosen.ridge, chosen.normalise_columns, chosen.selector, Confidence())
     publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
     router = Router.load(work / "release")
     return evaluate(router, labelled_texts(folder, router.domains, ("text",)))
@@ -31,7 +34,7 @@ def measured(folder: Path, chosen: Preset, encoder: Encoder, work: Path) -> Eval
 
 @pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])
 def test_the_defaults_reach_their_accuracy(
-    shared_data: Path, smollm2: Encoder, tmp_path: Path, setting: str, least: float
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
     """Mean over domains, on test sets of another genre than the training text (reasoning) and of the same (clm)."""
     assert measured(shared_data / setting, preset("default"), smollm2, tmp_path).accuracy >= least
@@ -39,7 +42,7 @@ def test_the_defaults_reach_their_accuracy(
 
 @pytest.mark.parametrize("setting", ["reasoning", "clm"])
 def test_the_preset_paper_gives_the_published_method(
-    shared_data: Path, smollm2: Encoder, tmp_path: Path, setting: str
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """With ten tokens voting it does as well as the public code does on these corpora: 91 ± 1."""
     assert measured(shared_data / setting, preset("paper"), smollm2, tmp_path).accuracy == pytest.approx(91, abs=1)
@@ -47,11 +50,11 @@ def test_the_preset_paper_gives_the_published_method(
 
 @pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
-    shared_data: Path, smollm2: Encoder, tmp_path: Path, setting: str, least: float
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
     """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than the defaults."""
     save_encoder(smollm2, tmp_path / "encoder")
     done = simulate(
-        tmp_path / "work", lambda event, facts: None, data=shared_data / setting, encoder=f"dir:{tmp_path / 'encoder'}"
+        tmp_path / "work", lambda event: None, data=shared_data / setting, encoder=f"dir:{tmp_path / 'encoder'}"
     )
     assert done.evaluation.accuracy >= least

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from common.encoder import save_encoder
-from common.errors import InputError
-from common.settings import DEFAULT, Sampling
-from simulations.audit import parse_windows
-from tests.commands import Finished, Workshop, listing, workshop
-from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import DEFAULT, Sampling
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.simulations.cohort_audit import parse_windows
+from tests.support.commands import Finished, Workshop, listing, workshop
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.tiny import tiny_encoder
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SHARES = {"tokens", "rare", "found", "recovered", "rare_recovered", "exact", "precision", "chance"}

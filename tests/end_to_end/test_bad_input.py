@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-import common.statistics_file
-from common.encoder import save_encoder
-from common.errors import FormatError
-from common.release import load_release
-from common.statistics_file import load_prepared, to_bytes
-from tests.commands import Finished, Workshop, listing, workshop
-from tests.corpora_on_disk import sentences, write_jsonl
-from tests.tiny import tiny_encoder
+import ridgeway.common.statistics.statistics_file
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.routing.release import load_release
+from ridgeway.common.statistics.statistics_file import load_prepared, to_bytes
+from tests.support.commands import Finished, Workshop, listing, workshop
+from tests.support.corpora_on_disk import sentences, write_jsonl
+from tests.support.tiny import tiny_encoder
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_statistics_of_another_version_are_refused(shop: Workshop, place: Path) 
     """The sentence names both versions."""
     prepared = load_prepared(shop / "law.stats")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common.statistics_file, "VERSION", 2)
+        patch.setattr(ridgeway.common.statistics.statistics_file, "VERSION", 2)
         (place / "law.stats").write_bytes(to_bytes(prepared))
     for words in (("client", "inspect", "law.stats"), ("coordinator", "solve", "law.stats", "--out", "release")):
         assert "it is of version 2, and this Ridgeway reads version 1" in refused(shop, place, *words)
@@ -276,7 +276,7 @@ def test_two_files_of_one_domain_add_up(shop: Workshop, place: Path) -> None:
     masses = [load_prepared(path).statistics.mass for path in stats]
     assert solved.json["holders"] == 3
     assert solved.json["masses"] == {"code": masses[2], "law": masses[0] + masses[1]}
-    assert load_release(place / "new").router.domains == ("code", "law")
+    assert load_release(place / "new").domains == ("code", "law")
 
 
 def test_statistics_of_two_encoders_are_refused(shop: Workshop, place: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from common.release import load_release
-from common.statistics_file import load_prepared
-from tests.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
-from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from ridgeway.common.routing.release import load_release
+from ridgeway.common.statistics.statistics_file import load_prepared
+from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 
 DOMAINS = sorted(ALPHABETS)
 
@@ -59,7 +59,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
 
     fitted = good(shop.run("coordinator", "calibrate", release, shop / "tests", "--json")).json
     assert fitted["release"] == load_release(release).id != load_release(shop / "release").id
-    assert fitted["temperature"] == load_release(release).router.confidence.temperature != 1
+    assert fitted["temperature"] == load_release(release).confidence.temperature != 1
     assert fitted["gap_after"] < fitted["gap_before"]
     routed = good(shop.run("route", release, "abcdefgh")).stdout
     assert routed.startswith("law ")
@@ -316,7 +316,7 @@ def test_solve_finds_the_encoder_in_the_cache(shop: Workshop, tmp_path: Path) ->
     good(shop.run("encoder", "save", shop.encoder, cache / "encoders" / fingerprint))
     stats = (shop / "law.stats", shop / "code.stats")
     good(shop.run("coordinator", "solve", *stats, "--out", tmp_path / "release", RIDGEWAY_CACHE=str(cache)))
-    assert load_release(tmp_path / "release").router.domains == ("code", "law")
+    assert load_release(tmp_path / "release").domains == ("code", "law")
 
 
 # The command itself

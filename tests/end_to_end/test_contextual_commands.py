@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Finished, Workshop
-from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.making import contents
-from tests.tiny_models import make_model
+from tests.support.commands import Finished, Workshop
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.making import contents
+from tests.support.tiny_models import make_model
 
 DOMAINS = tuple(sorted(ALPHABETS))
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Finished
-from tests.end_to_end.deployment import Deployment
-from tests.tiny import tiny_encoder
+from tests.support.commands import Finished
+from tests.support.deployment import Deployment
+from tests.support.tiny import tiny_encoder
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+pytestmark = [
+    pytest.mark.deployment,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+]
 
 WIDTH = 4096
 TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
@@ -25,9 +28,9 @@ KINDS = {
     "SuperLink": r"flower-superlink",
     "ServerApp": r"flwr-serverapp",
     "SuperNode": r"flower-supernode",
-    "ClientApp": r"client/pinned\.py",
+    "ClientApp": r"client/deploy/approved_bundle\.py",
     "SuperExec": r"flower-superexec",
-    "gate": r"coordinator\.gate",
+    "gate": r"deploy\.fleet_proxy",
     "coordinator up": r"ridgeway coordinator up",
     "coordinator round": r"ridgeway coordinator round",
     "client join": r"ridgeway client join",
@@ -91,7 +94,7 @@ def test_a_round_at_width_4096_stays_below_two_gigabytes_a_process(wide: Deploym
     """Every process of the operator and of the holders, at its peak; and the sums did travel whole."""
     began = time.monotonic()
     with Peaks(wide) as peaks:
-        done: Finished = wide.round().end(400)
+        done: Finished = wide.round().end()
     print(f"{peaks.table()}\nround               {time.monotonic() - began:8.1f} s")
     assert done.code == 0, f"{done.stderr}\n{wide.tails()}"
     assert done.json["domains"] == list(HOLDERS)

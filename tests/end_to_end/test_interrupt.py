@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from common.encoder import save_encoder
-from tests.commands import RIDGEWAY, Finished, Workshop
-from tests.tiny import tiny_encoder
+from ridgeway.common.encoding.encoder_files import save_encoder
+from tests.support.commands import RIDGEWAY, Finished, Workshop
+from tests.support.tiny import tiny_encoder
+from tests.support.waiting import MAX_WAIT_S, wait_for
 
 RECORDS = 4_000
-KEEPING_OFTEN = "import client.prepare, ridgeway; client.prepare.PART_SECONDS = 0.2; ridgeway.main()"
+KEEPING_OFTEN = "from ridgeway.__main__ import main; from ridgeway.client.sums import prepare; "
+KEEPING_OFTEN += "prepare.PART_INTERVAL_S = 0.2; main()"
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +56,11 @@ class Running:
         )
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not reached():
+        def seen() -> bool:
             assert self.process.poll() is None, "the run was over before it could be ended: the corpus is too small"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return reached()
+
+        wait_for("the run has come to the middle", seen, poll_s=0.02)
 
     def __enter__(self) -> Running:
         return self
@@ -70,7 +72,7 @@ class Running:
     def end(self, number: int) -> Finished:
         assert self.process.poll() is None, "the run was over before it could be ended: the corpus is too small"
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=MAX_WAIT_S)
         return Finished(self.process.returncode, out.decode(), err.decode())
 
     def listens(self) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InputError
-from common.files import check_output
-from tests.commands import RIDGEWAY, Workshop, workshop
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import check_output
+from tests.support.commands import RIDGEWAY, Workshop, workshop
 
 
 @pytest.fixture

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from tests.browser import Visit, chromium, visit
-from tests.commands import Workshop, workshop
-from tests.corpora_on_disk import ALPHABETS
-from tests.serving import Serving
+from tests.support.browser import Visit, chromium, visit
+from tests.support.commands import Workshop, workshop
+from tests.support.corpora_on_disk import ALPHABETS
+from tests.support.serving import Serving
+
+pytestmark = pytest.mark.browser
 
 PROMPT = "abcdefgh abba\n 0123, nop"
 """Mostly in the letters of law, some of the other domains."""

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser import LEVEL, Visit, chromium, contrast, visit
-from tests.commands import workshop
-from tests.serving import Serving
+from tests.support.browser import LEVEL, Visit, chromium, contrast, visit
+from tests.support.commands import workshop
+from tests.support.serving import Serving
+
+pytestmark = pytest.mark.browser
 
 PROMPT = "abcdefgh 0123, nopqrstuv " + "a" * 200 + "\n and more"
 PLACES = ("/", "/docs")

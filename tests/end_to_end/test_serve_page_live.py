@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from coordinator.serve.keys import add_key
-from tests.browser import chromium, visit
-from tests.commands import Workshop, workshop
-from tests.serving import Serving, write_experts
+from ridgeway.coordinator.serve.access.api_keys import add_key
+from tests.support.browser import chromium, visit
+from tests.support.commands import Workshop, workshop
+from tests.support.serving import Serving, write_experts
+
+pytestmark = pytest.mark.browser
 
 UNKNOWN = ""
 """Says nothing for any domain, so that no decision is sure."""

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import client.accumulate
-from client.accumulate import (
-    EXACT,
+import ridgeway.client.sums.accumulate
+from ridgeway.client.sums.accumulate import (
+    EXACT_LIMIT,
     Accumulator,
     ExactGram,
     State,
@@ -24,11 +24,11 @@ from client.accumulate import (
     add_states,
     gram_of_counts,
 )
-from common.errors import BoundExceeded
-from common.settings import FEATURE_LIMIT, Sampling
-from common.statistics import BOUND, SQUARE, Integers
-from common.tokenizer import Ids, first_tokens
-from common.windows import layers, window_starts
+from ridgeway.common.base.errors import BoundExceeded
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.encoding.windows import layers, window_starts
+from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Integers
 
 Table = NDArray[np.int16]
 Document = list[int]
@@ -262,20 +262,22 @@ def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
     odd = FEATURE_LIMIT - 1
     sums, samples = ExactGram(1), np.full((3, 1), odd)
-    sums._gram[0, 0] = EXACT - SQUARE  # as if almost all the samples that fit had been summed
-    sums._pending = EXACT // SQUARE - 1
+    sums._gram[0, 0] = EXACT_LIMIT - MAX_SQUARE  # as if almost all the samples that fit had been summed
+    sums._pending = EXACT_LIMIT // MAX_SQUARE - 1
     sums.add(samples)
-    assert int(sums.triangle()[0]) == EXACT - SQUARE + 3 * odd**2
-    assert float(EXACT - SQUARE) + 3 * odd**2 != EXACT - SQUARE + 3 * odd**2, "the example would show a lost unit"
+    assert int(sums.triangle()[0]) == EXACT_LIMIT - MAX_SQUARE + 3 * odd**2
+    assert float(EXACT_LIMIT - MAX_SQUARE) + 3 * odd**2 != EXACT_LIMIT - MAX_SQUARE + 3 * odd**2, (
+        "the example would show a lost unit"
+    )
 
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
     sums, samples = ExactGram(1), np.full((3, 1), FEATURE_LIMIT)
-    for pending in (EXACT // SQUARE - 4, EXACT // SQUARE - 3, EXACT // SQUARE - 2):
+    for pending in (EXACT_LIMIT // MAX_SQUARE - 4, EXACT_LIMIT // MAX_SQUARE - 3, EXACT_LIMIT // MAX_SQUARE - 2):
         sums._pending = pending
         sums.add(samples)
-        assert sums._pending * SQUARE < EXACT
+        assert sums._pending * MAX_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 
 
@@ -290,7 +292,7 @@ def test_the_gram_of_counts_is_exact_for_huge_counts(table: Table, counts: list[
 def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> None:
     """One token fewer than the bound is summed to the unit; at the bound the sums are refused, not clipped."""
     table = np.array([[FEATURE_LIMIT, -FEATURE_LIMIT], [FEATURE_LIMIT - 1, 1]], dtype=np.int16)
-    most = BOUND // SQUARE - 1
+    most = SUM_BOUND // MAX_SQUARE - 1
     counts = [most - 12345, 12345]
     expected = slow_gram([(counts[0], [4096, -4096, 1]), (counts[1], [4095, 1, 1])], 3)
     assert gram_of_counts(table, np.array(counts)).tolist() == expected
@@ -303,20 +305,20 @@ def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
-    monkeypatch.setattr(client.accumulate, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(ridgeway.client.sums.accumulate, "BLOCK_BYTES", block_bytes)
     values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
     values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show
     counts = np.where(np.arange(20_000) % 3, 65_535, 65_536)
     features = [(int(times), [*map(int, row), 1]) for times, row in zip(counts, values, strict=True)]
     expected = slow_gram(features, 4)
-    assert expected[0][0] > 2 * EXACT
+    assert expected[0][0] > 2 * EXACT_LIMIT
     assert gram_of_counts(values.astype(np.int16), counts).tolist() == expected
 
 
 def test_windows_beyond_the_bound_are_refused() -> None:
     """A state that could overflow has no statistics."""
     sums = WindowSums(WideTable(np.array([[1]], dtype=np.int16)), Sampling(2))
-    most = BOUND // SQUARE - 1
+    most = SUM_BOUND // MAX_SQUARE - 1
     assert sums.statistics({"gram": np.array([most, most, most])}).mass == most
     with pytest.raises(BoundExceeded, match="could overflow"):
         sums.statistics({"gram": np.array([most, most, most + 1])})

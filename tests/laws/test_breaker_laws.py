@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from coordinator.serve.breaker import FAILURES, PAUSE_S, Breaker
+from ridgeway.coordinator.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S, CircuitBreaker
 
 results = st.sampled_from([True, False, None])
 
@@ -19,7 +19,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.breaker = Breaker(lambda: self.now)
+        self.breaker = CircuitBreaker(lambda: self.now)
         self.failures = 0
         self.down_since: float | None = None
         self.trial: int | None = None
@@ -57,13 +57,13 @@ class BreakerMachine(RuleBasedStateMachine):
             self.failures = 0
         elif good is False:
             self.failures += 1
-            if self.failures == FAILURES:
+            if self.failures == MAX_FAILURES:
                 self._goes_down()
 
     @rule()
     def fail_again_and_again(self) -> None:
         """What chance would seldom do: as many failures in a row as it takes."""
-        for _ in range(FAILURES):
+        for _ in range(MAX_FAILURES):
             self.settle(self.enter(), False)
 
     @rule(number=tickets)
@@ -110,14 +110,14 @@ TestBreaker = BreakerMachine.TestCase
 TestBreaker.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def state(breaker: Breaker) -> str:
+def state(breaker: CircuitBreaker) -> str:
     return breaker.state
 
 
 def test_five_failures_in_a_row_and_one_trial_after_ten_seconds() -> None:
     """The numbers that the documentation gives."""
     now = 100.0
-    breaker = Breaker(lambda: now)
+    breaker = CircuitBreaker(lambda: now)
     for _ in range(4):
         breaker.settle(breaker.enter() or 0, False)
     assert state(breaker) == "up"

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.router import Decision
-from coordinator.serve.choice import choose
-from coordinator.serve.experts import Expert, Experts
+from ridgeway.common.routing.router import Decision
+from ridgeway.coordinator.serve.gateway.experts import Expert, Experts
 
 NAMES = ("art", "code", "law", "physics")
 OTHER = "generalist"
@@ -61,7 +60,7 @@ def worths(decision: Decision, experts: Experts) -> Mapping[str, float]:
 @given(decision=decisions(), experts=casts())
 def test_the_chosen_expert_is_worth_most(decision: Decision, experts: Experts) -> None:
     """No domain that anybody serves is worth more; of equals none is more probable."""
-    choice = choose(decision, experts)
+    choice = experts.choose(decision)
     worth = worths(decision, experts)
     if choice is None:
         assert not worth
@@ -82,7 +81,7 @@ def test_without_a_weight_of_cost_equals_are_chosen_by_the_router(
 ) -> None:
     """With mu = 0 and one quality for all, the domain ahead is asked, whatever it costs."""
     equal = {name: expert(quality, each.cost) for name, each in experts.experts.items()}
-    choice = choose(decision, changed(experts, mu=0.0, experts=equal))
+    choice = changed(experts, mu=0.0, experts=equal).choose(decision)
     assert choice == (decision.best, "best")
 
 
@@ -91,8 +90,8 @@ def test_a_greater_weight_of_cost_never_chooses_a_dearer_expert(
     decision: Decision, experts: Experts, more: float
 ) -> None:
     """Raising mu never raises the cost of whoever is chosen."""
-    before = choose(decision, experts)
-    after = choose(decision, changed(experts, mu=experts.mu + more))
+    before = experts.choose(decision)
+    after = changed(experts, mu=experts.mu + more).choose(decision)
     assert before is not None and after is not None
     assert experts.experts[after.expert].cost <= experts.experts[before.expert].cost
 
@@ -102,21 +101,21 @@ def test_the_unit_of_cost_does_not_matter(decision: Decision, experts: Experts, 
     """Costs in another currency with mu in its inverse, or quality and mu both scaled, choose the same expert."""
     dearer = {name: expert(each.quality, each.cost * factor) for name, each in experts.experts.items()}
     better = {name: expert(each.quality * factor, each.cost) for name, each in experts.experts.items()}
-    choice = choose(decision, experts)
-    assert choose(decision, changed(experts, mu=experts.mu / factor, experts=dearer)) == choice
-    assert choose(decision, changed(experts, mu=experts.mu * factor, experts=better)) == choice
+    choice = experts.choose(decision)
+    assert changed(experts, mu=experts.mu / factor, experts=dearer).choose(decision) == choice
+    assert changed(experts, mu=experts.mu * factor, experts=better).choose(decision) == choice
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=True))
 def test_an_abstention_always_goes_to_the_fallback(decision: Decision, experts: Experts) -> None:
     """Whatever the probabilities, qualities and costs are."""
-    assert choose(decision, experts) == (OTHER, "abstained")
+    assert experts.choose(decision) == (OTHER, "abstained")
 
 
 @given(decision=decisions(abstained=None), experts=casts(fallback=True))
 def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: Experts) -> None:
     """And it is an expert of the file."""
-    choice = choose(decision, experts)
+    choice = experts.choose(decision)
     assert choice is not None
     assert choice.expert in experts.experts
 
@@ -124,11 +123,11 @@ def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: E
 @given(decision=decisions(abstained=True), experts=casts(fallback=False))
 def test_without_a_fallback_an_abstention_goes_to_whom_the_release_names(decision: Decision, experts: Experts) -> None:
     """To the expert of the name that the release gives, or to nobody."""
-    assert choose(decision, experts) == ((OTHER, "abstained") if OTHER in experts.experts else None)
+    assert experts.choose(decision) == ((OTHER, "abstained") if OTHER in experts.experts else None)
 
 
 def test_of_equals_the_first_is_chosen() -> None:
     """Where worth and probability are the same and the domain ahead is worth less."""
     decision = Decision("art", 0.5, {"art": 0.5, "code": 0.25, "law": 0.25}, False, "art", 7)
     experts = Experts(mu=1.0, experts={"art": expert(cost=8.0), "code": expert(), "law": expert()})
-    assert choose(decision, experts) == ("code", "cost")
+    assert experts.choose(decision) == ("code", "cost")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from client import contextual
-from client.accumulate import add_states, of_triangle
-from client.contextual import ContextualSums, contextual_accumulators
-from common.contextual import ContextualEncoder
-from common.settings import FEATURE_LIMIT, Sampling
-from tests.gpu import Place, at_every_place, needs_card
-from tests.tiny_models import a_corpus, added, loaded
-from tests.tiny_models import model_folder as model_folder
-from tests.tiny_models import tiny_model_encoder as tiny_model_encoder
+from ridgeway.client.sums import transformer_sums as contextual
+from ridgeway.client.sums.accumulate import add_states, of_triangle
+from ridgeway.client.sums.transformer_sums import ContextualSums, LateSums
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
+from tests.support.gpu import Place, at_every_place, needs_card
+from tests.support.tiny_models import a_corpus, added, loaded
+from tests.support.tiny_models import model_folder as model_folder
+from tests.support.tiny_models import tiny_model_encoder as tiny_model_encoder
 
 WINDOW = Sampling(window=16)
 CARD = "cuda:0"
@@ -26,7 +27,7 @@ def test_a_device_sums_what_the_cpu_sums(
     encoder: ContextualEncoder, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same features give the same integers, whoever multiplies them."""
-    from client.gpu.products import BlockGram
+    from ridgeway.client.sums.gpu.product_methods import BlockGram
 
     texts = a_corpus(1, 60)
     here = added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"]
@@ -44,11 +45,11 @@ def test_a_device_sums_what_the_cpu_sums(
 @needs_card
 def test_a_card_gives_nearly_the_features_of_the_cpu(encoder: ContextualEncoder, folder: Path) -> None:
     """bfloat16 differs from float32 by a little; what is counted does not differ at all."""
-    from common.transformer import transformer
+    from ridgeway.common.encoding.transformer import transformer
 
     texts = a_corpus(2, 200)
     transformer(encoder, CARD, folder)
-    sums = contextual_accumulators(encoder, WINDOW, CARD)()
+    sums = LateSums(encoder, WINDOW, CARD)
     card = of_triangle(added(sums, texts).state()["gram"])
     here = of_triangle(added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"])
     assert card.mass == here.mass
@@ -58,11 +59,11 @@ def test_a_card_gives_nearly_the_features_of_the_cpu(encoder: ContextualEncoder,
 @needs_card
 def test_dividing_a_corpus_on_a_card_changes_no_bit(encoder: ContextualEncoder, folder: Path) -> None:
     """Passes have fixed shapes there too."""
-    from common.transformer import transformer
+    from ridgeway.common.encoding.transformer import transformer
 
     texts = a_corpus(3, 400)
     transformer(encoder, CARD, folder)
-    make = contextual_accumulators(encoder, WINDOW, CARD)
+    make = partial(LateSums, encoder, WINDOW, CARD)
     parts = [added(make(), texts[start::3]).state() for start in range(3)]
     total = add_states(add_states(parts[0], parts[1]), parts[2])
     assert np.array_equal(total["gram"], added(make(), texts).state()["gram"])

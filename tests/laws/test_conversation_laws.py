@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.compiled import CompiledTable
-from common.conversation import FULL, MOST_TURNS, Turn, shares, weighted_turns
-from common.router import Confidence, Router
-from common.settings import Selector, SelectorName
-from common.tokenizer import Tokenizer
-from tests.tiny import LETTERS, tiny_definition
+from ridgeway.common.base.settings import Confidence, Selector, SelectorName
+from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.routing.conversation import FULL_WEIGHT_TOKENS, MAX_TURNS, Turn, shares, weighted_turns
+from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.token_table import TokenTable
+from tests.support.tiny import LETTERS, tiny_definition
 
 TOKENIZER = Tokenizer(tiny_definition())
 ROLES = ("system", "user", "assistant", "tool")
@@ -34,7 +34,7 @@ def routers(draw: st.DrawFn) -> Router:
     selector = Selector(draw(st.sampled_from(get_args(SelectorName))), draw(st.integers(1, 5)))
     confidence = Confidence(draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0])))
     names = [f"domain{place}" for place in range(domains)]
-    return Router(names, CompiledTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence)
+    return Router(names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence)
 
 
 @given(messages)
@@ -54,7 +54,7 @@ def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(conversation:
     numbered = [(role, f"{place} {text}" if text.strip() else text) for place, (role, text) in enumerate(conversation)]
     spoken = [text for _, text in numbered if text.strip()]
     kept = [turn.text for turn in weighted_turns(numbered)]
-    assert len(kept) == (min(len(spoken), MOST_TURNS) or 1)
+    assert len(kept) == (min(len(spoken), MAX_TURNS) or 1)
     if spoken:
         rest = [text for text in reversed(spoken) if text != kept[0]]
         assert kept[1:] == rest[: len(kept) - 1]
@@ -84,7 +84,7 @@ def test_a_short_last_turn_leaves_the_say_to_what_went_before() -> None:
     """Two tokens of sixteen have a sixty-fourth of the full weight: an eighth of what the turn before them has."""
     turns = weighted_turns([("user", "a" * 40), ("user", "go")])
     assert shares(turns, np.array([2, 40])).tolist() == pytest.approx([1 / 9, 8 / 9])
-    assert shares(turns, np.array([FULL, 40])).tolist() == pytest.approx([8 / 9, 1 / 9])
+    assert shares(turns, np.array([FULL_WEIGHT_TOKENS, 40])).tolist() == pytest.approx([8 / 9, 1 / 9])
 
 
 @settings(max_examples=200)

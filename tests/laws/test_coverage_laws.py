@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.coverage import Outcomes, at, curve, equal_domains, proposal, wilson
-from common.errors import InputError
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.routing.coverage import Outcomes, at, curve, equal_domains, proposal, wilson
 
 LEAST = 3
 

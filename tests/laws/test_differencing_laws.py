@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sympy import QQ
 from sympy.polys.matrices import DomainMatrix
 
-from common.masking.differencing import Part, set_apart
+from ridgeway.common.masking.differencing import Part, set_apart
 
 Sum = dict[str, Part]
 MEMBERS = "abcdefgh"

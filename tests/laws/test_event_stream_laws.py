@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.serve.events import LONGEST, BadStream, Events
-from coordinator.serve.failures import BROKEN_OFF, GARBAGE, SILENT, Kind
+from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
+from ridgeway.coordinator.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
 
 LINES = ["data: {}", 'data: {"delta": "é"}', ": wait", "event: ping", "id: 7", "retry: 10", "data: [DONE]"]
 
@@ -35,7 +35,7 @@ def cut(draw: st.DrawFn) -> list[bytes]:
     return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
 
 
-def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool = True) -> Events:
+def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool = True) -> EventStream:
     left = list(pieces)
 
     async def read() -> bytes:
@@ -43,13 +43,13 @@ def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool
             raise error
         return left.pop(0) if left else b""
 
-    return Events(read, 5.0, framed)
+    return EventStream(read, 5.0, framed)
 
 
-def passed(events: Events) -> tuple[list[bytes], Kind | None]:
+def passed(events: EventStream) -> tuple[list[bytes], FailureKind | None]:
     """What was handed on, and how it failed if it did."""
 
-    async def read() -> tuple[list[bytes], Kind | None]:
+    async def read() -> tuple[list[bytes], FailureKind | None]:
         got: list[bytes] = []
         try:
             while piece := await events.next():
@@ -102,7 +102,7 @@ def test_a_stream_without_any_event_is_garbage() -> None:
 
 def test_an_event_without_end_is_garbage() -> None:
     """What waits for an event's end is bounded."""
-    piece = b"data: " + b"y" * (LONGEST // 4)
+    piece = b"data: " + b"y" * (MAX_EVENT_BYTES // 4)
     assert passed(source([piece] * 5)) == ([], GARBAGE)
 
 
@@ -126,4 +126,4 @@ def test_silence_is_a_failure() -> None:
         await asyncio.Event().wait()
         return b""
 
-    assert passed(Events(read, 0.01, True)) == ([], SILENT)
+    assert passed(EventStream(read, 0.01, True)) == ([], SILENT)

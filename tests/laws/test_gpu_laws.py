@@ -14,19 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from client.gpu import lanes, methods, products
-from client.gpu.lanes import Lane
-from client.gpu.memory import halving
-from client.gpu.methods import METHODS, Choice, Method, fastest
-from client.gpu.planes import COLUMNS, ROWS, joined, split, write_samples
-from client.gpu.products import BlockGram
-from client.gpu.sums import CardCounts, CardTable, CardWindows, card_accumulators, weighted_gram
-from common.errors import BoundExceeded, DeviceError
-from common.settings import FEATURE_LIMIT, LARGEST_WINDOW, MOST_TOKENS, Sampling
-from common.statistics import Integers, upper_triangle
-from common.windows import window_starts
-from tests.gpu import PLACES, Place, at_every_place, needs_card
+from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
+from ridgeway.client.sums.gpu import card_sums
+from ridgeway.client.sums.gpu import product_methods as methods
+from ridgeway.client.sums.gpu.card_sums import (
+    CardCounts,
+    CardTable,
+    CardWindows,
+    Lane,
+    card_accumulators,
+    weighted_gram,
+)
+from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, joined, split, write_samples
+from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
+from ridgeway.common.base.devices import halving
+from ridgeway.common.base.errors import BoundExceeded, DeviceError
+from ridgeway.common.base.settings import FEATURE_LIMIT, MAX_JOINED_WINDOW_TOKENS, MAX_WINDOW_TOKENS, Sampling
+from ridgeway.common.encoding.windows import window_starts
+from ridgeway.common.statistics.sums import Integers, upper_triangle
+from tests.support.gpu import PLACES, Place, at_every_place, needs_card
 
 Documents = list[list[int]]
 
@@ -116,9 +122,9 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     table, sampling = tables(11, 20, 4), Sampling(3)
     here = accumulators(table, sampling)()
     here.add(ids, lengths)
-    monkeypatch.setattr(products, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
-    monkeypatch.setattr(products, "FEWEST_COLUMNS", COLUMNS)
-    monkeypatch.setattr(lanes, "TOKENS", 500)
+    monkeypatch.setattr(methods, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
+    monkeypatch.setattr(methods, "MIN_COLUMNS", COLUMNS)
+    monkeypatch.setattr(card_sums, "SLOT_TOKENS", 500)
     with place.entered():
         there = one(table, sampling, place.device)()
         there.add(ids, lengths)
@@ -146,7 +152,7 @@ def test_every_way_of_multiplying_is_exact(place: Place, name: str, columns: int
 
 def test_the_largest_block_stays_within_32_bits() -> None:
     """A block's products of digits, all as large as they get, are below 2³¹."""
-    assert methods.MOST_COLUMNS * 64 * 64 < 1 << 31
+    assert methods.MAX_COLUMNS * 64 * 64 < 1 << 31
 
 
 @given(values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50))
@@ -195,7 +201,7 @@ def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
 
     numbers, expected = count(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "TOKENS", tokens)
+        patch.setattr(card_sums, "SLOT_TOKENS", tokens)
         lane = Lane(torch.device("cpu"), 0)
         for place, lengths in enumerate(batches):
             windows = [[next(numbers) for _ in range(length)] for length in lengths]
@@ -209,9 +215,9 @@ def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
 
 def test_a_slot_holds_the_largest_window() -> None:
     """With the rest that may join it."""
-    lengths = np.array([MOST_TOKENS + MOST_TOKENS // 2 - 1])
-    assert len(window_starts(lengths, MOST_TOKENS)) == 1
-    assert lengths[0] <= LARGEST_WINDOW <= lanes.TOKENS
+    lengths = np.array([MAX_WINDOW_TOKENS + MAX_WINDOW_TOKENS // 2 - 1])
+    assert len(window_starts(lengths, MAX_WINDOW_TOKENS)) == 1
+    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= card_sums.SLOT_TOKENS
 
 
 @at_every_place
@@ -260,7 +266,7 @@ def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
 
 def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planes are made smaller, and the sums are the same."""
-    real, sizes = products.Block, []
+    real, sizes = methods.Block, []
 
     class Full(real):  # type: ignore[valid-type, misc]
         def __init__(self, device: torch.device, rows: int, columns: int) -> None:
@@ -269,7 +275,7 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
                 raise torch.OutOfMemoryError
             super().__init__(device, rows, columns)
 
-    monkeypatch.setattr(products, "Block", Full)
+    monkeypatch.setattr(methods, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
     there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
     assert_same(summed(there, texts), summed(here, texts))
@@ -297,10 +303,10 @@ def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) 
     """Where little is free, blocks are small from the start; where much is, they are no larger than they need be."""
     for free, columns in (
         (8 * 2 * ROWS * 2048, 2048),
-        (1000, products.FEWEST_COLUMNS),
-        (1 << 50, methods.MOST_COLUMNS),
+        (1000, methods.MIN_COLUMNS),
+        (1 << 50, methods.MAX_COLUMNS),
     ):
-        monkeypatch.setattr(products, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(methods, "free_bytes", lambda device, free=free: free)
         assert BlockGram(torch.device("cpu"), 9).capacity == columns
 
 
@@ -361,7 +367,7 @@ def test_the_fastest_exact_method_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
     """By a measurement on the device itself."""
     seconds = {"float64": 3.0, "int8": 1.0, "triton": 2.0}
     monkeypatch.setattr(methods, "_tried", lambda name, *rest: seconds[name])
-    assert fastest(torch.device("cpu"), ROWS) == Choice("int8", seconds, {})
+    assert fastest(torch.device("cpu"), ROWS) == MethodChoice("int8", seconds, {})
 
 
 class Large:
@@ -397,7 +403,7 @@ def test_a_device_that_can_multiply_nothing_is_an_error(monkeypatch: pytest.Monk
 
 def test_all_methods_speak_the_same_language() -> None:
     """What the choice picks from."""
-    made: list[Method] = [METHODS[name](torch.device("cpu"), ROWS) for name in ("float64", "int8")]
+    made: list[ProductMethod] = [METHODS[name](torch.device("cpu"), ROWS) for name in ("float64", "int8")]
     assert all(method.gram().shape == (ROWS, ROWS) for method in made)
     assert {"torch", "interpreter"} <= {str(place.id) for place in PLACES}
 
@@ -435,7 +441,7 @@ def test_a_card_with_little_memory_gives_the_same_sums() -> None:
         there = one(table, sampling, "cuda:0")()
         there.add(ids, lengths)
         assert_same(there.state(), here.state())
-        assert there._gram.capacity < products.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
+        assert there._gram.capacity < methods.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.settings import Sampling
-from common.statistics import Integers, Statistics
-from common.tokenizer import Ids
-from coordinator.leverage import MOST_TOKENS, RIDGE, Leverage, make, trimmed_mean, usual
-from tests.making import one_domain
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.routing.drift_sketch import MAX_TOKENS, DriftSketch, trimmed_mean, usual
+from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.coordinator.solving.publish import SKETCH_RIDGE, make_sketch
+from tests.support.making import one_domain
+from tests.support.tiny import tiny_encoder
 
 WINDOW = 4
 ENCODER = tiny_encoder(24)
@@ -48,11 +49,11 @@ def _gram(total: Statistics) -> Floats:
 
 
 def _ridge(gram: Floats) -> Floats:
-    return np.asarray(RIDGE.value * np.diag(gram).mean() * np.eye(len(gram)))
+    return np.asarray(SKETCH_RIDGE.value * np.diag(gram).mean() * np.eye(len(gram)))
 
 
-def sketch(total: Statistics, directions: int = FEATURES) -> Leverage:
-    return make(total, ENCODER, Sampling(window=WINDOW), directions)
+def sketch(total: Statistics, directions: int = FEATURES) -> DriftSketch:
+    return make_sketch(total, ENCODER, Sampling(window=WINDOW), directions)
 
 
 @given(seed=st.integers(0, 1000))
@@ -142,8 +143,8 @@ def test_what_says_too_little_is_not_measured() -> None:
     """A single token has no leverage, and of a very long text the beginning counts."""
     leverage = sketch(one_domain(samples(windows(1))))
     assert math.isnan(leverage.of(np.array([3], dtype=np.int32)))
-    long = np.random.default_rng(0).integers(0, ENCODER.rows, 3 * MOST_TOKENS).astype(np.int32)
-    assert leverage.of(long) == leverage.of(long[:MOST_TOKENS])
+    long = np.random.default_rng(0).integers(0, ENCODER.rows, 3 * MAX_TOKENS).astype(np.int32)
+    assert leverage.of(long) == leverage.of(long[:MAX_TOKENS])
     assert math.isnan(usual(leverage, [[np.array([3, 4], dtype=np.int32)]]))
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from common.errors import MaskingError, Refused
-from common.masking.agreement import threshold_for
-from common.masking.keystream import BLOCK, apply_masks
-from common.masking.shares import PRIME, combine, split
-from tests.masked_session import LOTS, Session, fixed_random, make_session, play
+from ridgeway.common.base.errors import MaskingError, Refused
+from ridgeway.common.masking.agreement import threshold_for
+from ridgeway.common.masking.keystream import BLOCK, apply_masks
+from ridgeway.common.masking.shares import PRIME, combine, split
+from tests.support.masked_session import LOTS, fixed_random, run_session
 
 LARGEST = 1 << 61
 
@@ -78,9 +78,9 @@ def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: 
     stages = {stage: [order[index] for index, each in enumerate(away) if each == stage] for stage in range(3)}
     given_ = vectors(members, 40, members)
     lot = data.draw(st.sampled_from(LOTS))
-    total = play(make_session(members), lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
+    run = run_session(members, lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
     counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
-    assert np.array_equal(total, np.sum(counted, axis=0))
+    assert np.array_equal(run.total, np.sum(counted, axis=0))
 
 
 @pytest.mark.parametrize("stage", ["not_shared", "not_sent", "not_opened"])
@@ -90,7 +90,7 @@ def test_one_member_fewer_than_the_threshold_opens_nothing(members: int, stage: 
     gone = list(range(1, members - threshold_for(members) + 2))
     codes = {"not_shared": "too_few_survivors", "not_sent": "too_few_survivors", "not_opened": "too_few_shares"}
     with pytest.raises(Refused) as refusal:
-        play(make_session(members), "sums", vectors(members, 8), **{stage: gone})
+        run_session(members, "sums", vectors(members, 8), **{stage: gone})  # type: ignore[arg-type]
     assert refusal.value.code == codes[stage]
 
 
@@ -121,8 +121,8 @@ def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs:
     rows = [*high, *low, rest]
     exact = [sum(column) for column in zip(*rows, strict=True)]
     assert all(abs(number) <= EXTREME // 2 for number in exact)
-    total = play(make_session(len(rows)), "sums", [np.array(row, dtype=np.int64) for row in rows])
-    assert total.tolist() == exact
+    run = run_session(len(rows), "sums", [np.array(row, dtype=np.int64) for row in rows])
+    assert run.total.tolist() == exact
 
 
 @pytest.mark.parametrize("bound", [-(1 << 62), (1 << 62) - 1, 1 << 62, EXTREME - 1, -EXTREME])
@@ -130,7 +130,7 @@ def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs:
 def test_a_sum_at_the_bound_is_exact(bound: int, not_sent: tuple[int, ...]) -> None:
     """Also where somebody falls away, and at the last numbers that 64 bits hold."""
     own = [np.array([each, 0], dtype=np.int64) for each in (bound, 7, -1, 1)]
-    total = play(make_session(4), "sums", own, not_sent=not_sent)
+    total = run_session(4, "sums", own, not_sent=not_sent).total
     assert total.tolist() == [bound if not_sent else (bound + 7 + EXTREME) % (2 * EXTREME) - EXTREME, 0]
 
 
@@ -139,9 +139,8 @@ def test_a_sum_at_the_bound_is_exact(bound: int, not_sent: tuple[int, ...]) -> N
 
 def test_a_sealed_vector_looks_like_noise() -> None:
     """Every byte value is as frequent as any other, though what is sealed is all zeros."""
-    session = make_session(3)
     zeros = [np.zeros(50_000, dtype=np.int64)] * 3
-    for vector in session.sealed("sums", [1, 2, 3], zeros).values():
+    for vector in run_session(3, "sums", zeros).sealed.values():
         counts = np.bincount(np.frombuffer(vector.data, dtype=np.uint8), minlength=256)
         assert chisquare(counts).pvalue > 1e-6
 
@@ -151,9 +150,8 @@ def test_no_keystream_is_used_twice() -> None:
     zeros = [np.zeros(64, dtype=np.int64)] * 4
     seen: Counter[int] = Counter()
     for seed in ("one", "two"):
-        session = make_session(4, seed)
         for lot in LOTS:
-            for vector in session.sealed(lot, [1, 2, 3, 4], zeros).values():
+            for vector in run_session(4, lot, zeros, seed=seed).sealed.values():
                 seen.update(np.frombuffer(vector.data, dtype=np.uint64).tolist())
     assert max(seen.values()) == 1
     assert len(seen) == 2 * 2 * 4 * 64
@@ -163,18 +161,11 @@ def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
     """The same numbers, sealed by every member, for every lot, in two sessions of the very same members."""
     same = [np.full(size, 12_345, dtype=np.int64)] * 4
     sealed = {}
-    for session in (make_session(4, "one"), other_session()):
+    for round_ in ("5" * 32, "6" * 32):  # the same members with the very same secrets
         for lot in LOTS:
-            for place, vector in session.sealed(lot, [1, 2, 3, 4], same).items():
-                sealed[f"{session.agreement.id.hex()} {lot} {place}"] = np.frombuffer(vector.data, dtype="<u8")
+            for place, vector in run_session(4, lot, same, seed="one", round_=round_).sealed.items():
+                sealed[f"{round_} {lot} {place}"] = np.frombuffer(vector.data, dtype="<u8")
     return sealed
-
-
-def other_session() -> Session:
-    """The members of session "one" again, with every secret of theirs, in another round."""
-    session = make_session(4, "one")
-    again = session.agreement.model_copy(update={"round": "6" * 32})
-    return Session(again, session.players)
 
 
 def test_equal_vectors_sealed_anywhere_have_nothing_in_common() -> None:
@@ -204,9 +195,8 @@ def check_bits(vector: NDArray[np.uint64]) -> None:
 
 def test_the_sum_of_sealed_vectors_is_noise_until_it_is_opened() -> None:
     """Where masks in pairs have cancelled, every member's own mask still hides the total, in every bit."""
-    session = make_session(4)
     for lot in LOTS:
-        sealed = session.sealed(lot, [1, 2, 3, 4], [np.zeros(1 << 13, dtype=np.int64)] * 4)
+        sealed = run_session(4, lot, [np.zeros(1 << 13, dtype=np.int64)] * 4).sealed
         vectors_ = [np.frombuffer(vector.data, dtype="<u8") for vector in sealed.values()]
         check_bits(np.sum(vectors_, axis=0, dtype=np.uint64))
 
@@ -216,8 +206,7 @@ def test_a_sealed_vector_does_not_show_what_it_holds(shift: int) -> None:
     """Numbers that differ in few bits only, low or high ones, seal to vectors of which those bits say nothing."""
     size = 1 << 14
     holding = (np.arange(size, dtype=np.int64) & 127) << shift
-    session = make_session(3)
-    for vector in session.sealed("sums", [1, 2, 3], [holding] * 3).values():
+    for vector in run_session(3, "sums", [holding] * 3).sealed.values():
         shown = (np.frombuffer(vector.data, dtype="<u8") >> np.uint64(shift)).astype(np.int64) & 127
         table = np.zeros((8, 8), dtype=np.int64)
         np.add.at(table, ((np.arange(size) & 127) >> 4, shown >> 4), 1)
@@ -226,8 +215,9 @@ def test_a_sealed_vector_does_not_show_what_it_holds(shift: int) -> None:
 
 def test_secrets_do_not_print_themselves() -> None:
     """Neither the keys nor what was dealt out."""
-    player = make_session(3).players[0]
-    words = repr(player.secrets) + repr(player.dealt)
-    for secret in (player.secrets.cipher, *player.secrets.masks, *player.secrets.seeds, player.dealt.kept):
+    run = run_session(3)
+    secrets, dealt = run.secrets[1], run.dealt[1]
+    words = repr(run) + repr(secrets) + repr(dealt)
+    for secret in (secrets.cipher, *secrets.masks, *secrets.seeds, dealt.kept):
         assert secret.hex() not in words
         assert repr(secret) not in words

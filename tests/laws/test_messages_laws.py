@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common import messages
-from common.cohort import Cohort, Terms, Window, form_cohort
-from common.errors import Refused
-from common.masking.agreement import Advert, Agreement
-from common.messages import (
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.masking.agreement import Advert, Agreement
+from ridgeway.common.protocol import packet as packet_module
+from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
+from ridgeway.common.protocol.messages import (
     KINDS,
     LOTS,
-    MOST_BLOBS,
-    MOST_HEADER,
+    MAX_BLOBS,
     Announce,
     Calibrate,
     Candidate,
@@ -36,9 +36,7 @@ from common.messages import (
     Hold,
     Message,
     Offer,
-    Opened,
     OpenSum,
-    Packet,
     Receipt,
     Refusal,
     Reliability,
@@ -47,6 +45,11 @@ from common.messages import (
     Seal,
     SealedSums,
     Share,
+)
+from ridgeway.common.protocol.packet import (
+    MAX_HEADER_BYTES,
+    Opened,
+    Packet,
     open_packet,
     seal_packet,
     statistics_blobs,
@@ -54,8 +57,7 @@ from common.messages import (
     weights_blob,
     weights_of,
 )
-from common.settings import EQUAL_MASS
-from tests.flower import (
+from tests.support.flower_parts import (
     BULK,
     HEADER,
     MESSAGE_TYPE,
@@ -71,7 +73,7 @@ from tests.flower import (
     to_record,
     travelled,
 )
-from tests.making import drawn_samples, fixed_identity, one_domain
+from tests.support.making import drawn_samples, fixed_identity, one_domain
 
 SENDER, STRANGER = fixed_identity(1), fixed_identity(2)
 ROUND = "ab" * 16
@@ -90,7 +92,7 @@ def terms(draw: st.DrawFn) -> Terms:
         encoder=draw(digests),
         encoder_name=draw(st.sampled_from(("tiny", "smollm2", "hf:some/model"))),
         features=draw(st.integers(2, 1 << 16)),
-        sampling=Window(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
+        sampling=SamplingTerms(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
     )
@@ -104,7 +106,7 @@ def cohorts(draw: st.DrawFn) -> Cohort:
 
 candidates = st.builds(
     Candidate,
-    ridge=st.integers(0, MOST_BLOBS - 1),
+    ridge=st.integers(0, MAX_BLOBS - 1),
     normalise_columns=st.booleans(),
     selector=st.sampled_from(("average", "entropy", "all")),
     k=st.integers(1, 1 << 20),
@@ -199,7 +201,7 @@ def packets(draw: st.DrawFn) -> tuple[Message, Packet]:
     return message, seal_packet(message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs)
 
 
-def opened_or_refused(packet: Packet) -> Opened | str:
+def opened_or_refused(packet: Packet) -> Opened[Any] | str:
     """The message, or the code of the refusal; anything else that is raised is a failure."""
     try:
         opened = open_packet(packet)
@@ -385,16 +387,16 @@ def test_a_signature_has_one_signer_and_one_spelling(given_packet: tuple[Message
 
 def test_a_message_larger_than_any_is_refused_before_it_is_read() -> None:
     """By its header, and by the number of its blobs."""
-    assert opened_or_refused(signed(b" " * (MOST_HEADER + 1))) == "too_large"
-    assert opened_or_refused(signed(b"{}", (b"",) * (MOST_BLOBS + 1))) == "too_large"
+    assert opened_or_refused(signed(b" " * (MAX_HEADER_BYTES + 1))) == "too_large"
+    assert opened_or_refused(signed(b"{}", (b"",) * (MAX_BLOBS + 1))) == "too_large"
 
 
 def test_a_message_that_nobody_would_accept_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same limit holds for what is sent."""
     size = len(seal_packet(Hello(), SENDER, round=ROUND).header)
-    monkeypatch.setattr(messages, "MOST_HEADER", size)
+    monkeypatch.setattr(packet_module, "MAX_HEADER_BYTES", size)
     open_packet(seal_packet(Hello(), SENDER, round=ROUND))
-    monkeypatch.setattr(messages, "MOST_HEADER", size - 1)
+    monkeypatch.setattr(packet_module, "MAX_HEADER_BYTES", size - 1)
     with pytest.raises(Refused, match=f"a message of {size} bytes"):
         seal_packet(Hello(), SENDER, round=ROUND)
 

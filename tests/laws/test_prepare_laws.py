@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import client.corpus
-import client.prepare
-from client.corpus import Counters, is_held_out
-from client.prepare import held_out_documents, prepare
-from common.encoder import Encoder
-from common.errors import CorpusError
-from common.statistics import Statistics
-from tests.corpora_on_disk import job, write_jsonl
-from tests.tiny import LETTERS
+import ridgeway.client.sums.corpus
+import ridgeway.client.sums.prepare
+from ridgeway.client.sums.corpus import Counters, is_held_out
+from ridgeway.client.sums.prepare import held_out_documents, prepare
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.statistics.sums import Statistics
+from tests.support.corpora_on_disk import job, write_jsonl
+from tests.support.tiny import LETTERS
 
 texts = st.text(LETTERS, min_size=1, max_size=40)
 corpora = st.lists(texts, min_size=1, max_size=16)
@@ -33,15 +33,15 @@ shares = st.sampled_from([0.0, 0.2, 0.5, 0.8])
 def small_pieces(batch: int, limit: int) -> Iterator[Path]:
     """An empty folder, while batches and documents are small enough for little text to fill several."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client.prepare, "BATCH_DOCUMENTS", batch)
-        patch.setattr(client.corpus, "DOCUMENT_LIMIT", limit)
+        patch.setattr(ridgeway.client.sums.prepare, "BATCH_DOCUMENTS", batch)
+        patch.setattr(ridgeway.client.sums.corpus, "DOCUMENT_LIMIT", limit)
         yield Path(folder)
 
 
 class Summed:
     """Corpora written below a folder and prepared, each with a cache of its own."""
 
-    def __init__(self, folder: Path, encoder: Encoder, window: int) -> None:
+    def __init__(self, folder: Path, encoder: TableEncoder, window: int) -> None:
         self.folder, self.encoder, self.window = folder, encoder, window
         self._names = count()
 
@@ -77,7 +77,7 @@ def same(one: Statistics | None, other: Statistics | None) -> bool:
     data=st.data(),
 )
 def test_dividing_a_corpus_leaves_its_statistics_unchanged(
-    encoder: Encoder, corpus: list[str], holdout: float, threads: int, window: int, limit: int, data: st.DataObject
+    encoder: TableEncoder, corpus: list[str], holdout: float, threads: int, window: int, limit: int, data: st.DataObject
 ) -> None:
     """Cut into files in any way, named in any order, on any number of threads: together, and added up one by one."""
     files = data.draw(st.lists(st.integers(0, 3), min_size=len(corpus), max_size=len(corpus)))
@@ -93,7 +93,7 @@ def test_dividing_a_corpus_leaves_its_statistics_unchanged(
 @settings(max_examples=25)
 @given(corpus=corpora, holdout=shares, window=st.integers(1, 9), limit=st.sampled_from([8, 1000]))
 def test_sums_and_held_out_documents_make_up_the_corpus(
-    encoder: Encoder, corpus: list[str], holdout: float, window: int, limit: int
+    encoder: TableEncoder, corpus: list[str], holdout: float, window: int, limit: int
 ) -> None:
     """What is held out is no part of the sums, and nothing else is left out of them."""
     with small_pieces(batch=3, limit=limit) as folder:

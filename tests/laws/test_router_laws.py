@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.compiled import LARGEST, CompiledTable, compile_table
-from common.encoder import Encoder
-from common.errors import InputError, ShapeMismatch
-from common.router import CHUNK, Confidence, Decision, Router
-from common.settings import Selector, SelectorName
-from common.tokenizer import Tokenizer
-from tests.making import letter_router, plain_entropies
-from tests.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
+from ridgeway.common.base.errors import InputError, ShapeMismatch
+from ridgeway.common.base.settings import Confidence, Selector, SelectorName
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Decision, Router
+from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
+from tests.support.making import letter_router, plain_entropies
+from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
 
 ROWS = len(LETTERS) + 2
 TOKENIZER = Tokenizer(tiny_definition())
@@ -34,14 +34,14 @@ selectors = st.builds(Selector, st.sampled_from(get_args(SelectorName)), st.inte
 
 
 @st.composite
-def tables(draw: st.DrawFn, few: int = 2, many: int = 5) -> CompiledTable:
+def tables(draw: st.DrawFn, few: int = 2, many: int = 5) -> TokenTable:
     """Tables in which points, sums and entropies often tie."""
     domains = draw(st.integers(few, many))
     spread = draw(st.sampled_from([1, 3, 1 << 30]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     logits = rng.integers(-spread, spread + 1, (ROWS, domains)).astype(np.int32)
     step = draw(st.sampled_from([2.0**-30, 2.0**-3, 1.0]))
-    return CompiledTable(logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS))
+    return TokenTable(logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS))
 
 
 @st.composite
@@ -53,11 +53,11 @@ def routers(draw: st.DrawFn, few: int = 2, many: int = 5) -> Router:
     )
 
 
-def router_of(table: CompiledTable, selector: Selector, confidence: Confidence | None = None) -> Router:
+def router_of(table: TokenTable, selector: Selector, confidence: Confidence | None = None) -> Router:
     return Router(names(table), table, TOKENIZER, selector, confidence)
 
 
-def names(table: CompiledTable) -> list[str]:
+def names(table: TokenTable) -> list[str]:
     return [f"domain{place}" for place in range(table.logits.shape[1])]
 
 
@@ -146,7 +146,7 @@ def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=lambda selector: f"{selector.name}-{selector.k}")
-@pytest.mark.parametrize("count", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 1025])
+@pytest.mark.parametrize("count", [0, 1, PROMPTS_PER_CHUNK - 1, PROMPTS_PER_CHUNK, PROMPTS_PER_CHUNK + 1, 1025])
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(selector: Selector, count: int) -> None:
     """The size of a batch does not matter, nor does what stands at its edge."""
     rng = np.random.default_rng(count)
@@ -155,7 +155,7 @@ def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(selector: Se
     router = router_of(table, selector)
     letters = np.array([*LETTERS, "é", SPECIAL])
     prompts = ["".join(rng.choice(letters, size)) for size in rng.integers(0, 30, count)]
-    edge = slice(CHUNK - 2, CHUNK + 2)
+    edge = slice(PROMPTS_PER_CHUNK - 2, PROMPTS_PER_CHUNK + 2)
     prompts[edge] = ["", SPECIAL, "", "a"][: len(prompts[edge])]
     assert router.route_many(prompts) == [router.route(text) for text in prompts]
 
@@ -222,8 +222,8 @@ def test_a_compiled_logit_is_the_product_within_half_a_step(
             exact = sum(feature * Fraction(weight, 1024) for feature, weight in zip(features, column, strict=True))
             assert abs(logit * step - exact) <= step / 2
     largest = int(np.abs(compiled.logits).max())
-    assert largest <= LARGEST
-    assert largest >= LARGEST // 2 or not np.any(compiled.logits)
+    assert largest <= MAX_LOGIT_STEPS
+    assert largest >= MAX_LOGIT_STEPS // 2 or not np.any(compiled.logits)
     assert math.frexp(compiled.step)[0] == 0.5, "a step is a power of two"
 
 
@@ -280,7 +280,7 @@ def test_an_explanation_shows_each_token_with_its_vote(router: Router, text: str
 
 @settings(max_examples=100)
 @given(table=tables(), text=texts, k=st.integers(1, 5))
-def test_only_voters_weigh_under_entropy(table: CompiledTable, text: str, k: int) -> None:
+def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -> None:
     """A token that is not among the k most certain adds nothing to the margin."""
     explanation = router_of(table, Selector("entropy", k)).explain(text)
     voters = sorted(slow_ids(text), key=lambda number: (float(table.entropies[number]), number))[:k]
@@ -375,7 +375,7 @@ def test_confidence_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 @settings(max_examples=100)
 @given(table=tables(3, 18), selector=selectors, prompts=st.lists(texts, max_size=4), data=st.data())
 def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
-    table: CompiledTable, selector: Selector, prompts: list[str], data: st.DataObject
+    table: TokenTable, selector: Selector, prompts: list[str], data: st.DataObject
 ) -> None:
     """Retiring drops a column and solves nothing: decisions are those of the table that never had it."""
     gone = data.draw(st.integers(0, table.logits.shape[1] - 1))
@@ -384,13 +384,13 @@ def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     retired = router_of(table, selector).without(f"domain{gone}")
     entropies = retired.compiled.arrays()["entropies"]
     assert entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
-    other = Router(domains, CompiledTable(kept, table.step, entropies), TOKENIZER, selector)
+    other = Router(domains, TokenTable(kept, table.step, entropies), TOKENIZER, selector)
     assert retired.domains == tuple(domains)
     assert retired.route_many(prompts) == other.route_many(prompts)
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2, 3])
-def test_retiring_after_compiling_is_compiling_what_is_kept(encoder: Encoder, gone: int) -> None:
+def test_retiring_after_compiling_is_compiling_what_is_kept(encoder: TableEncoder, gone: int) -> None:
     """The kept columns' weights compile to the same logits, within the rounding of the two steps."""
     weights = np.random.default_rng(9).standard_normal((encoder.width + 1, 4))
     retired = compile_table(encoder.table, encoder.scale, weights).without(gone)
@@ -426,4 +426,4 @@ def test_a_domain_that_cannot_be_retired_is_refused(domains: Sequence[str], gone
 def test_domains_that_do_not_fit_the_table_are_refused() -> None:
     """There is one name for each column."""
     with pytest.raises(InputError, match="3 domains"):
-        Router("xyz", CompiledTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector())
+        Router("xyz", TokenTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector())

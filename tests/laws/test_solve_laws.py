@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from common.compiled import normalised_columns
-from common.encoder import Encoder
-from common.errors import EncoderMismatch, UnsolvableTotal
-from common.release import load_release
-from common.router import Confidence
-from common.settings import DEFAULT, EQUAL_MASS, PAPER, Preset, Ridge, Sampling, Weighting
-from common.statistics import Integers, Statistics, single_domain
-from common.statistics_file import Prepared
-from coordinator.publish import Choices, Published, publish
-from coordinator.solve import Matrix, solve
-from coordinator.total import add_up
-from tests.making import contents, fixed_identity, one_domain, prepared, random_samples, statistics_of
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.errors import EncoderMismatch, UnsolvableTotal
+from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, PAPER, Confidence, Preset, Ridge, Sampling, Weighting
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.router import router_of
+from ridgeway.common.routing.token_table import normalised_columns
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.coordinator.solving.publish import PublishedRelease, RouterChoices, publish
+from ridgeway.coordinator.solving.solve import Matrix, solve
+from ridgeway.coordinator.solving.total import add_up
+from tests.support.making import contents, fixed_identity, one_domain, prepared, random_samples, statistics_of
+from tests.support.tiny import tiny_encoder
 
 ENCODER = tiny_encoder()
 FEATURES = ENCODER.width + 1
@@ -43,11 +43,11 @@ def scaled_system(total: Statistics, scale: float) -> tuple[Matrix, Matrix]:
     return total.gram * units[:, None] * units, total.cross * units[:, None]
 
 
-def plain_choices(preset: Preset) -> Choices:
-    return Choices(preset.weighting, preset.ridge, preset.normalise_columns, preset.selector, Confidence())
+def plain_choices(preset: Preset) -> RouterChoices:
+    return RouterChoices(preset.weighting, preset.ridge, preset.normalise_columns, preset.selector, Confidence())
 
 
-def published(parts: list[Prepared], folder: Path, preset: Preset = DEFAULT) -> Published:
+def published(parts: list[Prepared], folder: Path, preset: Preset = DEFAULT) -> PublishedRelease:
     return publish(parts, ENCODER, plain_choices(preset), fixed_identity(), folder)
 
 
@@ -246,13 +246,13 @@ def test_a_release_holds_the_weights_that_were_solved(tmp_path: Path) -> None:
     made = published(three_parts(), tmp_path / "release")
     release = load_release(tmp_path / "release")
     assert release.weights.tobytes() == made.solution.weights.tobytes()
-    assert release.router.domains == made.total.domains
-    assert release.id == made.release == release.router.release
+    assert release.domains == made.total.domains
+    assert release.id == made.release == router_of(release).release
 
 
 def test_statistics_of_another_encoder_are_not_published(tmp_path: Path) -> None:
     """The refusal names both fingerprints, and nothing is written."""
-    other: Encoder = tiny_encoder(seed=1)
+    other: TableEncoder = tiny_encoder(seed=1)
     with pytest.raises(EncoderMismatch, match=f"{ENCODER.fingerprint}.*{other.fingerprint}"):
         publish(three_parts(), other, plain_choices(DEFAULT), fixed_identity(), tmp_path / "release")
     assert not any(tmp_path.iterdir())

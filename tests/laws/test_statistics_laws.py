@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
-from common.settings import EQUAL_MASS, FEATURE_LIMIT
-from common.statistics import Integers, Statistics, check_bound, single_domain, triangle_size, unpacked
-from tests.making import drawn_samples, one_domain, random_samples, statistics_of
+from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
+from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT
+from ridgeway.common.statistics.sums import Integers, Statistics, check_bound, single_domain, triangle_size, unpacked
+from tests.support.making import drawn_samples, one_domain, random_samples, statistics_of
 
 FEATURES = 4
 DOMAINS = 3

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import CorpusError
-from simulations import corpora
-from simulations.corpora import Corpus, Document, Places
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.simulations import corpora
+from ridgeway.simulations.corpora import Corpus, Document, Places
 
 NOWHERE = Places(library=Path("nowhere"), headers=Path("nowhere"), packages=(), licences=Path("nowhere"))
 
@@ -98,7 +98,8 @@ def test_the_words_of_the_test_are_new(harvested: tuple[Corpus, ...]) -> None:
 def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
     """Nothing depends on the order of folders or on Python's hash seed."""
     code = (
-        "import sys; from simulations import corpora as c; sys.stdout.reconfigure(encoding='utf-8', newline='\\n');"
+        "import sys; from ridgeway.simulations import corpora as c;"
+        "sys.stdout.reconfigure(encoding='utf-8', newline='\\n');"
         f"print(ascii(c.corpus({name!r}, c.DOMAINS[{name!r}](c.this_machine()))))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}

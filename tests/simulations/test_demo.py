@@ -13,7 +13,7 @@ def test_the_demo_runs_the_whole_path(tmp_path: Path) -> None:
     """It ends well, routes its prompts where they belong, and leaves a release that is nearly always right."""
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "simulations.demo"]
+    command = [sys.executable, "-m", "ridgeway.simulations.demo"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

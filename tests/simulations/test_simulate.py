@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.encoder import save_encoder
-from common.errors import InputError
-from common.release import load_release
-from coordinator.federation import Federation
-from simulations.corpora import Corpus
-from simulations.engines import run_in_memory, run_on_flower
-from simulations.layout import Village, deal, settle
-from simulations.simulate import simulate
-from tests.commands import Workshop
-from tests.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.making import contents
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import no_watch
+from ridgeway.simulations.corpora import Corpus
+from ridgeway.simulations.engines import run_in_memory, run_on_flower
+from ridgeway.simulations.simulate import simulate
+from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation, deal
+from tests.support.commands import Workshop
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.making import contents
+from tests.support.tiny import tiny_encoder
 
 WIDTH = 16
-
-
-def silent(event: str, facts: Mapping[str, Any]) -> None:
-    """A watch that does not look."""
 
 
 @pytest.fixture
@@ -73,7 +69,7 @@ def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> N
     loaded = load_release(workshop / "out")
     assert loaded.id == done.json["release"]
     assert loaded.manifest["evaluation"]["candidates"] == 48
-    assert loaded.router.route(sentences("law", 1)[0]).domain == "law"
+    assert router_of(loaded).route(sentences("law", 1)[0]).domain == "law"
 
 
 def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) -> None:
@@ -126,23 +122,25 @@ def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
     assert "law.test.jsonl" in done.stderr
 
 
-def moved(village: Village, folder: Path) -> Village:
-    """A copy of a village: the same keys, the same corpora, nothing sent so far."""
-    shutil.copytree(village.folder, folder, symlinks=True)
-    nodes = {name: folder / home.relative_to(village.folder) for name, home in village.nodes.items()}
-    return replace(village, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
+    """A copy of a federation: the same keys, the same corpora, nothing sent so far."""
+    shutil.copytree(simulated.folder, folder, symlinks=True)
+    nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
+    return replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
 
 
 def test_both_engines_give_the_same_release_bit_for_bit(tmp_path: Path) -> None:
     """In this process and on Flower's simulation engine: every byte, the signature with it."""
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    village = settle(tmp_path / "memory", corpora(), holders=5, encoder=f"dir:{tmp_path / 'encoder'}")
-    other = moved(village, tmp_path / "flower")
-    run_in_memory(village, silent)
-    run_on_flower(other, silent)
-    ours, theirs = (each.federation.release_folder(1) for each in (village, other))
+    simulated = create_simulated_federation(
+        tmp_path / "memory", corpora(), holders=5, encoder=f"dir:{tmp_path / 'encoder'}"
+    )
+    other = moved(simulated, tmp_path / "flower")
+    run_in_memory(simulated, no_watch)
+    run_on_flower(other, no_watch)
+    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
     assert contents(ours) == contents(theirs)
-    homes = [*village.nodes.values(), *other.nodes.values()]
+    homes = [*simulated.nodes.values(), *other.nodes.values()]
     assert len(homes) == 10
     assert all(contents(home / "releases" / "0001") == contents(ours) for home in homes)
     assert other.federation.ledger.verify()["totals"] == 1
@@ -151,26 +149,26 @@ def test_both_engines_give_the_same_release_bit_for_bit(tmp_path: Path) -> None:
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
     """Holders may answer in any order."""
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    village = settle(tmp_path / "one", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
-    other = moved(village, tmp_path / "other")
-    run_in_memory(village, silent)
-    run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), silent)
-    assert contents(village.federation.release_folder(1)) == contents(other.federation.release_folder(1))
+    simulated = create_simulated_federation(tmp_path / "one", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    other = moved(simulated, tmp_path / "other")
+    run_in_memory(simulated, no_watch)
+    run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
+    assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
 
 
 def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path) -> None:
     """Nothing is made for it."""
     with pytest.raises(InputError, match="there is no engine"):
-        simulate(tmp_path / "work", silent, engine="carrier pigeon")
+        simulate(tmp_path / "work", no_watch, engine="carrier pigeon")
     assert not (tmp_path / "work").exists()
 
 
 def test_nothing_private_reaches_the_coordinator(tmp_path: Path) -> None:
     """No word of a text and no path of a corpus stands in anything the coordinator keeps."""
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    village = settle(tmp_path / "work", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
-    run_in_memory(village, silent)
-    kept = b"".join(path.read_bytes() for path in village.federation.folder.rglob("*") if path.is_file())
+    simulated = create_simulated_federation(tmp_path / "work", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    run_in_memory(simulated, no_watch)
+    kept = b"".join(path.read_bytes() for path in simulated.federation.folder.rglob("*") if path.is_file())
     assert len(kept) > 10_000
     for domain in ALPHABETS:
         for text in sentences(domain, 40):

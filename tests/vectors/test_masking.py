@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import Refused
-from common.masking.agreement import Agreement, Secrets, check_agreement
-from common.masking.keystream import BLOCK, Sealed
-from common.masking.member import open_envelope, reveal
-from common.masking.opening import Opening
-from tests.masked_session import Session, make_session
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.masking.agreement import Agreement, Secrets, check_agreement
+from ridgeway.common.masking.keystream import BLOCK, Sealed
+from ridgeway.common.masking.member import open_envelope, reveal
+from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.reference import Transcript
+from tests.support.masked_session import run_session
 
 FILE = Path(__file__).with_name("masking.json")
 SHORT, LONG = "counts", "sums"
@@ -42,38 +43,31 @@ def vectors(size: int) -> list[NDArray[np.int64]]:
 
 def played() -> Facts:
     """The whole session: four members, of whom the third falls away after it has shared."""
-    session = make_session(4, "vector")
-    first = session.players[0]
-    held = session.held(first, SHARED)
+    sizes = {SHORT: 5, LONG: LENGTH}
+    runs = {lot: run_session(4, lot, vectors(size), seed="vector", not_sent=[3]) for lot, size in sizes.items()}
+    run = runs[SHORT]  # all that comes before the vectors is the same in both
     return {
-        "agreement": session.agreement.model_dump(mode="json"),
-        "id": session.agreement.id.hex(),
+        "agreement": run.agreement.model_dump(mode="json"),
+        "id": run.agreement.id.hex(),
         "first": {
-            "secrets": written_secrets(first.secrets),
-            "kept": first.dealt.kept.hex(),
-            "envelopes": {str(each.place): each.dealt.envelopes[1].hex() for each in session.players[1:]},
-            "held": written(held),
+            "secrets": written_secrets(run.secrets[1]),
+            "kept": run.dealt[1].kept.hex(),
+            "envelopes": written({place: run.dealt[place].envelopes[1] for place in SHARED[1:]}),
+            "held": written(run.held[1]),
         },
         "sent": SENT,
-        **{lot: opened(session, lot, size) for lot, size in ((SHORT, 5), (LONG, LENGTH))},
+        **{lot: opened(each) for lot, each in runs.items()},
     }
 
 
-def opened(session: Session, lot: str, size: int) -> Facts:
+def opened(run: Transcript) -> Facts:
     """One lot, from the sealed vectors to the total; long vectors by their digests."""
-    sealed = session.sealed(lot, SHARED, vectors(size))
-    signed = session.confirmations(lot, SHARED, SENT)
-    reveals = {
-        player.place: reveal(session.agreement, player.place, lot, session.held(player, SHARED), SHARED, SENT, signed)
-        for player in session.players
-        if player.place in SENT
-    }
-    total = opened_sum(session.agreement, lot, {place: sealed[place] for place in SENT}, reveals)
+    total = run.total
     return {
-        "sealed": {str(place): shown(vector.data) for place, vector in sealed.items()},
-        "confirmations": {str(place): signature for place, signature in signed.items()},
-        "reveals": {str(giver): written(parts) for giver, parts in reveals.items()},
-        "total": total.tolist() if size < BLOCK else shown(total.astype("<i8").data.cast("B")),
+        "sealed": {str(place): shown(vector.data) for place, vector in run.sealed.items()},
+        "confirmations": {str(place): signature for place, signature in run.confirmations.items()},
+        "reveals": {str(giver): written(parts) for giver, parts in run.reveals.items()},
+        "total": total.tolist() if len(total) < BLOCK else shown(total.astype("<i8").data.cast("B")),
     }
 
 
@@ -96,7 +90,7 @@ def written_secrets(secrets: Secrets) -> Facts:
     return {"nonce": secrets.nonce.hex(), "cipher": secrets.cipher.hex(), **keys}
 
 
-def written(parts: dict[int, bytes]) -> dict[str, str]:
+def written(parts: Mapping[int, bytes]) -> dict[str, str]:
     return {str(place): part.hex() for place, part in parts.items()}
 
 
@@ -174,7 +168,7 @@ def damages(facts: Facts) -> list[Facts]:
 
 def of_agreement(facts: Facts) -> list[Damage]:
     adverts = facts["agreement"]["adverts"]
-    stranger = make_session(3, "stranger").agreement.advert(1).model_dump(mode="json")
+    stranger = run_session(3, seed="stranger").agreement.advert(1).model_dump(mode="json")
     return [
         ("another round", ["agreement", "round"], "6" * 32, "bad_advert"),
         ("other terms", ["agreement", "terms"], "6" * 64, "bad_advert"),

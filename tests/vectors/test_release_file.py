@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from common.compiled import CompiledTable
-from common.errors import IdentityError, ReleaseError
-from common.files import canonical_json
-from common.identity import Identity
-from common.release import amend_release, load_release, save_release
-from common.router import Confidence, Router
-from common.settings import Selector
-from tests.making import contents, fixed_identity, sign_again, trapped_pickle
-from tests.tiny import LETTERS, tiny_definition
+from ridgeway.common.base.errors import IdentityError, ReleaseError
+from ridgeway.common.base.files import canonical_json
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.settings import Confidence, Selector
+from ridgeway.common.routing.release import amend_release, load_release, save_release
+from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.token_table import TokenTable
+from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
+from tests.support.tiny import LETTERS, tiny_definition
 
 MANIFEST, ROUTER, TOKENIZER = FILES = ("manifest.json", "router.safetensors", "tokenizer.json")
 
@@ -44,11 +44,11 @@ FACTS: dict[str, Any] = {
 WEIGHTS = np.array([[0.5, -0.25], [1.0, 0.0], [-3.0, 7.125]])
 
 
-def fixed_table() -> CompiledTable:
+def fixed_table() -> TokenTable:
     """Logits and entropies by formula, so that no arithmetic of any library is part of the vector."""
     rows = len(LETTERS) + 2
     logits = (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50).reshape(rows, 2).astype(np.int32)
-    return CompiledTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
+    return TokenTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
 
 
 def write(folder: Path, identity: Identity | None = None) -> str:
@@ -101,16 +101,16 @@ def test_the_manifest_holds_the_hash_of_every_file(release: Path) -> None:
 def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
     """Weights, table, selector and confidence come back as they were."""
     loaded = load_release(release, key=PUBLIC)
-    table, expected = loaded.router.compiled, fixed_table()
+    table, expected = loaded.compiled, fixed_table()
     assert np.array_equal(loaded.weights, WEIGHTS)
-    assert isinstance(table, CompiledTable)
+    assert isinstance(table, TokenTable)
     assert np.array_equal(table.logits, expected.logits)
     assert np.array_equal(table.entropies, expected.entropies)
     assert table.step == expected.step
-    assert loaded.router.selector == Selector("entropy", 3)
-    assert loaded.router.confidence == Confidence(0.5, calibrated=True, threshold=0.25, fallback="général")
-    assert loaded.router.domains == ("code", "law")
-    assert (loaded.signer, loaded.router.release) == (PUBLIC, ID)
+    assert loaded.selector == Selector("entropy", 3)
+    assert loaded.confidence == Confidence(0.5, calibrated=True, threshold=0.25, fallback="général")
+    assert loaded.domains == ("code", "law")
+    assert (loaded.signer, loaded.id) == (PUBLIC, ID)
     assert loaded.manifest["encoder"] == FACTS["encoder"]
 
 
@@ -265,7 +265,7 @@ def test_a_signature_of_another_release_is_refused(release: Path, tmp_path: Path
 
 def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> None:
     """A manifest does not vouch for a router that it was not made for, well formed as it may be."""
-    other = CompiledTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
+    other = TokenTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
     save_release(tmp_path / "other", FACTS, WEIGHTS, other, tiny_definition(), fixed_identity())
     shutil.copy(tmp_path / "other" / ROUTER, release / ROUTER)
     assert str(release / ROUTER) in refusal(release)
@@ -420,7 +420,7 @@ def test_an_amended_release_is_a_new_one_over_the_same_router(release: Path) -> 
     loaded = load_release(release, key=PUBLIC)
     assert loaded.id == changed != ID
     assert loaded.manifest["parent"] == ID
-    assert loaded.router.confidence == Confidence(2.0)
+    assert loaded.confidence == Confidence(2.0)
     assert {name for name, content in contents(release).items() if before[name] != content} == {MANIFEST}
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from common.errors import FormatError, InputError, StatisticsError
-from common.files import canonical_json, sha256
-from common.settings import Sampling
-from common.statistics import Integers, Statistics, single_domain
-from common.statistics_file import Prepared, load_prepared, save_prepared, to_bytes
-from tests.making import trapped_pickle
-from tests.tiny import tiny_encoder
+from ridgeway.common.base.errors import FormatError, InputError, StatisticsError
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared, to_bytes
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from tests.support.making import trapped_pickle
+from tests.support.tiny import tiny_encoder
 
 FINGERPRINT = "652a3a37a9c55a9250f106977bdf8072e05c34debbf33a6a351cc1ed75d2fc05"
 DIGEST = "4a2efeb7c041f0c9649f208a24f51920e82bd51442a10dcdb5474b5db5a290a7"
@@ -144,6 +144,7 @@ def test_a_printed_file_shows_no_sum() -> None:
 # Damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
 def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> None:
     """No byte of the file can change and give other sums or other terms; the refusal names the file."""
@@ -163,6 +164,7 @@ def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> N
     assert refused >= len(FILE) - 40, "only white space and spare bytes may change"
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_refused(path: Path) -> None:
     """At whatever byte the copy stopped."""
     for length in range(len(FILE)):

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.faulty_experts import (
-    Expert,
-    well,
-)
-from tests.gateway_cast import DOMAINS, EVERYONE, FALLBACK, Cast, Casting
-from tests.in_process import experts_toml, served
-from tests.serving import release_of
+from tests.support.faulty_experts import Expert, well
+from tests.support.gateway_cast import DOMAINS, EVERYONE, FALLBACK, Cast, Casting
+from tests.support.in_process import experts_toml, served
+from tests.support.serving import release_of
 
 
 @pytest.fixture(scope="module")

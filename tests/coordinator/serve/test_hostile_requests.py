@@ -16,9 +16,9 @@ import httpx
 import openai
 import pytest
 
-from tests.commands import RIDGEWAY
-from tests.faulty_experts import Expert, well
-from tests.serving import SECRET, Serving, chat, complaint, release_of, write_experts
+from tests.support.commands import RIDGEWAY
+from tests.support.faulty_experts import Expert, well
+from tests.support.serving import SECRET, Serving, chat, complaint, release_of, write_experts
 
 POSTS = ("/v1/route", "/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 WRONG: tuple[bytes, ...] = (

@@ -1,0 +1,173 @@
+"""ridgeway client audit: what a holder's own statistics give away, shown before they are sent.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.terminal import CountingBar, count, emit_json, progress_bar, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from ridgeway.client.audit import Finding
+    from ridgeway.client.sums.prepare import PrepareJob, Watch
+    from ridgeway.common.base.settings import Sampling
+    from ridgeway.common.encoding.table_encoder import TableEncoder
+    from ridgeway.common.statistics.statistics_file import Prepared
+
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf.")
+]
+EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+
+RARE = "rare tokens: those that occur once or twice in what was summed"
+CHANCE = "by chance: what finding as many tokens at random would recover"
+UNDONE = "hides nothing; the raw sums and the number of samples were computed from the weighted ones"
+HIDES = "hides the raw sums; they could not be computed from the weighted ones"
+TOKENS_SHOWN = 12
+HEADINGS = ("view", "window", "found", "recovered", "rare", "by chance", "precision", "counts exact", "proven", "time")
+
+
+def audit(
+    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="Your statistics file.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="The files and folders it was made of; may be given again.")
+    ] = None,
+    encoder: EncoderOption = "smollm2",
+    text_field: Fields = "text",
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends nothing.
+
+    With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
+    found, and whether that is proven.
+    """
+    from ridgeway.client.audit import advice, attack_holder, must_fit, survives_weighting, true_counts
+    from ridgeway.common.cli.plots import check_plot
+    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.transformer_encoder import needs_table
+    from ridgeway.common.statistics.statistics_file import load_prepared
+
+    if plot is not None:
+        if not corpus:
+            raise InputError("a plot shows shares of the true tokens, so it needs the text too: give --corpus")
+        check_plot(plot)
+    prepared = load_prepared(statistics)
+    found = needs_table(find_encoder(encoder), "the audit")
+    must_fit(prepared, found)
+    truth = None
+    if corpus:
+        job = job_of(prepared, corpus, text_field)
+        with watching(prepared.domain) as watch:
+            truth = true_counts(prepared, job, found, watch)
+        step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
+    with attack_bar() as ticks:
+        findings = list(attack_holder(found, prepared.statistics, prepared.sampling, truth, ticks))
+    weighting, words = survives_weighting(prepared.statistics), advice(findings[0])
+    if plot is not None:
+        draw(plot, f"What the sums of {prepared.domain} give away", findings)
+    if json:
+        facts = {"domain": prepared.domain, "rare": RARE, "findings": [each.to_json() for each in findings]}
+        emit_json({**facts, "weighting_undone": weighting, "advice": words})
+        return
+    show_findings(findings)
+    if truth is None:
+        _show_tokens(findings[0], found)
+    print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
+
+
+def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> PrepareJob:
+    """Read a corpus as it was read for these statistics."""
+    from ridgeway.client.sums.prepare import PrepareJob
+    from ridgeway.common.base.jsonl import field_names
+    from ridgeway.common.base.threads import cores
+
+    fields = field_names(text_field)
+    return PrepareJob(tuple(corpus), prepared.domain, prepared.sampling, prepared.holdout, fields, cores())
+
+
+@contextmanager
+def watching(label: str) -> Iterator[Watch]:
+    """A bar over the bytes that are read; a signal stops the reading."""
+    from ridgeway.client.sums.prepare import Watch
+
+    with stop_on_signal() as stopped, progress_bar(label) as progress:
+        yield Watch(progress, stopped)
+
+
+@contextmanager
+def attack_bar() -> Iterator[Callable[[str], Callable[[], None]]]:
+    """A bar over the steps of each attack; most end before their last step."""
+    from ridgeway.common.attacks import MAX_STEPS
+
+    with closing(CountingBar()) as bar:
+        yield lambda view: lambda: bar.advance(view, MAX_STEPS)
+
+
+def draw(path: Path, title: str, findings: Sequence[Finding]) -> None:
+    """One panel a way of sampling: for every attack, the share of all tokens and of rare ones that came back."""
+    from ridgeway.common.cli.plots import Panel, draw_shares
+
+    panels = []
+    for sampling in dict.fromkeys(finding.sampling for finding in findings):
+        shown = [each for each in findings if each.sampling == sampling and each.measures]
+        measures = [each.measures for each in shown if each.measures]
+        panels.append(
+            Panel(
+                title="single tokens (w = 1)" if sampling.window == 1 else str(sampling),
+                labels=[each.view for each in shown],
+                series={
+                    "distinct tokens recovered": [each.recovered for each in measures],
+                    "rare tokens recovered": [each.rare_recovered for each in measures],
+                },
+                marks=[each.chance for each in measures],
+            )
+        )
+    draw_shares(path, title, panels, "as many at random")
+    step("wrote", str(path))
+
+
+def show_findings(findings: Sequence[Finding], title: str = "") -> None:
+    rows = []
+    for each in findings:
+        known = each.measures
+        shares = (known.recovered, known.rare_recovered, known.chance, known.precision, known.exact) if known else ()
+        cells = [_percent(share) for share in shares] or ["–"] * 5
+        proven = "yes" if each.proven else "no"
+        found = f"{(each.counts > 0).sum():,}"
+        rows.append([each.view, _short(each.sampling), found, *cells, proven, f"{each.seconds:.0f} s"])
+    table(HEADINGS, rows, title=title)
+    if any(each.measures for each in findings):
+        print(f"{RARE}\n{CHANCE}")
+
+
+def _short(sampling: Sampling) -> str:
+    """`64`, or `8 in 32, documents × 32`."""
+    apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
+    return f"{sampling.window}{apart}" + (f", documents × {sampling.documents}" if sampling.documents else "")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _show_tokens(finding: Finding, encoder: TableEncoder) -> None:
+    """The most frequent and some of the rarest tokens that the attack believes in."""
+    import numpy as np
+
+    from ridgeway.client.audit import token_texts
+
+    found = np.flatnonzero(finding.counts)
+    ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
+    for words, chosen in (("most frequent", ranked[:TOKENS_SHOWN]), ("rarest", ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:])):
+        texts = zip(token_texts(encoder, chosen), chosen, strict=True)
+        print(f"{words}: " + "  ".join(f"{text!r} {finding.counts[number]:,}" for text, number in texts))

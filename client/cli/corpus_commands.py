@@ -1,0 +1,243 @@
+"""ridgeway client …: what a domain holder runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeway.client.cli import audit_commands, holder_commands
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import check_output
+from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
+from ridgeway.common.base.threads import cores
+from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome
+
+app = command_group("The domain holder's side: private files to sums that may leave.")
+
+COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
+
+Corpus = Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Files and folders with the domain's text.")]
+Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
+PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
+Window = Annotated[int | None, typer.Option(help="Tokens per sample; alone: plain windows. (default: the preset's)")]
+Stride = Annotated[
+    int | None, typer.Option(help="A window every so many tokens; 0: one after another. (default: the preset's)")
+]
+Documents = Annotated[
+    int | None,
+    typer.Option(help="Count whole documents so many times beside their windows; 0: not. (default: the preset's)"),
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(help="Cut documents after so many tokens; 0: never. (default: the preset's)")
+]
+Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation. (default: the preset's)")]
+Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
+Device = Annotated[
+    str, typer.Option(help="Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda take all cards.")
+]
+
+
+def _job(
+    roots: list[Path], domain: str, chosen: Preset, holdout: float | None, text_field: str, threads: int
+) -> PrepareJob:
+    from ridgeway.client.sums.prepare import PrepareJob
+    from ridgeway.common.base.jsonl import field_names
+
+    return PrepareJob(
+        roots=tuple(roots),
+        domain=domain,
+        sampling=chosen.sampling,
+        holdout=chosen.holdout if holdout is None else holdout,
+        text_fields=field_names(text_field),
+        threads=threads or cores(),
+    )
+
+
+def _check_output(out: Path, roots: list[Path]) -> None:
+    """Raise before any work if the output cannot be written, or would destroy a file of the corpus."""
+    from ridgeway.client.sums.corpus import find_sources
+
+    check_output(out)
+    if out.exists() and any(out.samefile(source.path) for source in find_sources(roots)[0]):
+        raise InputError(f"{out} is part of the corpus and would be overwritten; name another place to write to")
+
+
+@app.command()
+def prepare(
+    corpus: Corpus,
+    domain: Domain,
+    out: Annotated[Path, typer.Option(help="The statistics file to write.")],
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    preset_name: PresetName = "default",
+    window: Window = None,
+    stride: Stride = None,
+    documents: Documents = None,
+    max_tokens: MaxTokens = None,
+    holdout: Holdout = None,
+    text_field: Fields = "text",
+    threads: Threads = 0,
+    device: Device = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""
+    from ridgeway.client.sums.prepare import Interrupted, Watch
+    from ridgeway.client.sums.prepare import prepare as sum_up
+    from ridgeway.common.base.files import cache_folder
+    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.transformer_encoder import usual_sampling
+    from ridgeway.common.statistics.statistics_file import save_prepared
+
+    given = {"window": window, "max_tokens": max_tokens, "stride": stride, "documents": documents}
+    chosen = preset(preset_name)
+    changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
+    _check_output(out, corpus)
+    found = find_encoder(encoder)
+    usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
+    chosen = replace(chosen, sampling=changed_sampling(usual, **given))
+    job = replace(_job(corpus, domain, chosen, holdout, text_field, threads), devices=_devices(device))
+    with stop_on_signal() as stopped, progress_bar(domain) as progress:
+        try:
+            outcome = sum_up(job, found, cache_folder(), Watch(progress, stopped), fresh=fresh)
+        except Interrupted:
+            again = "the same command without --fresh" if fresh else "the same command"
+            raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
+    save_prepared(outcome.prepared, out)
+    _report(outcome, out, job.devices, json)
+
+
+def _devices(word: str) -> tuple[str, ...]:
+    """The cards to sum on; where there is one that cannot be used, a word about it."""
+    from ridgeway.common.base.devices import chosen, missed
+
+    devices = chosen(word)
+    reason = missed() if word == "auto" and not devices else None
+    if reason:
+        step("device", "cpu", reason)
+    return devices
+
+
+def _report(outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: bool) -> None:
+    counters = outcome.counters
+    if json:
+        facts = asdict(counters) | {
+            "files": outcome.files,
+            "files_read": outcome.files_read,
+            "files_skipped": outcome.files_skipped,
+            "samples": outcome.prepared.statistics.mass,
+            "seconds": round(outcome.seconds, 3),
+            "devices": list(devices) or ["cpu"],
+            "out": str(out),
+            "bytes": out.stat().st_size,
+            "digest": outcome.prepared.digest,
+        }
+        emit_json(facts)
+        return
+    seconds = max(outcome.seconds, 1e-9)
+    fast = f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
+    slow = f"{counters.tokens / seconds:,.0f} tokens/s"  # where a model reads every token
+    speed = "nothing new" if not outcome.files_read else fast if outcome.bytes_read > 1e5 * seconds else slow
+    fewer = outcome.files_read < outcome.files
+    read = f"{outcome.files_read:,} of {count(outcome.files, 'file')}" if fewer else count(outcome.files, "file")
+    step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), speed)
+    if devices:
+        step("summed", "on " + ", ".join(devices))
+    if counters.held_out:
+        step("held out", "for evaluation", count(counters.held_out, "document"))
+    if outcome.files_skipped:
+        step("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
+    if counters.empty:
+        step("skipped", "without text", count(counters.empty, "document"))
+    if counters.replaced:
+        step("replaced", "bytes that are not UTF-8", count(counters.replaced, "place"))
+    step("wrote", str(out), count(outcome.prepared.statistics.mass, "sample"), f"{out.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("held-out")
+def held_out(
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option(help="Where to write them: DOMAIN.test.jsonl, readable by you alone.")],
+    preset_name: PresetName = "default",
+    holdout: Holdout = None,
+    text_field: Fields = "text",
+    json: Json = False,
+) -> None:
+    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private text."""
+    import json as codec
+    from itertools import chain
+
+    from ridgeway.client.sums.corpus import Counters
+    from ridgeway.client.sums.prepare import Watch, held_out_documents
+    from ridgeway.common.base.files import whole_file
+
+    _check_output(out, corpus)
+    job = _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1)
+    counters = Counters()
+    with stop_on_signal() as stopped, progress_bar("held-out") as progress:
+        texts = held_out_documents(job, counters, Watch(progress, stopped))
+        first = next(texts, None)
+        if first is None:
+            raise InputError(f"none of the {counters.documents:,} documents is held out at a share of {job.holdout:g}")
+        with whole_file(out, private=True) as file:
+            for text in chain((first,), texts):
+                file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+    if json:
+        emit_json({"documents": counters.documents, "held_out": counters.held_out, "out": str(out)})
+    else:
+        step("held out", str(out), f"{counters.held_out:,} documents", f"of {counters.documents:,}")
+
+
+@app.command()
+def inspect(
+    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="A statistics file.")],
+    json: Json = False,
+) -> None:
+    """What would leave this machine: shapes, masses, bytes and fingerprints. No text, because there is none in it."""
+    from ridgeway.common.statistics.statistics_file import load_prepared
+
+    prepared = load_prepared(statistics)
+    sums, terms = prepared.statistics, prepared.sampling
+    triangle, cross = sums.packed()
+    counted = "" if terms.window > 1 else COUNTS_FOLLOW
+    told: list[tuple[str, Any, str]] = [
+        ("domain", prepared.domain, "the domain these sums speak for"),
+        ("encoder", prepared.encoder_name, "the public encoder they were made with; local: from a folder"),
+        ("fingerprint", prepared.fingerprint, "of that encoder"),
+        ("window", terms.window, "tokens per sample"),
+        ("max_tokens", terms.max_tokens, "per document (0: no limit)"),
+        ("stride", terms.stride, "a window every so many tokens (0: one after another)"),
+        ("documents", terms.documents, "so many times a whole document counts beside its windows (0: not at all)"),
+        ("holdout", prepared.holdout, "share of documents kept out of the sums"),
+        ("features", sums.shape[0], "the encoder's width and a constant"),
+        (
+            "samples",
+            sums.mass,
+            "how many windows and documents were summed: it tells the size of the corpus",
+        ),
+        ("numbers", triangle.size + cross.size, "64-bit integers: the triangle of gram, and cross"),
+        ("largest", int(max(abs(triangle).max(), abs(cross).max())), "of them, in absolute value"),
+        ("bytes", statistics.stat().st_size, "of the file"),
+        ("digest", prepared.digest, "of the sums and their terms"),
+        ("text", "none", "no text, token ids, file names or paths" + counted),
+    ]
+    if json:
+        emit_json({name: value for name, value, _ in told})
+        return
+    rows = [[name, f"{value:,}" if isinstance(value, int) else str(value), words] for name, value, words in told]
+    table(["what leaves", "value", "meaning"], rows, numbers_from=3)
+
+
+for command in (audit_commands.audit, *holder_commands.COMMANDS):
+    app.command(command.__name__)(command)

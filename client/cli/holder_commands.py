@@ -1,0 +1,364 @@
+"""ridgeway client init, ready, join, status, releases, bundle, pin, unpin, roster: what a holder in a federation runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.terminal import count, emit_json, progress_bar, step, stop_on_signal, table
+
+if TYPE_CHECKING:
+    from ridgeway.client.round.holder import Holder
+    from ridgeway.common.protocol.invitation import Invite, Place
+
+SMALL_WINDOW_TOKENS = 16
+"""Below this a holder is warned."""
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder.")]
+
+
+def init(
+    folder: Folder,
+    invite: Annotated[Path, typer.Option(help="The folder that the operator handed over.")],
+    domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="A file or folder with the domain's text; may be given again.")
+    ] = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Instead of a corpus: sums made ahead with `client prepare`.")
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="With --statistics: documents made with `client held-out`.")
+    ] = None,
+    text_field: Fields = "text",
+    holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
+    encoder: Annotated[
+        str | None, typer.Option(help="Where this machine finds the encoder, if not under its own name.")
+    ] = None,
+    coordinator_key: Annotated[
+        str | None, typer.Option(help="The coordinator's key as you know it: refuse an invitation by any other.")
+    ] = None,
+    approve_bundle: Annotated[
+        str | None, typer.Option(help="Approve a bundle that is not the code of this installation, by its SHA-256.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml."""
+    from pydantic import ValidationError
+
+    from ridgeway.client.deploy.holder_folder import CARD, create_holder
+    from ridgeway.client.round.holder import SETTINGS, HolderSettings
+    from ridgeway.client.round.policy import Policy
+    from ridgeway.common.base.identity import public_key
+    from ridgeway.common.base.settings_file import plain_reason
+    from ridgeway.common.encoding.encoder_sources import absolute_source
+    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, read_paper
+    from ridgeway.common.statistics.statistics_file import check_domain_name
+
+    check_domain_name(domain)
+    _check_sources(corpus, statistics, held_out)
+    paper = read_paper(invite / INVITE, Invite)
+    if coordinator_key is not None and public_key(coordinator_key) != paper.coordinator:
+        raise InputError(
+            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
+        )
+    same = _check_bundle(paper, approve_bundle)
+    try:
+        settings = HolderSettings(
+            domain=domain,
+            corpus=tuple(str(path.resolve()) for path in corpus or ()),
+            statistics=str(statistics.resolve()) if statistics else None,
+            held_out=str(held_out.resolve()) if held_out else None,
+            text_field=text_field,
+            holdout=holdout,
+            encoder=absolute_source(encoder) if encoder else None,
+            address=paper.address,
+            bundles=(paper.bundle,),
+            policy=Policy(  # what the holder agrees to by taking the invitation up, and no more
+                coordinator=paper.coordinator,
+                encoders=(paper.terms.encoder,),
+                weightings=(paper.terms.weighting,),
+                **paper.terms.sampling.sampling.to_json(),
+                require_masking=paper.terms.mode == "masked",
+            ),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
+    made = create_holder(folder, settings, {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)})
+    if json:
+        key = made.identity.public
+        emit_json({"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle})
+        return
+    step("made", str(folder), f"domain {domain}", f"key {made.identity.public[:12]}")
+    step("pinned", f"coordinator {paper.coordinator}")
+    step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
+    step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
+    _warn(paper)
+    step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+    if paper.terms.mode == "masked":
+        step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
+
+
+def _check_sources(corpus: list[Path] | None, statistics: Path | None, held_out: Path | None) -> None:
+    if (corpus is None) == (statistics is None):
+        raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
+    if held_out is not None and statistics is None:
+        raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
+    for path in (*(corpus or ()), *filter(None, (statistics, held_out))):
+        if not path.exists():
+            raise InputError(f"there is no {path}")
+
+
+def _warn(paper: Invite) -> None:
+    """Say plainly what unusual terms would give away."""
+    sampling = paper.terms.sampling
+    apart = max(sampling.window, sampling.stride)
+    smallest = min(apart, sampling.max_tokens or apart)
+    if smallest < SMALL_WINDOW_TOKENS:
+        words = f"a window for every {count(smallest, 'token')} gives away how often tokens occur in your text"
+        step("warning", words, "ask the operator for larger ones")
+    if paper.terms.mode == "clear":
+        step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
+    if paper.terms.weighting == "tokens":
+        step("warning", "weighting by tokens tells how large your corpus is")
+
+
+def _check_bundle(paper: Invite, approved: str | None) -> bool:
+    """Whether the bundle is this installation's own code; any other must be approved by its hash."""
+    from ridgeway.common.deploy.bundle import installed_sha256
+
+    same = installed_sha256() == paper.bundle
+    if not same and approved != paper.bundle:
+        raise InputError(
+            f"rounds would run the bundle {paper.bundle} on this machine, which is not the code of your installation; "
+            "install the coordinator's version of Ridgeway, or, if you have looked at it, name it with --approve-bundle"
+        )
+    return same
+
+
+def ready(folder: Folder, json: Json = False) -> None:
+    """Sum the corpus of DIR ahead, so that a round need not wait for it. Unchanged files are not read again."""
+    from ridgeway.client.sums.prepare import Interrupted, Watch
+    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+
+    holder = open_holder(folder)
+    terms = read_paper(folder / INVITE, Invite).terms
+    with stop_on_signal() as stopped, progress_bar(holder.domain) as progress:
+        try:
+            made = holder.ready(terms, Watch(progress, stopped))
+        except Interrupted:
+            raise KeyboardInterrupt("interrupted; what was summed is kept, and the same command goes on") from None
+    held_out = len(holder.held_out(terms).lengths)
+    if json:
+        emit_json(
+            {"domain": holder.domain, "source": made.content, "samples": made.statistics.mass, "held_out": held_out}
+        )
+        return
+    step("ready", holder.domain, count(made.statistics.mass, "sample"), f"{count(held_out, 'document')} to evaluate on")
+
+
+def join(folder: Folder) -> None:
+    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code."""
+    from ridgeway.client.deploy.supernode import NodeSettings, run
+
+    holder = open_holder(folder)
+    settings = NodeSettings(
+        folder=folder,
+        superlink=holder.settings.address,
+        approved=holder.settings.bundles,
+        config={"holder": str(folder.resolve())},
+    )
+    step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
+    with stop_on_signal() as stopped:
+        run(settings, stopped, lambda words: step("note", words))
+    step("left", "every process has ended")
+
+
+def status(folder: Folder, json: Json = False) -> None:
+    """What the holder of DIR was asked for and sent, and when."""
+    holder = open_holder(folder)
+    sent = [entry for entry in holder.journal.entries() if entry.kind == "sent"]
+    if json:
+        newest = holder.newest
+        rows = [{"time": entry.time, **entry.facts} for entry in sent]
+        emit_json({"domain": holder.domain, "key": holder.identity.public, "release": newest, "sent": rows})
+        return
+    step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
+    step("release", f"{holder.newest:04}" if holder.newest else "none so far")
+    rows_ = [
+        [
+            entry.time[:19],
+            str(entry.facts["round"])[:8],
+            str(entry.facts["kind"]).replace("_", " "),
+            f"{entry.facts['bytes']:,}",
+            str(entry.facts.get("reason", "")),
+        ]
+        for entry in sent
+    ]
+    table(["sent at (UTC)", "round", "what", "bytes", "why not"], rows_, numbers_from=5)
+
+
+def releases(folder: Folder, json: Json = False) -> None:
+    """The releases that the holder of DIR received, verified and stored."""
+    holder = open_holder(folder)
+    received = holder.releases()
+    if json:
+        emit_json(
+            [
+                {"time": entry.time, **entry.facts, "folder": str(holder.release_folder(entry.facts["number"]))}
+                for entry in received
+            ]
+        )
+        return
+    rows = [
+        [
+            f"{entry.facts['number']:04}",
+            entry.facts["release"][:12],
+            entry.time[:19],
+            ", ".join(entry.facts["domains"]),
+            str(holder.release_folder(entry.facts["number"])),
+        ]
+        for entry in received
+    ]
+    table(["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5)
+
+
+def bundle(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A holder's folder: compare with what it has approved.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the bundle's files to this new folder, to read or compare them.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the code that a round runs on this machine: every file of the bundle, its lines and its SHA-256.
+
+    The bundle is made of this installation, and holds the rooms that a round needs and nothing else. A SuperNode runs
+    it only if its hash stands in the holder's client.toml.
+    """
+    from ridgeway.common.deploy.bundle import bundle_files, installed_sha256, write_app
+
+    digest, files = installed_sha256(), bundle_files()
+    approved = None if folder is None else digest in open_holder(folder).settings.bundles
+    if out is not None:
+        write_app(out)
+    listed = [
+        {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    ]
+    lines = sum(content.count(b"\n") for content in files.values())
+    if json:
+        emit_json({"bundle": digest, "approved": approved, "lines": lines, "files": listed})
+    else:
+        table(["file", "lines", "SHA-256"], [list(map(str, entry.values())) for entry in listed])
+        step("bundle", digest, count(len(files), "file"), f"{lines:,} lines")
+        if out is not None:
+            step("written", str(out))
+    if approved is False:
+        raise InputError(
+            f"the client.toml in {folder} does not approve the bundle {digest}, so no round with it runs there; if you "
+            "have read what changed, add the hash to its `bundles`"
+        )
+
+
+# Whom a holder takes part with in masked rounds
+
+
+def pin(
+    folder: Folder,
+    cards: Annotated[
+        list[Path] | None, typer.Argument(metavar="[HOLDER.PUB]...", help="Cards that other holders handed over.")
+    ] = None,
+    invite: Annotated[
+        Path | None, typer.Option(help="Take the members from an invitation of the operator instead.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Pin the holders that the holder of DIR takes part with: from their own cards, or from the operator's invitation.
+
+    In a masked round the other members are who keeps the sums hidden. A coordinator that made members up could see
+    what is left, so their keys must be known by another way: have the cards from the holders themselves, or compare
+    what `roster` prints with them.
+    """
+    from ridgeway.client.round.roster import pin as keep
+    from ridgeway.common.protocol.invitation import Card, Place, read_paper
+
+    if bool(cards) == (invite is not None):
+        raise InputError("name the cards of other holders, or an invitation with --invite, one of them")
+    holder = open_holder(folder)
+    if invite is not None:
+        places = _of_invitation(invite, holder.settings.policy.coordinator)
+    else:
+        papers = [read_paper(path, Card) for path in cards or ()]
+        places = [Place(name=card.domain, domain=card.domain, key=card.key) for card in papers]
+    others = [place for place in places if place.key != holder.identity.public]
+    _show_roster(folder, keep(folder, others), json)
+    if invite is not None and not json:
+        step("note", "these keys are the operator's word; compare them with the holders by another way")
+
+
+def _of_invitation(folder: Path, coordinator: str) -> list[Place]:
+    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+
+    paper = read_paper(folder / INVITE, Invite)
+    if paper.coordinator != coordinator:
+        raise InputError(f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator that is pinned here")
+    if not paper.roster:
+        raise InputError(
+            "the invitation names no members yet; ask the operator for one that was made after holders were admitted"
+        )
+    return list(paper.roster)
+
+
+def unpin(
+    folder: Folder,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the member, or the first digits of it.")],
+    json: Json = False,
+) -> None:
+    """Take a member off the roster of DIR: no masked round with it from now on."""
+    from ridgeway.client.round.roster import load_roster
+    from ridgeway.client.round.roster import unpin as take_off
+
+    open_holder(folder)
+    found = [place.key for place in load_roster(folder) if place.key.startswith(key.lower())]
+    if len(found) != 1 or len(key) < 8:
+        raise InputError(f"{key!r} names {len(found)} pinned keys; give at least 8 of the first digits of one")
+    _show_roster(folder, take_off(folder, found), json)
+
+
+def roster(folder: Folder, json: Json = False) -> None:
+    """The members that the holder of DIR has pinned."""
+    from ridgeway.client.round.roster import load_roster
+
+    open_holder(folder)
+    _show_roster(folder, load_roster(folder), json)
+
+
+def _show_roster(folder: Path, places: tuple[Place, ...], json: bool) -> None:
+    if json:
+        emit_json([place.model_dump(mode="json") for place in places])
+        return
+    step("pinned", count(len(places), "other holder"), f"in {folder / 'roster.json'}")
+    table(["holder", "domain", "key"], [[place.name, place.domain, place.key] for place in places], numbers_from=3)
+
+
+def open_holder(folder: Path) -> Holder:
+    from ridgeway.client.round.holder import SETTINGS, Holder
+
+    if not (folder / SETTINGS).is_file():
+        raise InputError(f"{folder} is not a holder's folder; make one with: ridgeway client init {folder} --invite …")
+    return Holder(folder)
+
+
+COMMANDS = (init, ready, join, status, releases, pin, unpin, roster, bundle)

@@ -1,0 +1,38 @@
+"""The Flower ClientApp of a domain holder: decode, ask the holder, encode; nothing else."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import Holder
+from ridgeway.common.protocol.flower import from_record, to_record
+
+app = ClientApp()
+CANNOT_ANSWER = 100
+SIMULATION = "RIDGEWAY_SIMULATION"
+
+
+@app.query("ridgeway")
+def ridgeway(message: Message, context: Context) -> Message:
+    """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
+    try:
+        reply = answer(Holder(holder_folder(context)), from_record(message.content))
+        return Message(to_record(reply), reply_to=message)
+    except Exception:
+        traceback.print_exc()  # into the holder's own log
+        return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
+
+
+def holder_folder(context: Context) -> Path:
+    """The holder that this node was started for: the holder's own settings say so, never what was received."""
+    named = context.node_config.get("holder")
+    if named is not None:
+        return Path(str(named))
+    folders = sorted((Path(os.environ[SIMULATION]) / "holders").iterdir())
+    return folders[int(context.node_config["partition-id"])]

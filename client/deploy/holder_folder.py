@@ -1,0 +1,96 @@
+"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every setting explained.
+
+Knows files and settings. Nothing of it leaves but holder.pub, and that only when the holder hands it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
+from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.deploy.node_key import create_node_key, public_line
+from ridgeway.common.protocol.invitation import Card, write_paper
+
+CARD = "holder.pub"
+TEMPLATE = """\
+# A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you hand it over.
+
+domain = {domain}
+
+# The private text, as files and folders. Or: statistics = "law.stats", made ahead with `ridgeway client prepare`, and
+# held_out = "law.test.jsonl", made with `ridgeway client held-out`.
+{source}
+# The field that holds the text, where records have several; of several names, the first a record has.
+text_field = {text_field}
+# The share of documents that is kept out of the sums, to evaluate candidates with.
+holdout = {holdout}
+# Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else the CPU; or "cpu",
+# "cuda", or one card such as "cuda:0". The sums are the same.
+threads = {threads}
+device = {device}
+# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,
+# contextual:NAME_OR_DIR or dir:PATH.
+{encoder}
+
+# Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
+address = {address}
+bundles = {bundles}
+
+[policy]
+# What this holder agrees to. Requests that ask for anything else are refused, whoever sends them.
+# The coordinator's key: requests and releases signed by any other are refused.
+coordinator = {coordinator}
+# The encoders whose sums may leave, by fingerprint.
+encoders = {encoders}
+# Refuse rounds in which statistics travel in the clear, where the coordinator sees this holder's own.
+require_masking = {require_masking}
+# "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
+weightings = {weightings}
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
+# document besides, counted `documents` times (0: not at all); documents are cut after `max_tokens` (0: never). Sums
+# over single tokens give away how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
+window = {window}
+stride = {stride}
+documents = {documents}
+max_tokens = {max_tokens}
+# The fewest holders that a cohort must have. Masked ones have three at least.
+min_cohort = {min_cohort}
+# Two masked totals that differ in one holder show that holder's sums. So this one helps to open a total only if it
+# differs from each that it has helped to open before in at least so many members, or in none. 1 allows anything.
+min_difference = {min_difference}
+"""
+
+
+def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, bytes] | None = None) -> Holder:
+    """Make the folder; an existing one is never touched.
+
+    papers: files of the invitation to keep beside the settings.
+    """
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
+        identity = create_identity(draft / "identity.key")
+        create_node_key(draft / "node.key")
+        write_whole(draft / SETTINGS, settings_text(settings).encode())
+        read_settings(draft / SETTINGS, HolderSettings)
+        card = Card(domain=settings.domain, key=identity.public, node=public_line(draft / "node.key"))
+        write_paper(card, identity, draft / CARD)
+        for name, content in (papers or {}).items():
+            write_whole(draft / name, content)
+    folder.chmod(0o700)
+    return Holder(folder)
+
+
+def settings_text(settings: HolderSettings) -> str:
+    """client.toml. Law: read back, it is the same settings."""
+    named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
+    literals = {"statistics": '""'} | {name: toml_literal(value) for name, value in named}
+    encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
+    source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
+    if settings.held_out and not settings.corpus:
+        source += "\nheld_out = {held_out}"
+    return TEMPLATE.format(**literals | {"source": source.format(**literals), "encoder": encoder.format(**literals)})

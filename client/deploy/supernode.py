@@ -1,0 +1,231 @@
+"""The holder's side of a deployment: the SuperNode, and the SuperExec that starts approved bundles for it.
+
+Knows Flower's commands and starts them as processes; imports nothing of Flower. The SuperExec finds, on a path of its
+own, one command that runs approved bundles (client/deploy/approved_bundle.py) and refusals for all others that a
+coordinator could ask for. Knows nothing of rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeway.client.deploy import approved_bundle
+from ridgeway.common.base.errors import NodeError, NodeRefused
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.deploy.node_key import public_line
+from ridgeway.common.deploy.processes import (
+    Child,
+    Value,
+    Word,
+    end_leftovers,
+    flower_environment,
+    free_port,
+    keep_running,
+    last_words,
+    marked,
+    only_one,
+    script,
+    stop_all,
+    toml,
+)
+
+OTHER_TASKS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
+"""What a SuperExec can be asked to start besides flwr-clientapp."""
+
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+LOOP_PAUSE_S = 0.25
+HELD_CONNECTION_S = 100.0
+"""How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats."""
+
+RETRY_PAUSE_S = 8.0
+LAUNCHER = (
+    "import os, runpy, sys\n"
+    "sys.argv = sys.argv[1:]\n"
+    "code = 1\n"
+    "try:\n"
+    "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    "except SystemExit as end:\n"
+    "    code = end.code if isinstance(end.code, int) else int(end.code is not None)\n"
+    "finally:\n"
+    "    sys.stdout.flush(); sys.stderr.flush()\n"
+    "    os._exit(code)\n"
+)
+"""Runs a command and ends with it: a SuperNode whose main loop has failed would else stay as a server for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How a holder joins.
+
+    folder:     holds ca.crt (the operator's) and node.key; gets logs/ and Flower's own files.
+    superlink:  HOST:PORT of the coordinator's fleet proxy.
+    approved:   the SHA-256 of every bundle that may run here.
+    config:     what the ClientApp finds in `context.node_config`; it stays on this machine.
+    """
+
+    folder: Path
+    superlink: str
+    approved: tuple[str, ...]
+    config: Mapping[str, Value] = field(default_factory=dict)
+
+
+def run(settings: NodeSettings, stopped: Callable[[], bool], word: Word) -> None:
+    """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help."""
+    _check(settings)
+    with only_one(settings.folder, "a SuperNode"):
+        end_leftovers(settings.folder, word)
+        node, executor = _children(settings)
+        tail = LogTail(node.log, settings.superlink, word)
+        try:
+            while not stopped():
+                tail.read()
+                if node.process is not None and not node.is_running():
+                    _judge_end(tail, node, settings)
+                keep_running((node, executor), word)
+                time.sleep(LOOP_PAUSE_S)
+        finally:
+            stop_all((executor, node))
+
+
+class LogTail:
+    """Reads what a SuperNode adds to its log, and says the few things that a holder wants to know."""
+
+    def __init__(self, log: Path, address: str, word: Word) -> None:
+        self._log, self._address, self._word = log, address, word
+        self._position = log.stat().st_size if log.exists() else 0
+        self._away = False
+        self._connected = log.with_name("connected")
+        self._held_since: float | None = None
+        self.said = ""
+
+    def read(self) -> None:
+        if not self._log.exists():
+            return
+        if self._log.stat().st_size < self._position:
+            self._position = 0
+        with self._log.open("rb") as file:
+            file.seek(self._position)
+            text = file.read(1_000_000).decode(errors="replace")
+            self._position = file.tell()
+        self.said = (self.said + text)[-20_000:]
+        for line in text.splitlines():
+            self._tell(line)
+
+    def may_be_held(self) -> bool:
+        """Whether a coordinator that does not let this SuperNode in may only be waiting for an earlier one to fade."""
+        if not self._connected.exists() or self._connected.read_text(encoding="utf-8") != self._address:
+            return False
+        if self._held_since is None:
+            self._held_since = time.monotonic()
+            self._word(
+                f"{self._address} still holds the last connection or has shut this key out; "
+                f"trying for {HELD_CONNECTION_S:g} s"
+            )
+        return time.monotonic() - self._held_since < HELD_CONNECTION_S
+
+    def _tell(self, line: str) -> None:
+        found = re.search(r"SuperNode ID: (\d+)", line)
+        if found:
+            self._away = False
+            self._held_since = None
+            write_whole(self._connected, self._address.encode())
+            self._word(f"connected to {self._address} as node {found[1]}")
+        elif "Connection attempt failed" in line and not self._away:
+            self._away = True
+            self._word(f"{self._address} does not answer; trying again until it does")
+        elif "Connection successful" in line and self._away:
+            self._away = False
+            self._word(f"{self._address} answers again")
+
+
+def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
+    """Raise if the SuperNode ended because of something that stays as it is until a person changes it."""
+    tail.read()
+    said, tail.said = tail.said, ""
+    if "[code: 2004]" in said:
+        if not tail.may_be_held():
+            raise NodeRefused(
+                f"the coordinator at {settings.superlink} does not know this holder's key, or it is in use on another "
+                "machine; send its operator this line and start again once it is registered: "
+                + public_line(settings.folder / "node.key")
+            )
+        node.rest(RETRY_PAUSE_S)
+    elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:
+        raise NodeRefused(
+            f"the certificate shown by {settings.superlink} is not one of the authority in ca.crt, or is for another "
+            "name or time; compare ca.crt and the address with the operator"
+        )
+    elif "SuperNode ID" not in said and node.process is not None and node.process.returncode == 0:
+        raise NodeRefused(
+            f"the coordinator at {settings.superlink} rejects this holder's signature; a clock that is wrong by more "
+            "than 5 s is the likely cause: set both clocks and start again"
+        )
+    elif "Exit Code:" in said:
+        raise NodeError(f"the SuperNode cannot start; its last words in {node.log} are: {last_words(node.log)}")
+
+
+def _check(settings: NodeSettings) -> None:
+    """Raise unless the settings can be used."""
+    public_line(settings.folder / "node.key")
+    if not (settings.folder / "ca.crt").is_file():
+        raise NodeError(f"there is no {settings.folder / 'ca.crt'}; get the authority's certificate from the operator")
+    if not ADDRESS.fullmatch(settings.superlink):
+        raise NodeError(f"{settings.superlink!r} is not an address; give the coordinator as HOST:PORT")
+    if not settings.approved or not all(map(approved_bundle.DIGEST.fullmatch, settings.approved)):
+        raise NodeError("no bundle is approved, or a hash is not 64 small hexadecimal digits; approve the round's code")
+
+
+def _children(settings: NodeSettings) -> tuple[Child, Child]:
+    folder = settings.folder.resolve()
+    port = free_port()
+    environment = marked(flower_environment(folder / "flwr-home"), folder)
+    write_whole(folder / "secret", secrets.token_bytes(32), private=True)
+    write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
+    node = Child("supernode", _supernode(folder, settings.superlink, port), environment, folder / "logs/supernode.log")
+    secret = ["--superexec-auth-secret-file", str(folder / "secret"), "--parent-pid", str(os.getpid())]
+    executor = [script("flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}", *secret]
+    narrow = {
+        **environment,
+        "PATH": str(_write_commands(folder)),
+        approved_bundle.APPROVED: ",".join(settings.approved),
+        approved_bundle.LOG: str(folder / "logs/bundles.log"),
+        approved_bundle.APP_PATH: os.environ.get("PATH", os.defpath),
+    }
+    return node, Child("superexec", executor, narrow, folder / "logs/clientapps.log")
+
+
+def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
+    words = {
+        "--superlink": superlink,
+        "--root-certificates": str(folder / "ca.crt"),
+        "--auth-supernode-private-key": str(folder / "node.key"),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--isolation": "process",
+        "--superexec-auth-secret-file": str(folder / "secret"),
+        "--node-config": str(folder / "node.toml"),
+    }
+    launch = [sys.executable, "-P", "-c", LAUNCHER, script("flower-supernode")]
+    return [*launch, *(word for pair in words.items() for word in pair)]
+
+
+def _write_commands(folder: Path) -> Path:
+    """The only commands that the SuperExec finds: the checked ClientApp, and a refusal for every other task."""
+    place = folder / "bin"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    start = shlex.join([sys.executable, "-P", str(Path(approved_bundle.__file__).resolve())])
+    for name, words in {"flwr-clientapp": "", **{name: f"refuse {name} " for name in OTHER_TASKS}}.items():
+        path = place / name
+        path.write_text(f'#!/bin/sh\nexec {start} {words}"$@"\n', encoding="utf-8")
+        path.chmod(0o700)
+    return place

@@ -1,0 +1,172 @@
+"""A request in, a signed answer out: decode, ask the policy, do the work, encode.
+
+Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole story is written to
+the holder's own log. Knows messages; knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ridgeway.client.round import masked_answers
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.masked_answers import Answer
+from ridgeway.client.round.policy import check_cohort, check_coordinator, check_roster, check_terms
+from ridgeway.client.round.scoring import Scorer
+from ridgeway.common.base import errors
+from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.protocol import messages
+from ridgeway.common.protocol.messages import Message
+from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs, weights_of
+
+NO_ROUND = "0" * 32
+UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
+NO_CARD = ("device_missing", "this holder's graphics card cannot be used as it is set up; its own log says why")
+REASONS: dict[type[RidgewayError], tuple[str, str]] = {
+    errors.CorpusError: UNREADABLE,
+    errors.InputError: UNREADABLE,  # its settings name something that is not there
+    errors.DeviceError: NO_CARD,
+    errors.EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
+    errors.BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
+}
+
+
+def answer(holder: Holder, packet: Packet) -> Packet:
+    """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note what it sends."""
+    round_ = NO_ROUND
+    try:
+        request = open_packet(packet)
+        check_coordinator(holder.settings.policy, request.sender)
+        round_ = request.round
+        message, blobs = _handler(request)(holder, request)
+    except Exception as error:
+        message, blobs = _refusal(holder, error), ()
+    reply = seal_packet(message, holder.identity, round=round_, reply_to=packet.digest, blobs=blobs)
+    _note(holder, round_, message, reply)
+    return reply
+
+
+def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
+    if isinstance(error, Refused):
+        holder.log.warning("refused (%s): %s", error.code, error.reason)
+        return messages.Refusal(code=error.code, reason=error.reason[:500])
+    holder.log.error("could not answer", exc_info=error)
+    for kind, (code, reason) in REASONS.items():
+        if isinstance(error, kind):
+            return messages.Refusal(code=code, reason=reason)
+    return messages.Refusal(code="failed", reason="this holder could not answer; its own log says why")
+
+
+def _note(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
+    """Remember what left: the kind and the size, and for statistics the cohort they were for."""
+    facts: dict[str, Any] = {
+        "round": round_,
+        "kind": message.kind,
+        "bytes": len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs),
+    }
+    if isinstance(message, messages.ClearStatistics):
+        facts |= {"cohort": message.cohort, "source": message.source}
+    if isinstance(message, messages.SealedSums):
+        facts |= {"session": message.session, "lot": message.lot}
+    if isinstance(message, messages.Refusal):
+        facts |= {"code": message.code, "reason": message.reason}
+    holder.journal.append(("sent", facts))
+
+
+def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
+    return messages.Here(release=holder.newest), ()
+
+
+def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
+    message = request.message
+    check_terms(holder.settings.policy, message.terms)
+    masked = message.terms.mode == "masked"
+    if masked:
+        check_roster(holder.settings.policy, holder.pinned_keys)
+    ready = holder.ready(message.terms)
+    source = holder.source(ready)
+    advert, history = masked_answers.advertised(holder, request, message.terms, source) if masked else (None, b"")
+    offer = messages.Offer(
+        domain=holder.domain, source=source, holdout=ready.holdout, release=holder.newest, advert=advert
+    )
+    return offer, (history,) if masked else ()
+
+
+def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
+    message = request.message
+    cohort = message.cohort
+    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    if cohort.terms.mode != "clear":
+        raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
+    ready = holder.current(cohort.terms)
+    sums = holder.weighted(ready, cohort, member)
+    return messages.ClearStatistics(cohort=cohort.id, source=holder.source(ready)), statistics_blobs(sums)
+
+
+def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
+    message = request.message
+    check_terms(holder.settings.policy, message.terms)
+    _must_be_among(message.domains, holder.domain)
+    features, domains = message.terms.features, len(message.domains)
+    weights = [weights_of(blob, features, domains) for blob in request.blobs]
+    if any(candidate.ridge >= len(weights) for candidate in message.candidates):
+        raise Refused("malformed", "a candidate names weights that were not sent")
+    counts = _scorer(holder, message).routed(weights, message.candidates)
+    if message.terms.mode == "masked":
+        return masked_answers.seal_counts(holder, request, "scores", np.array(counts, dtype=np.int64))
+    return messages.Scores(counts=tuple(tuple(row) for row in counts)), ()
+
+
+def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
+    message = request.message
+    check_terms(holder.settings.policy, message.terms)
+    _must_be_among(message.domains, holder.domain)
+    weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
+    counts = _scorer(holder, message).reliability(
+        weights, message.candidate, message.domains.index(holder.domain), message.temperatures, message.growths
+    )
+    if message.terms.mode == "masked":
+        return masked_answers.seal_counts(holder, request, "reliability", counts)
+    return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()
+
+
+def _must_be_among(domains: Sequence[str], own: str) -> None:
+    if own not in domains:
+        raise Refused("wrong_domain", f"this holder's domain {own} is not among the router's")
+
+
+def _scorer(holder: Holder, message: messages.Evaluate | messages.Calibrate) -> Scorer:
+    terms = message.terms
+    device = holder.settings.device
+    return Scorer(holder.encoder(terms), holder.held_out(terms), terms.sampling.sampling, device)
+
+
+def _deliver(holder: Holder, request: Opened[messages.Deliver]) -> Answer:
+    message = request.message
+    holder.store_release(message.number, message.release, request.blobs)
+    masked_answers.forget_session(holder, request.round)
+    return messages.Receipt(release=message.release, number=message.number), ()
+
+
+HANDLERS: dict[type[Message], Callable[[Holder, Opened[Any]], Answer]] = {
+    messages.Hello: _hello,
+    messages.Announce: _announce,
+    messages.Collect: _collect,
+    messages.Share: masked_answers.answer_share,
+    messages.Hold: masked_answers.answer_hold,
+    messages.Seal: masked_answers.answer_seal,
+    messages.ConfirmSum: masked_answers.answer_confirm,
+    messages.OpenSum: masked_answers.answer_open,
+    messages.Evaluate: _evaluate,
+    messages.Calibrate: _calibrate,
+    messages.Deliver: _deliver,
+}
+
+
+def _handler(request: Opened[Message]) -> Callable[[Holder, Opened[Any]], Answer]:
+    if request.reply_to is not None or type(request.message) not in HANDLERS:
+        raise Refused("malformed", "a holder answers requests only")
+    return HANDLERS[type(request.message)]

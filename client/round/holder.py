@@ -1,0 +1,246 @@
+"""A domain holder's folder: settings, keys, statistics that are ready to go, releases that came, and a journal.
+
+Knows the corpus and the encoder through `prepare`. Knows nothing of messages or Flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from ridgeway.client.round.held_out import held_out_sample
+from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.roster import load_roster
+from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.session_store import SessionFile
+from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
+from ridgeway.common.base.devices import chosen
+from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
+from ridgeway.common.base.files import sha256, whole_folder, write_whole
+from ridgeway.common.base.identity import Identity, load_identity
+from ridgeway.common.base.journal import Journal, JournalEntry
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.schema import Digest, DomainName, Record
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.base.threads import cores
+from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.masking.history import PastSum
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
+from ridgeway.common.statistics.sums import Statistics
+
+SETTINGS = "client.toml"
+WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
+"""The share of documents that holds out every one of them."""
+RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
+
+
+class HolderSettings(Record):
+    """client.toml.
+
+    corpus:     files and folders with the domain's text, or
+    statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
+    encoder:    where this machine finds the encoder, if not under its own name.
+    bundles:    SHA-256 of the app bundles that may run here.
+    """
+
+    domain: DomainName
+    corpus: tuple[str, ...] = ()
+    statistics: str | None = None
+    held_out: str | None = None
+    text_field: str = "text"
+    holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
+    threads: int = Field(default=0, ge=0)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda|cuda:[0-9]+)$")
+    encoder: str | None = None
+    address: str
+    bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
+    policy: Policy
+
+
+class Holder:
+    """What the holder's side of a round needs. Nothing here sends anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / SETTINGS, HolderSettings)
+        if bool(self.settings.corpus) == bool(self.settings.statistics):
+            raise InputError(f"{folder / SETTINGS}: name either a corpus or a statistics file")
+        self.identity: Identity = load_identity(folder / "identity.key")
+        self.journal = Journal(folder / "journal.db")
+
+    @property
+    def domain(self) -> str:
+        return self.settings.domain
+
+    @cached_property
+    def log(self) -> logging.Logger:
+        """The holder's own log, which stays here: it may name paths and carry tracebacks."""
+        path = self.folder / "logs" / "holder.log"
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        logger = logging.getLogger(f"ridgeway.holder.{path.resolve()}")
+        if not logger.handlers:
+            handler = RotatingFileHandler(path, maxBytes=4 << 20, backupCount=3, encoding="utf-8", delay=True)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        return logger
+
+    # Masked sessions
+
+    @cached_property
+    def sessions(self) -> SessionFile:
+        return SessionFile(self.folder, self.identity)
+
+    @cached_property
+    def pinned_keys(self) -> frozenset[str]:
+        """The holders that this one takes part with, itself among them."""
+        return frozenset(place.key for place in load_roster(self.folder)) | {self.identity.public}
+
+    def has_been_in(self, round_: str) -> bool:
+        """Whether there was a masked session of this name before."""
+        return any(entry.kind == "session" and entry.facts["round"] == round_ for entry in self.journal.entries())
+
+    def known_sums(self) -> list[PastSum]:
+        """The sums that this holder has helped to open, and those it has heard of from members that are pinned."""
+        return [
+            PastSum.from_facts(entry.facts)
+            for entry in self.journal.entries()
+            if entry.kind == "opened" or (entry.kind == "learned" and self.pinned_keys & set(entry.facts["from"]))
+        ]
+
+    # Statistics
+
+    def ready(self, terms: Terms, watch: Watch | None = None) -> Prepared:
+        """The raw sums under these terms: read from the prepared file, or summed now, unchanged files not again."""
+        if self.settings.statistics:
+            given = load_prepared(Path(self.settings.statistics))
+            if not _fits(given, self.domain, terms):
+                raise Refused(
+                    "statistics_do_not_fit",
+                    "the statistics that this holder prepared ahead are of another domain, encoder or window",
+                )
+            return given
+        outcome = prepare(
+            self._job(self.settings.corpus, terms, self.settings.holdout),
+            self.encoder(terms),
+            self.folder / "cache",
+            watch,
+        )
+        save_prepared(outcome.prepared, self._current)
+        return outcome.prepared
+
+    def current(self, terms: Terms) -> Prepared:
+        """The sums that were offered last, if they fit these terms; else they are made."""
+        if self.settings.corpus and self._current.exists():
+            kept = load_prepared(self._current)
+            if _fits(kept, self.domain, terms):
+                return kept
+        return self.ready(terms)
+
+    def weighted(self, prepared: Prepared, cohort: Cohort, member: Member) -> Statistics:
+        """The sums weighted to this holder's share, in its domain's column among those of the cohort."""
+        weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
+        return weighted.placed(cohort.domains.index(self.domain), len(cohort.domains))
+
+    def source(self, prepared: Prepared) -> str:
+        """A name for raw sums: the same for the same sums, and only this holder can compute it, to test no guess by."""
+        return sha256(self.identity.sign(f"ridgeway source {prepared.content}".encode()).encode())
+
+    @property
+    def _current(self) -> Path:
+        return self.folder / "statistics" / "current.stats"
+
+    def _job(self, roots: Sequence[str], terms: Terms, holdout: float) -> PrepareJob:
+        return PrepareJob(
+            roots=tuple(map(Path, roots)),
+            domain=self.domain,
+            sampling=terms.sampling.sampling,
+            holdout=holdout,
+            text_fields=field_names(self.settings.text_field),
+            threads=self.settings.threads or cores(),
+            devices=chosen(self.settings.device),
+        )
+
+    def encoder(self, terms: Terms) -> AnyEncoder:
+        try:
+            found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
+        except EncoderError as error:
+            self.log.exception("encoder")
+            raise Refused("encoder_missing", f"encoder {terms.encoder[:12]} is not on this holder's machine") from error
+        if found.fingerprint != terms.encoder:
+            raise Refused(
+                "encoder_mismatch",
+                f"the round uses encoder {terms.encoder[:12]} and this holder has {found.fingerprint[:12]}",
+            )
+        return found
+
+    def held_out(self, terms: Terms) -> HeldOut:
+        """Token ids of documents that are in no sum; none where statistics came without them."""
+        encoder = self.encoder(terms)
+        if self.settings.corpus:
+            job = self._job(self.settings.corpus, terms, self.settings.holdout)
+        elif self.settings.held_out:
+            job = self._job([self.settings.held_out], terms, WHOLE_HOLDOUT)
+        else:
+            return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
+        return held_out_sample(job, encoder, self.folder / "held-out")
+
+    # Releases
+
+    def releases(self) -> list[JournalEntry]:
+        """The releases that were received, the newest last."""
+        return [entry for entry in self.journal.entries() if entry.kind == "received"]
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest release that is stored here; 0 for none."""
+        return max((int(entry.facts["number"]) for entry in self.releases()), default=0)
+
+    def release_folder(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number:04}"
+
+    def store_release(self, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
+        """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
+        known = {int(entry.facts["number"]): entry.facts["release"] for entry in self.releases()}
+        if known.get(number) == release:
+            return
+        if known and number <= max(known):
+            raise Refused("old_release", f"release {max(known)} is stored here, so another release {number} is not")
+        folder = self.release_folder(number)
+        with whole_folder(folder) as draft:
+            for name, content in zip(RELEASE_FILES, files, strict=True):
+                write_whole(draft / name, bytes(content))
+            try:
+                loaded = load_release(draft, key=self.settings.policy.coordinator)
+            except FormatError as error:
+                self.log.warning("release %s was refused: %s", number, error)
+                raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
+            if loaded.id != release or loaded.manifest.get("number") != number:
+                raise Refused("bad_release", "the release is not the one that was announced")
+        self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+
+
+_encoder = lru_cache(maxsize=2)(find_by_fingerprint)
+
+
+def _fits(given: Prepared, domain: str, terms: Terms) -> bool:
+    return (
+        given.domain == domain
+        and given.fingerprint == terms.encoder
+        and given.sampling == terms.sampling.sampling
+        and given.statistics.shape[0] == terms.features
+    )

@@ -1,0 +1,284 @@
+"""A holder's side of a masked session: advertise, share, seal, confirm, open, each once and only as its policy allows.
+
+Every step is checked here, on the holder's own machine, against what the holder has pinned and what it knows to
+have been opened before; nothing that a coordinator says can change that. Knows messages; knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.policy import check_cohort
+from ridgeway.client.round.session_store import GONE, SessionState
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import sha256
+from ridgeway.common.masking.agreement import Advert, Agreement, Place, check_agreement, check_survivors
+from ridgeway.common.masking.differencing import Parts, set_apart
+from ridgeway.common.masking.history import PastSum, history_bytes, read_pool
+from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.protocol import messages
+from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message
+from ridgeway.common.protocol.packet import Blob, Opened
+from ridgeway.common.statistics.sums import check_bound
+
+Answer = tuple[Message, Sequence[Blob]]
+ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
+"""The shares of a seed and a mask key for each lot, and the tag."""
+
+
+def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms, source: str) -> tuple[Advert, bytes]:
+    """Keys for a session that may come of this round, and what this holder knows of sums that were opened before.
+
+    A round's name serves once; the same request again gets the same answer.
+    """
+    with holder.sessions.alone():
+        state = holder.sessions.load()
+        if state is not None and state.round == request.round:
+            if state.announced != request.digest or state.advert.source != source:
+                raise Refused("session_reused", "this round was announced before, and differently")
+            return state.advert, state.history.encode()
+        if holder.has_been_in(request.round):
+            raise Refused("session_reused", "this holder has been in a session of this name before")
+        own = new_secrets(len(LOTS), secrets.token_bytes)
+        history = history_bytes(holder.known_sums())
+        shown = advertise(own, holder.identity, terms.id, request.round, source, sha256(history))
+        holder.journal.append(("session", {"round": request.round}))
+        holder.sessions.save(
+            SessionState(
+                round=request.round,
+                announced=request.digest,
+                advert=shown,
+                history=history.decode(),
+                nonce=own.nonce.hex(),
+                cipher=own.cipher.hex(),
+                masks=tuple(each.hex() for each in own.masks),
+                seeds=tuple(each.hex() for each in own.seeds),
+            )
+        )
+        return shown, history
+
+
+def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
+    message = request.message
+    cohort, agreement = message.cohort, message.agreement
+    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    with holder.sessions.alone():
+        state = holder.sessions.of_round(request.round)
+        if state.taken("share", request.digest) is None:
+            _check_session(holder, state, message)
+            _learn(holder, agreement, request.blobs[0])
+            dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
+            envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
+            changes = {"cohort": cohort, "agreement": agreement, "kept": dealt.kept.hex()}
+            state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
+            holder.sessions.save(state)
+        sent = bytes.fromhex(state.answered["share"].reply)
+        return messages.Envelopes(session=agreement.id.hex()), (sent,)
+
+
+def _learn(holder: Holder, agreement: Agreement, pool: Blob) -> None:
+    """Take in what the other members know of sums that were opened before, and by whom it is known."""
+    known = set(holder.known_sums())
+    told = read_pool(pool, {advert.key: advert.history for advert in agreement.adverts})
+    new = [(each, sorted(by)) for each, by in told.items() if each not in known]
+    if new:
+        holder.journal.append(*(("learned", {**each.model_dump(mode="json"), "from": by}) for each, by in new))
+
+
+def _check_session(holder: Holder, state: SessionState, message: messages.Share) -> None:
+    """Everything that must hold before a secret is dealt out."""
+    cohort, agreement = message.cohort, message.agreement
+    if cohort.terms.mode != "masked":
+        raise Refused("not_masked", "secrets are shared for masked statistics only")
+    if agreement.round != state.round or agreement.lots != LOTS:
+        raise Refused("other_session", "the agreement is of another round, or adds up other things")
+    if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
+        raise Refused("other_session", "the agreement is of another cohort, or of other terms")
+    if [advert.key for advert in agreement.adverts] != sorted(member.key for member in cohort.members):
+        raise Refused("other_session", "the agreement and the cohort name different members")
+    check_agreement(agreement, state.advert, holder.pinned_keys, holder.settings.policy.min_cohort)
+
+
+def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
+    with holder.sessions.alone():
+        state = _hold(holder, request)
+        return messages.Held(session=state.session[1].id.hex()), ()
+
+
+def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
+    """Hold what the others have dealt out, then send the statistics that were advertised, under masks."""
+    with holder.sessions.alone():
+        state = _hold(holder, request)
+        cohort, _ = state.session
+        return _sealed(holder, state, request, "statistics", _weighted(holder, state, cohort))
+
+
+def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
+    """Open what the other members have dealt out to this one, and keep it."""
+    message = request.message
+    state = _state(holder, request, message.session)
+    if state.taken("hold", request.digest) is None:
+        _, agreement = state.session
+        shared, own = tuple(sorted(set(message.shared))), state.place
+        check_survivors(agreement, shared, shared)
+        if own not in shared:
+            raise Refused("not_in_cohort", "this holder has shared its secrets and is said not to have")
+        others = [place for place in shared if place != own]
+        content = bytes(request.blobs[0])
+        if len(content) != ENVELOPE_BYTES * len(others):
+            raise Refused("bad_envelope", "the shares of the other members are not of the right size")
+        held = {own: bytes.fromhex(state.kept)}
+        for index, place in enumerate(others):
+            envelope = content[ENVELOPE_BYTES * index : ENVELOPE_BYTES * (index + 1)]
+            held[place] = open_envelope(agreement, state.secrets, own, place, envelope)
+        kept = tuple(held[place].hex() for place in shared)
+        state = state.with_answer("hold", request.digest, shared=shared, held=kept, kept=GONE, cipher=GONE)
+        holder.sessions.save(state)
+    return state
+
+
+def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
+    """The statistics that were advertised, weighted and placed as the cohort says."""
+    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    ready = holder.current(cohort.terms)
+    if holder.source(ready) != state.advert.source:
+        raise Refused("source_changed", "this holder's sums have changed since the round was announced; run it again")
+    check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
+    return holder.weighted(ready, cohort, member).as_vector()
+
+
+def seal_counts(
+    holder: Holder, request: Opened[messages.Evaluate] | Opened[messages.Calibrate], lot: Lot, counts: NDArray[np.int64]
+) -> Answer:
+    """The counts of this holder's domain among zeros for all the others, under masks."""
+    message = request.message
+    if message.session is None:
+        raise Refused("not_masked", "under masked terms this holder sends no counts in the clear")
+    if counts.size * len(message.domains) > MAX_COUNTS:
+        raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
+    placed = np.zeros((len(message.domains), counts.size), dtype=np.int64)
+    placed[message.domains.index(holder.domain)] = counts.ravel()
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        if message.terms.id != state.session[1].terms:
+            raise Refused("other_session", "the counts are asked for under other terms than the session's")
+        return _sealed(holder, state, request, lot, placed.ravel())
+
+
+def _sealed(
+    holder: Holder, state: SessionState, request: Opened[Message], lot: Lot, vector: NDArray[np.int64]
+) -> Answer:
+    """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
+    _, agreement = state.session
+    if not state.shared:
+        raise Refused("no_session", "this holder has not got the others' shares in this session")
+    if state.masks[LOTS.index(lot)] == GONE:
+        raise Refused("already_answered", f"the sum of {lot} was opened, and its masks are gone")
+    before = state.taken(f"seal {lot}", request.digest)
+    made = seal(agreement, state.secrets, state.place, lot, state.shared, vector)
+    digest = sha256(made.data)
+    if before is None:
+        holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest))
+    elif before.reply != digest:
+        raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
+    return messages.SealedSums(session=agreement.id.hex(), lot=lot), (made.data,)
+
+
+def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answer:
+    message = request.message
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        _, agreement = state.session
+        question = _question(state, message.lot)
+        sent = tuple(sorted(set(message.sent)))
+        words = confirm(agreement, holder.identity, message.lot, state.shared, sent, question)
+        _check_sum(holder, state, message.lot, sent)
+        if state.taken(f"confirm {message.lot}", request.digest) is None:
+            holder.sessions.save(state.with_answer(f"confirm {message.lot}", request.digest, _places(sent)))
+        return messages.Confirmed(session=message.session, lot=message.lot, signature=words), ()
+
+
+def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
+    """Reveal the shares that take the masks off a sum: the last step, after which this lot's secrets are gone."""
+    message = request.message
+    lot, step = message.lot, f"open {message.lot}"
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        if state.taken(step, request.digest) is None:
+            _, agreement = state.session
+            question = _question(state, lot)
+            sent = tuple(sorted(set(message.sent)))
+            confirmed = state.answered.get(f"confirm {lot}")
+            if confirmed is None or confirmed.reply != _places(sent):
+                raise Refused("two_survivor_sets", "another set of senders is to be opened than this holder confirmed")
+            given = reveal(
+                *(agreement, state.place, lot, state.shares(), state.shared, sent),
+                dict(message.confirmations),
+                question,
+            )
+            parts = _check_sum(holder, state, lot, sent)
+            facts = PastSum.of(lot, parts).model_dump(mode="json")
+            holder.journal.append(("opened", {"round": state.round, "session": message.session, **facts}))
+            revealed = b"".join(share for _, share in sorted(given.items()))
+            state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed.hex())
+            holder.sessions.save(state)
+        return messages.Revealed(session=message.session, lot=lot), (bytes.fromhex(state.answered[step].reply),)
+
+
+def forget_session(holder: Holder, round_: str) -> None:
+    """The round is over: nothing of its session is needed any more. That of another round is left alone."""
+    with holder.sessions.alone():
+        state = holder.sessions.load()
+        if state is None or state.round == round_:
+            holder.sessions.erase()
+
+
+def _state(holder: Holder, request: Opened[Message], session: str) -> SessionState:
+    state = holder.sessions.of_round(request.round)
+    if state.session[1].id.hex() != session:
+        raise Refused("other_session", "this holder is in another session of this round")
+    return state
+
+
+def _question(state: SessionState, lot: Lot) -> str:
+    """What stands for what was asked: all members must have been asked the same."""
+    sealed = state.answered.get(f"seal {lot}")
+    if sealed is None:
+        raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
+    return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
+
+
+def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
+    """Whether the sum over these members may be opened, beside all those that this holder knows of."""
+    policy = holder.settings.policy
+    if len(sent) < policy.min_cohort:
+        raise Refused(
+            "cohort_too_small", f"this holder opens sums of {policy.min_cohort} members or more, not of {len(sent)}"
+        )
+    cohort, agreement = state.session
+    shares = {member.key: member.share if lot == "statistics" and member.share else 1 for member in cohort.members}
+    adverts = [agreement.advert(place) for place in sent]
+    parts = {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
+    weights = [weight for _, weight in parts.values()]
+    if 3 * max(weights) > 2 * sum(weights):
+        raise Refused("lopsided_shares", "one member would make up more than two thirds of this sum and lie open in it")
+    earlier = [each.by_key() for each in holder.known_sums() if each.lot == lot]
+    found = set_apart(earlier, parts, policy.min_difference)
+    if found:
+        raise Refused(
+            "sets_apart",
+            f"beside sums of {lot} that were opened before, this one would show what only {len(found)} of the members "
+            f"gave; at least {policy.min_difference} must join, leave or change at once",
+        )
+    return parts
+
+
+def _places(sent: Sequence[Place]) -> str:
+    return " ".join(map(str, sent))

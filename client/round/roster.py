@@ -1,0 +1,54 @@
+"""The roster that a holder has pinned: the keys of the holders it takes part with in masked rounds.
+
+A coordinator that could name the members would name itself many times, and see what is left. So a holder pins them,
+from cards that the other holders handed over themselves, or from the operator's invitation after comparing the keys by
+another way. Knows files; knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.base.schema import Record
+from ridgeway.common.protocol.invitation import Place
+
+ROSTER = "roster.json"
+
+
+class Roster(Record):
+    """The file roster.json."""
+
+    members: tuple[Place, ...] = ()
+
+
+def load_roster(folder: Path) -> tuple[Place, ...]:
+    """The pinned members; none where nothing was pinned yet."""
+    path = folder / ROSTER
+    try:
+        return Roster.model_validate_json(path.read_bytes()).members
+    except FileNotFoundError:
+        return ()
+    except (ValidationError, json.JSONDecodeError):
+        raise FormatError(f"{path} is damaged; remove it, and pin the members again") from None
+
+
+def pin(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
+    """Add members; one whose key is there already is replaced. Returns the whole roster."""
+    by_key = {place.key: place for place in (*load_roster(folder), *places)}
+    return _write(folder, by_key.values())
+
+
+def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:
+    return _write(folder, (place for place in load_roster(folder) if place.key not in keys))
+
+
+def _write(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
+    members = tuple(sorted(places, key=lambda place: (place.domain, place.name, place.key)))
+    write_whole(folder / ROSTER, canonical_json(Roster(members=members).model_dump(mode="json")), private=True)
+    return members

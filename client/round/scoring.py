@@ -1,0 +1,118 @@
+"""A holder's held-out documents under candidate routers: counts, and nothing but counts.
+
+Knows token ids and weights. Knows nothing of text, of files or of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.settings import CONTEXTUAL_SAMPLING, Sampling
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+from ridgeway.common.protocol.messages import Candidate
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, beginnings, softmax
+from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
+from ridgeway.common.routing.selectors import tally, winners
+from ridgeway.common.routing.token_table import RouterTable, TokenTable, compile_table, normalised_columns
+
+Weights = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HeldOut:
+    """Documents as token ids in one row, `lengths` of them each. Private: it never leaves the holder."""
+
+    ids: Ids
+    lengths: NDArray[np.int64]
+
+
+Compile = Callable[[Weights], RouterTable]
+
+
+class Scorer:
+    """Scores candidates on held-out documents.
+
+    With a static encoder, by the rows of the table that these documents use; with a contextual one, by the hidden
+    states of their tokens, which are computed once and kept in memory as long as the scorer is there.
+    """
+
+    def __init__(
+        self, encoder: AnyEncoder, held_out: HeldOut, sampling: Sampling = CONTEXTUAL_SAMPLING, device: str = "auto"
+    ) -> None:
+        filled = held_out.lengths > 0
+        self._lengths = held_out.lengths[filled]
+        self._ids, self._compile = (
+            _by_rows(encoder, held_out.ids)
+            if isinstance(encoder, TableEncoder)
+            else _by_states(encoder, held_out.ids, sampling, device)
+        )
+
+    def routed(self, weights: Sequence[Weights], candidates: Sequence[Candidate]) -> list[list[int]]:
+        """For each candidate, to which domain how many documents were routed."""
+        if not len(self._lengths):
+            return [[0] * weights[0].shape[1] for _ in candidates]
+        tables: dict[tuple[int, bool], tuple[TokenTable, Ids]] = {}
+        counts = []
+        for candidate in candidates:
+            key = (candidate.ridge, candidate.normalise_columns)
+            if key not in tables:
+                tables[key] = self._compiled(weights[candidate.ridge], candidate).read(self._ids, self._lengths)
+            table, places = tables[key]
+            best = winners(tally(table, candidate.rule, places, self._lengths))
+            counts.append(np.bincount(best, minlength=weights[0].shape[1]).tolist())
+        return counts
+
+    def reliability(
+        self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float], growths: Sequence[float]
+    ) -> NDArray[np.int64]:
+        """How many beginnings of documents fell into each bin of confidence, and how many of them rightly.
+
+        own: the place of the holder's domain. Shape: growths × temperatures × bins × 2.
+        """
+        counts = np.zeros((len(growths), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        if not len(self._lengths):
+            return counts
+        scores, voters = beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
+        right = scores.argmax(axis=1) == own
+        for row, growth in enumerate(growths):
+            grown = scores * (voters**growth)[:, None]
+            for column, temperature in enumerate(temperatures):
+                confidence = softmax(grown / temperature).max(axis=1)
+                bins = np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
+                counts[row, column, :, 0] = np.bincount(bins, minlength=len(CONFIDENCE_EDGES))
+                counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(CONFIDENCE_EDGES))
+        return counts
+
+    def _compiled(self, weights: Weights, candidate: Candidate) -> RouterTable:
+        return self._compile(normalised_columns(weights) if candidate.normalise_columns else weights)
+
+
+def _by_rows(encoder: TableEncoder, ids: Ids) -> tuple[Ids, Compile]:
+    """Ids among the rows of the table that are used, and how weights are compiled over these rows alone."""
+    used, places = np.unique(ids, return_inverse=True)
+    rows = encoder.table[used]
+    return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)
+
+
+def _by_states(encoder: ContextualEncoder, ids: Ids, sampling: Sampling, device: str) -> tuple[Ids, Compile]:
+    states = _remembered(model_states(encoder, sampling, device=device))
+    return ids, lambda weights: HiddenStateTable(weights, encoder.scale, states)
+
+
+def _remembered(states: States) -> States:
+    """The same hidden states, computed once for each text."""
+    known: dict[bytes, NDArray[np.int16]] = {}
+
+    def again(ids: Ids) -> NDArray[np.int16]:
+        key = ids.tobytes()
+        if key not in known:
+            known[key] = states(ids)
+        return known[key]
+
+    return again

@@ -1,0 +1,157 @@
+"""A holder's state in a masked session, on disk between two messages: encrypted, locked, and rid of what was used.
+
+Every message is answered by a process of its own, so what a member must remember lies in one file, under a key that
+only the holder's identity gives. One session at a time: a new one takes the place of the old.
+Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from pydantic import Field, ValidationError
+
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.schema import Digest, Record
+from ridgeway.common.masking.agreement import Advert, Agreement, Place, Secrets
+from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.protocol.cohort import Cohort
+
+NONCE_BYTES = 12
+GONE = ""
+"""What is left of a secret that was used."""
+
+
+class Answered(Record):
+    """A step that was taken: the request it answered, and what stands for the answer."""
+
+    request: Digest
+    reply: str = ""
+
+
+class SessionState(Record):
+    """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they were used.
+
+    advert:   what was shown of the secrets. announced: the request it was shown for.
+    history:  what was shown of the sums that were opened before.
+    shared:   the members whose shares are held, by place. held: those shares.
+    answered: the steps that were taken, by name.
+    """
+
+    round: str
+    announced: Digest
+    advert: Advert
+    history: str
+    nonce: str
+    cipher: str
+    masks: tuple[str, ...]
+    seeds: tuple[str, ...]
+    cohort: Cohort | None = None
+    agreement: Agreement | None = None
+    kept: str = ""
+    shared: tuple[Place, ...] = ()
+    held: tuple[str, ...] = ()
+    answered: dict[str, Answered] = Field(default_factory=dict)
+
+    def __repr_args__(self) -> list[tuple[str, str]]:
+        """What repr, str, rich and others that lay values out may show."""
+        return [("round", self.round[:8])]
+
+    @property
+    def secrets(self) -> Secrets:
+        halves = ((self.nonce,), (self.cipher,), self.masks, self.seeds)
+        (nonce,), (cipher,), masks, seeds = (tuple(bytes.fromhex(each) for each in half) for half in halves)
+        return Secrets(nonce, cipher, masks, seeds)
+
+    @property
+    def session(self) -> tuple[Cohort, Agreement]:
+        if self.cohort is None or self.agreement is None:
+            raise Refused("no_session", "this holder has not shared its secrets in this session")
+        return self.cohort, self.agreement
+
+    @property
+    def place(self) -> Place:
+        return self.session[1].place(self.advert.key)
+
+    def shares(self) -> dict[Place, bytes]:
+        """The shares that this member holds, by whose they are."""
+        return {place: bytes.fromhex(each) for place, each in zip(self.shared, self.held, strict=True)}
+
+    def taken(self, step: str, request: str) -> Answered | None:
+        """How a step was answered, if this very request asked for it before; any other is refused."""
+        before = self.answered.get(step)
+        if before is not None and before.request != request:
+            raise Refused("already_answered", f"this holder takes the step {step} of a session once, and has taken it")
+        return before
+
+    def with_answer(self, step: str, request: str, reply: str = "", **changes: object) -> SessionState:
+        answered = {**self.answered, step: Answered(request=request, reply=reply)}
+        return self.model_copy(update={"answered": answered, **changes})
+
+    def without_lot(self, index: int) -> SessionState:
+        """The same without the secrets of one lot, its own and those held for others."""
+        start, end = 4 * SHARE_BYTES * index, 4 * SHARE_BYTES * (index + 1)  # in digits: a seed's and a mask key's
+        blank = "0" * (end - start)
+        return self.model_copy(
+            update={
+                "masks": tuple(GONE if place == index else each for place, each in enumerate(self.masks)),
+                "seeds": tuple(GONE if place == index else each for place, each in enumerate(self.seeds)),
+                "kept": GONE,
+                "held": tuple(each[:start] + blank + each[end:] for each in self.held),
+            }
+        )
+
+
+class SessionFile:
+    """The state on disk. Use it within `alone`: two processes must not answer from one state."""
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self._path, self._lock = folder / "session", folder / "session.lock"
+        self._identity = identity
+
+    @cached_property
+    def _key(self) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(self._identity.derived(b"masked session at rest"))
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def load(self) -> SessionState | None:
+        """The state, if there is one that can be read; one that was tampered with is as good as none."""
+        try:
+            content = self._path.read_bytes()
+            return SessionState.model_validate_json(
+                self._key.decrypt(content[:NONCE_BYTES], content[NONCE_BYTES:], self._identity.public.encode())
+            )
+        except (FileNotFoundError, InvalidTag, ValidationError, ValueError):
+            return None
+
+    def of_round(self, round_: str) -> SessionState:
+        state = self.load()
+        if state is None or state.round != round_:
+            raise Refused("no_session", "this holder is in no masked session of this round")
+        return state
+
+    def save(self, state: SessionState) -> None:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        plain = state.model_dump_json().encode()
+        write_whole(self._path, nonce + self._key.encrypt(nonce, plain, self._identity.public.encode()), private=True)
+
+    def erase(self) -> None:
+        self._path.unlink(missing_ok=True)

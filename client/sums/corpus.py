@@ -1,0 +1,321 @@
+"""Private files → documents, one after another, so that memory does not grow with the corpus.
+
+Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files and folders.
+Knows files and records. Knows nothing of tokens or sums.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import hashlib
+import io
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from ridgeway.common.base.errors import CorpusError, InputError, first_line
+from ridgeway.common.base.jsonl import jsonl_texts, record_text
+
+Kind = Literal["text", "jsonl", "csv", "parquet"]
+
+DOCUMENT_LIMIT = 1 << 16
+"""A document longer than this many characters counts as several, cut at line ends."""
+
+RECORD_KINDS: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+}
+TEXT_SUFFIXES = frozenset(
+    """
+    .txt .text .md .markdown .rst .tex .org .adoc .log .py .pyi .js .mjs .ts .tsx .jsx .java .kt
+    .scala .c .h .cc .cpp .cxx .hpp .hh .cu .cuh .cs .go .rs .rb .php .pl .pm .swift .m .r .jl .lua
+    .sh .bash .sql .hs .ml .ex .exs .erl .clj .lisp .el .f .f90 .f95 .ada .pas .d .nim .zig .v .vhd
+    .html .htm .xml .css .scss .yaml .yml .toml .ini .cfg
+    """.split()
+)
+COMPRESSIONS = frozenset((".gz", ".zst"))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CorpusFile:
+    """One file of a corpus, and what its name says of its content."""
+
+    path: Path
+    kind: Kind
+    compression: str
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was met while reading: for the holder's eyes only."""
+
+    documents: int = 0
+    held_out: int = 0
+    empty: int = 0
+    replaced: int = 0
+    tokens: int = 0
+
+    def add(self, other: Counters, sign: int = 1) -> None:
+        for name in (field.name for field in fields(Counters)):
+            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
+
+
+def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
+    """The files of a corpus in a fixed order, and how many others in its folders were passed over.
+
+    A file named on its own is read whatever its ending; in folders, known endings are read and hidden names are not.
+    """
+    found: dict[Path, CorpusFile] = {}
+    skipped = 0
+    for root in roots:
+        if root.is_dir():
+            for path in _files_below(root):
+                known = _inner_name(path).suffix.lower() in {*RECORD_KINDS, *TEXT_SUFFIXES}
+                if known and not _is_binary(path):
+                    found[path.resolve()] = _source(path)
+                else:
+                    skipped += 1
+        elif root.is_file():
+            if _is_binary(root):
+                raise CorpusError(
+                    f"{root} is a binary file, not text; Ridgeway reads UTF-8 text, records and source code"
+                )
+            found[root.resolve()] = _source(root)
+        else:
+            raise InputError(f"there is no file or folder {root}")
+    return sorted(found.values()), skipped
+
+
+def documents(source: CorpusFile, text_fields: Sequence[str], counters: Counters, position: Position) -> Iterator[str]:
+    """The documents of one file, those without text passed over and counted."""
+    try:
+        for text in _texts(source, text_fields, counters, position):
+            for piece in cut(text):
+                if piece.strip():
+                    yield piece
+                else:
+                    counters.empty += 1
+    except _read_errors() as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorpusError(f"{source.path} cannot be read: {first_line(error)}; it may be cut off or damaged") from error
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a document is kept for evaluation: by its own hash, so the answer never changes."""
+    if not share:
+        return False
+    first = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return first < share * 2.0**64
+
+
+def cut(text: str) -> Iterator[str]:
+    """A text in pieces of at most DOCUMENT_LIMIT characters, at line ends where there are any."""
+    start = 0
+    while len(text) - start > DOCUMENT_LIMIT:
+        end = text.rfind("\n", start, start + DOCUMENT_LIMIT) + 1 or start + DOCUMENT_LIMIT
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+@dataclass(slots=True)
+class Position:
+    """How far into its file a reader has come, in bytes: for the progress bar."""
+
+    bytes: int = 0
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _files_below(path)
+        elif path.is_file():
+            yield path
+
+
+def _inner_name(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+
+
+def _source(path: Path) -> CorpusFile:
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    kind = RECORD_KINDS.get(_inner_name(path).suffix.lower(), "text")
+    if kind == "parquet" and compression:
+        raise CorpusError(f"{path} is a compressed parquet file; parquet is compressed inside, so unpack it first")
+    return CorpusFile(path, kind, compression)
+
+
+def _is_binary(path: Path) -> bool:
+    """A NUL byte near the beginning; what is compressed or parquet is judged by its reader."""
+    if path.suffix.lower() in COMPRESSIONS or path.suffix.lower() == ".parquet":
+        return False
+    with path.open("rb") as file:
+        return b"\0" in file.read(8192)
+
+
+def _texts(source: CorpusFile, names: Sequence[str], counters: Counters, position: Position) -> Iterator[str]:
+    if source.kind == "parquet":
+        yield from _parquet_texts(source, names, position)
+        return
+    with _opened(source, position) as stream:
+        name = str(source.path)
+        if source.kind == "jsonl":
+            yield from jsonl_texts(_lines(stream, counters), names, name)
+        elif source.kind == "csv":
+            delimiter = "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
+            yield from _csv_texts(_lines(stream, counters), names, name, delimiter)
+        else:
+            yield from _pieces(stream, counters, name)
+
+
+@contextmanager
+def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
+    with source.path.open("rb") as raw:
+        tracked = cast(IO[bytes], io.BufferedReader(_Tracked(raw, position), 1 << 20))
+        if source.compression == ".gz":
+            with gzip.open(tracked, "rb") as stream:
+                yield cast(IO[bytes], stream)
+        elif source.compression == ".zst":
+            yield cast(IO[bytes], io.BufferedReader(_Unpacked(tracked), 1 << 20))
+        else:
+            yield tracked
+
+
+class _Tracked(io.RawIOBase):
+    """A file that notes how far it was read."""
+
+    def __init__(self, raw: IO[bytes], position: Position) -> None:
+        self._raw = raw
+        self._position = position
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self._position.bytes += len(data)
+        return len(data)
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a file of zstd frames; unlike the library's own reader, it minds when the last one is cut off."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed = packed
+        self._new = _imported("zstandard", ".zst").ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            rest = self._frame.unused_data if self._frame and self._frame.eof else b""
+            raw = rest or self._packed.read(1 << 14)
+            if not raw:
+                if self._frame and not self._frame.eof:
+                    raise EOFError("the last frame has no end")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._new()
+            self._ready = memoryview(self._frame.decompress(raw))
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+
+def _lines(stream: IO[bytes], counters: Counters) -> Iterator[str]:
+    """The lines of a UTF-8 file; bytes that are not UTF-8 are replaced and counted."""
+    for number, line in enumerate(stream):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            text = line.decode("utf-8", "replace")
+            counters.replaced += text.count("\ufffd") - line.count(b"\xef\xbf\xbd")
+        yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def _pieces(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
+    """A plain text in pieces of about DOCUMENT_LIMIT, cut where `cut` would cut the whole text."""
+    held = ""
+    for block in _blocks(stream, counters, name):
+        held += block
+        *ready, held = cut(held)
+        yield from ready
+    yield held
+
+
+def _blocks(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
+    strict = codecs.getincrementaldecoder("utf-8-sig")("strict")
+    lenient = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    first = True
+    while True:
+        raw = stream.read(1 << 20)
+        if first and b"\0" in raw[:8192]:
+            raise CorpusError(f"{name} holds binary data, not text")
+        first = False
+        state = strict.getstate()
+        try:
+            yield strict.decode(raw, final=not raw)
+        except UnicodeDecodeError:
+            lenient.setstate(state)
+            text = lenient.decode(raw, final=not raw)
+            counters.replaced += text.count("\ufffd") - (state[0] + raw).count(b"\xef\xbf\xbd")
+            strict.reset() if not raw else strict.setstate(lenient.getstate())
+            yield text
+        if not raw:
+            return
+
+
+def _csv_texts(lines: Iterable[str], names: Sequence[str], name: str, delimiter: str) -> Iterator[str]:
+    csv.field_size_limit(1 << 30)
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)  # a quote that never ends is an error
+    for cells in reader:
+        cells.pop(cast(str, None), None)  # cells beyond the header
+        record = {name: cell or None for name, cell in cells.items()}  # an empty cell is no text
+        yield record_text(record, names, f"{name}, line {reader.line_num}")
+
+
+def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position) -> Iterator[str]:
+    with _imported("pyarrow.parquet", "parquet").ParquetFile(source.path) as file:
+        columns = [name for name in names if name in file.schema_arrow.names]
+        if not columns:
+            record_text(dict.fromkeys(file.schema_arrow.names), names, str(source.path))
+        size, rows, seen = source.path.stat().st_size, max(file.metadata.num_rows, 1), 0
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            for record in batch.to_pylist():
+                seen += 1
+                yield record_text(record, columns, f"{source.path}, row {seen}")
+            position.bytes = size * seen // rows
+
+
+def _imported(name: str, what: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise CorpusError(
+            f"reading {what} needs the package {name.partition('.')[0]}; install ridgeway[client]"
+        ) from None
+
+
+def _read_errors() -> tuple[type[Exception], ...]:
+    """What readers raise on damaged files."""
+    module = sys.modules.get("zstandard")
+    unpacking = (zlib.error, module.ZstdError) if module else (zlib.error,)
+    return (OSError, EOFError, ValueError, csv.Error, *unpacking)

@@ -1,0 +1,124 @@
+"""Parts: kept sums over stretches of a corpus, each with the files it covers, so that work is never done twice.
+
+They name private files, so they stay in a folder that only the holder can read. Knows files; knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ridgeway.client.sums.corpus import Counters
+from ridgeway.common.base.files import canonical_json, sha256, write_whole
+from ridgeway.common.statistics.sums import Integers
+
+FORMAT = "ridgeway.part"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file as it was when it was read: if any of this differs, it is read again."""
+
+    path: str
+    size: int
+    modified: int
+    changed: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        resolved = path.parent.resolve() / path.name  # the name says the kind, so a link is not what it points to
+        status = resolved.stat()
+        return cls(str(resolved), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def holds(self) -> bool:
+        """Whether the file is still as it was."""
+        try:
+            return Stamp.of(Path(self.path)) == self
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The documents `start` ≤ n < `stop` of a file; `ends_file` if no more follow."""
+
+    stamp: Stamp
+    start: int
+    stop: int
+    ends_file: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPart:
+    """Sums over some stretches, and what was met in them."""
+
+    stretches: tuple[Stretch, ...]
+    counters: Counters
+    state: Mapping[str, Integers]
+
+
+class PartStore:
+    """The parts of one way of summing: `terms` is everything, files apart, that the sums depend on."""
+
+    def __init__(self, cache: Path, terms: Mapping[str, object]) -> None:
+        self._folder = cache / "prepared" / sha256(canonical_json(terms))
+
+    def save(self, part: StoredPart) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        header: dict[str, object] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "stretches": [[asdict(each.stamp), each.start, each.stop, each.ends_file] for each in part.stretches],
+            "counters": asdict(part.counters),
+        }
+        header["digest"] = _digest(header, part.state)
+        content = save(dict(part.state), metadata={"ridgeway": json.dumps(header)})
+        write_whole(self._folder / f"{time.time_ns():020}.part", content, private=True)
+
+    def usable(self, stamps: Set[Stamp]) -> list[StoredPart]:
+        """The parts that lie within these files and do not overlap, oldest first. Outdated ones are removed."""
+        chosen: list[StoredPart] = []
+        reached: dict[Stamp, int] = {}
+        for path in sorted(self._folder.glob("*.part")):
+            part = _read(path)
+            if part is None or not all(stretch.stamp.holds() for stretch in part.stretches):
+                path.unlink(missing_ok=True)
+            elif all(s.stamp in stamps and s.start == reached.get(s.stamp, 0) for s in part.stretches):
+                chosen.append(part)
+                reached.update({s.stamp: -1 if s.ends_file else s.stop for s in part.stretches})
+        return chosen
+
+    def clear(self) -> None:
+        """Forget every part."""
+        for path in self._folder.glob("*.part"):
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> StoredPart | None:
+    """A part, or None if it is damaged or of another version: it is then made again."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})["ridgeway"])
+            state = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        digest = header.pop("digest")
+        if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
+            return None
+        stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
+        return StoredPart(stretches, Counters(**header["counters"]), state)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _digest(header: Mapping[str, object], state: Mapping[str, Integers]) -> str:
+    """Over all that a part says. Names of files need not be UTF-8, so the header is hashed and kept as ASCII."""
+    words = json.dumps([header, sorted(state)], sort_keys=True).encode()
+    return sha256(words, *(np.ascontiguousarray(state[name], dtype="<i8").data for name in sorted(state)))

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, settings, checked records, files, keys, journals, threads and devices."""

@@ -1,0 +1,108 @@
+"""Which graphics cards there are, and which of them a word on the command line means.
+
+Looks for an NVIDIA driver first, so that a machine without one never imports torch. Knows nothing of what is computed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ridgeway.common.base.errors import DeviceError, InputError, first_line
+
+DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
+"""Where an NVIDIA driver shows, on Linux and in its subsystem on Windows."""
+
+POSSIBLE_DRIVERS = (Path("/dev/dxg"),)
+"""Where a driver of some maker shows: worth asking torch, and no word if torch has no answer."""
+
+INSTALL = "install ridgeway[gpu]"
+
+Made = TypeVar("Made")
+
+
+def cards() -> list[str]:
+    """The cards that torch can use now, such as `cuda:0`. Where there is no driver, torch is not imported."""
+    return _seen()[0]
+
+
+def missed() -> str | None:
+    """Why a machine whose NVIDIA driver is there has no card to use, in one sentence; None where nothing is missed."""
+    names, reason = _seen()
+    return None if names or not _any(DRIVERS) else f"an NVIDIA driver is here, but {reason}"
+
+
+def chosen(device: str) -> tuple[str, ...]:
+    """The cards that `auto`, `cpu`, `cuda` or `cuda:N` means; none of them is the CPU.
+
+    `auto` takes every card there is, and `missed` says why it may have found none; `cuda` wants at least one.
+    """
+    if device == "cpu":
+        return ()
+    number = device.removeprefix("cuda:")
+    numbered = number != device and number.isascii() and number.isdigit() and len(number) < 4
+    if device not in ("auto", "cuda") and not numbered:
+        raise InputError(f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0")
+    names, reason = _seen()
+    if device == "auto":
+        return tuple(names)
+    if not names:
+        raise DeviceError(f"the device {device} cannot be used: {reason}")
+    if device == "cuda":
+        return tuple(names)
+    if f"cuda:{int(number)}" not in names:
+        raise DeviceError(f"there is no {device} on this machine; its cards are {', '.join(names)}")
+    return (f"cuda:{int(number)}",)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch, or a library below it, says that a card's memory has run out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = str(error)
+    return isinstance(error, RuntimeError) and ("out of memory" in words.lower() or "ALLOC_FAILED" in words)
+
+
+def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
+    """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError below the least."""
+    import torch
+
+    while True:
+        try:
+            return make(size)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if size // 2 < least:
+                raise DeviceError(
+                    "the graphics card has too little free memory for these sums; free some, or use --device cpu"
+                ) from error
+        size //= 2
+        torch.cuda.empty_cache()
+
+
+def _seen() -> tuple[list[str], str]:
+    """The cards, and the reason if there are none."""
+    if not (sys.platform == "win32" or _any(DRIVERS) or _any(POSSIBLE_DRIVERS)):
+        return [], "no NVIDIA driver was found on this machine"
+    if importlib.util.find_spec("torch") is None:
+        return [], f"torch is not installed; {INSTALL}"
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [], f"torch cannot be loaded ({first_line(error)}); {INSTALL} anew"
+    if torch.version.cuda is None:
+        return [], f"torch {torch.__version__} is built without CUDA; {INSTALL} with a CUDA build of torch"
+    with warnings.catch_warnings(record=True) as heard:  # a driver too old for torch speaks as a warning
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    told = f" ({first_line(heard[0].message)})" if heard else ""
+    return [f"cuda:{place}" for place in range(count)], f"torch {torch.__version__} finds no card it can use{told}"
+
+
+def _any(paths: tuple[Path, ...]) -> bool:
+    return any(path.exists() for path in paths)

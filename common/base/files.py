@@ -1,0 +1,174 @@
+"""Files that are either whole or not there, canonical JSON, and the user's own folders.
+
+Knows the operating system. Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ridgeway.common.base.errors import InputError
+
+IMPORT_ROOT = Path(__file__).parents[3]
+"""The folder from which Python imports this very `ridgeway`: a checkout, or site-packages."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one way a value is written when it is hashed or signed."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1, separators=(",", ": "), allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def sha256(*parts: bytes | memoryview) -> str:
+    """SHA-256 over the parts, each with its length in front, so that no two divisions collide."""
+    digest = hashlib.sha256()
+    for part in parts:
+        view = memoryview(part).cast("B")
+        digest.update(view.nbytes.to_bytes(8, "little"))
+        digest.update(view)
+    return digest.hexdigest()
+
+
+def file_stamp(path: Path) -> list[str | int]:
+    """What changes when a file's content does, short of reading it: a copy that keeps size and time is another file."""
+    about = path.stat()
+    return [str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+
+
+def stamp_if_there(path: Path) -> list[str | int] | None:
+    """The stamp of a file that may be there or not, and may be replaced at any moment."""
+    try:
+        return file_stamp(path) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def sha256_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_output(path: Path) -> None:
+    """Raise unless a file may be written here: over nothing or over an ordinary file."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file to write")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is not an ordinary file; name another place to write to")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise InputError(f"{path.parent} is a file, so nothing can be written below it")
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file so that readers see the old one or the new one, never a part of it."""
+    with whole_file(path, private=private) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Fill the yielded file; it takes the place of `path` in one step if the block ends well, else it vanishes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o600 if private else 0o666 & ~_umask())
+        temporary.replace(path)
+        _sync(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
+    """Fill the yielded folder; it takes the place of `path` whole if the block ends well, else it vanishes.
+
+    new: refuse if there is anything at `path` by then but an empty folder.
+
+    An older folder there is moved aside just before, and stands beside as `.NAME.old.*` if power fails in between.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        if new:
+            try:
+                temporary.replace(path)
+            except OSError:
+                raise InputError(f"{path} exists already and is not empty; name a new folder") from None
+        else:
+            _exchange(temporary, path)
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise unless a folder may be made here: where there is nothing, or an empty folder that nobody stands in."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} exists already and is not empty; name a new folder")
+    if path.resolve() == Path.cwd():
+        raise InputError("the folder that you are in cannot be used; name a new one inside it")
+
+
+def _exchange(new: Path, path: Path) -> None:
+    if not path.exists():
+        new.replace(path)
+        return
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    try:
+        path.replace(old)
+    except BaseException:
+        old.rmdir()
+        raise
+    try:
+        new.replace(path)
+    except BaseException:
+        old.replace(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Let a name that was just given survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def cache_folder() -> Path:
+    """Where converted encoders and unfinished work are kept: RIDGEWAY_CACHE, else the user's cache folder."""
+    return _own_folder("RIDGEWAY_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def config_folder() -> Path:
+    """Where keys are kept: RIDGEWAY_CONFIG, else the user's configuration folder."""
+    return _own_folder("RIDGEWAY_CONFIG", "XDG_CONFIG_HOME", ".config")
+
+
+def _own_folder(name: str, general: str, usual: str) -> Path:
+    named = os.environ.get(name)
+    return Path(named) if named else Path(os.environ.get(general) or Path.home() / usual) / "ridgeway"

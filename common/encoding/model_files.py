@@ -1,0 +1,209 @@
+"""The files of Hugging Face models: where they are, in a folder or on the hub, which of them count, and their hash.
+
+Knows folders, the hub's library once it is needed, and the user's cache. Knows nothing of what a model computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ridgeway.common.base.errors import EncoderError, first_line
+from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PASSING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+"""What a config says of its own making, not of the model."""
+
+
+Fetch = Callable[[str], Path | None]
+"""A file of a model by its name; None if the model has no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's config, its tokenizer and its weights in safetensors, all in one folder."""
+
+    config: Path
+    tokenizer: Path
+    weights: tuple[Path, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.config.parent
+
+    @property
+    def all(self) -> list[Path]:
+        return [self.config, self.tokenizer, *self.weights]
+
+    def digest(self) -> str:
+        """The hash that all parties compare: over the config and every file of weights. Taken once for each state."""
+        stamps = [file_stamp(path) for path in self.all]
+        note = cache_folder() / "hashes" / f"{sha256(canonical_json(stamps))}.json"
+        try:
+            return str(json.loads(note.read_bytes())["digest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it is not there, or damaged, and is taken again
+        config = {name: value for name, value in read_json(self.config).items() if name not in PASSING}
+        named = ((path.name.encode(), sha256_of_file(path).encode()) for path in self.weights)
+        digest = sha256(canonical_json(config), *(part for pair in named for part in pair))
+        write_whole(note, canonical_json({"digest": digest}))
+        return digest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise EncoderError(f"{path} is damaged ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise EncoderError(f"{path} is damaged: it holds no object; fetch it again")
+    return value
+
+
+def model_files(name: str) -> ModelFiles:
+    """The files of a model, by its folder or its name on the hub."""
+    fetch = fetcher(name)
+    config = _must_have(name, fetch, "config.json", "is it the folder of a transformers model?")
+    tokenizer = _must_have(
+        name,
+        fetch,
+        "tokenizer.json",
+        "write one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
+    )
+    if (config.parent / "adapter_config.json").exists():
+        raise EncoderError(f"{name} holds an adapter, which no hash would cover; merge it into the model first")
+    if "transformers_weights" in read_json(config):
+        raise EncoderError(f"the config of {name} names weights of its own, which no hash would cover; save it again")
+    return ModelFiles(config, tokenizer, _weights(name, fetch))
+
+
+def _must_have(name: str, fetch: Fetch, file: str, hint: str) -> Path:
+    path = fetch(file)
+    if path is None:
+        raise EncoderError(f"{name} has no {file}; {hint}")
+    return path
+
+
+def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
+    """The files that transformers would load, in the order of their names."""
+    single = fetch(WEIGHTS)
+    if single is not None:
+        return (single,)
+    index = fetch(INDEX)
+    if index is None:
+        raise EncoderError(
+            f"{name} has no weights in safetensors ({WEIGHTS}, single or sharded); pickled ones are never read, so "
+            "where there are only those, save the model again with safe_serialization"
+        )
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict):
+        raise EncoderError(f"{index} names no weights; fetch it again")
+    shards = sorted({str(place) for place in places.values()})
+    found = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
+    missing = [shard for shard in shards if found.get(shard) is None]
+    if missing:
+        raise EncoderError(f"{name} lacks {missing[0]}, a part of its weights; fetch it again")
+    return tuple(path for path in found.values() if path is not None)
+
+
+# Where models are: remembered by the hash of their weights
+
+
+def remember_model(digest: str, folder: Path) -> None:
+    """Let later processes find the model of this hash where it lies."""
+    place = str(folder.resolve())
+    if _remembered(digest) != place:
+        write_whole(_note(digest), canonical_json({"folder": place}))
+
+
+def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
+    """The model of this hash: in the folder that was given, else where it was seen before, else by its name."""
+    if given is not None:
+        if not given.is_dir():
+            raise EncoderError(f"there is no folder {given}; name the folder of the encoder's model")
+        return _verified(str(given), digest)
+    place = _remembered(digest)
+    if place is not None and Path(place).is_dir():
+        with contextlib.suppress(EncoderError):  # what lies there now is another model, or half of one
+            files = model_files(place)
+            if files.digest() == digest:
+                return files
+    kind, _, public = name.partition(":")
+    if kind == "contextual" and public:
+        return _verified(public, digest)
+    raise EncoderError(
+        f"the encoder's model (weights {digest[:12]}) is not on this machine; ask for its folder and name it: "
+        "--model DIR to route, or --encoder contextual:DIR"
+    )
+
+
+def _verified(name: str, digest: str) -> ModelFiles:
+    files = model_files(name)
+    found = files.digest()
+    if found != digest:
+        raise EncoderError(
+            f"the model in {name} has other weights ({found[:12]}) than the encoder was made with ({digest[:12]}); "
+            "name the folder of the right one"
+        )
+    remember_model(digest, files.folder)
+    return files
+
+
+def _note(digest: str) -> Path:
+    return cache_folder() / "models" / f"{digest}.json"
+
+
+def _remembered(digest: str) -> str | None:
+    try:
+        return str(json.loads(_note(digest).read_bytes())["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+# Single files: out of a folder, or from the hub
+
+
+def fetcher(name: str) -> Fetch:
+    """The files of a model that is named by its folder or by its name on the hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        return lambda file: folder / file if (folder / file).is_file() else None
+    if folder.is_absolute() or name.startswith("."):
+        raise EncoderError(f"there is no folder {name}")
+
+    def fetch(file: str) -> Path | None:
+        errors = imported("huggingface_hub.errors", "client")
+        try:
+            return download(name, file)
+        except errors.EntryNotFoundError:
+            return None
+
+    return fetch
+
+
+def download(repo: str, file: str) -> Path:
+    """One file of a model on the hub; the library keeps it, and finds it again without a network."""
+    hub, errors = imported("huggingface_hub", "client"), imported("huggingface_hub.errors", "client")
+    imported("huggingface_hub.utils.logging", "client").set_verbosity_error()  # its retries are not the user's concern
+    try:
+        return Path(hub.hf_hub_download(repo, file))
+    except errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
+        raise EncoderError(f"{repo} is not on this machine and the model hub cannot be reached") from error
+    except errors.EntryNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise EncoderError(f"{repo} cannot be had from the model hub: {first_line(error)}") from error
+
+
+def imported(name: str, extra: str) -> Any:
+    """A package that only some encoders need."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise EncoderError(f"this encoder needs the package {name}; install ridgeway[{extra}]") from None

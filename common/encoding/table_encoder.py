@@ -1,0 +1,81 @@
+"""The encoder: a tokenizer and a public integer table, with the fingerprint that all parties must share.
+
+Knows numpy. Knows nothing of where tables come from, of files, of corpora or of routing.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import EncoderError
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
+
+VERSION = 1
+OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_tokens": "dropped"}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TableEncoder:
+    """text → token ids → integer features.
+
+    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder.
+    definition: the tokenizer.json, as it is fingerprinted and shipped.
+    table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale · table[id]`.
+    """
+
+    name: str
+    definition: bytes
+    table: NDArray[np.int16]
+    scale: float
+    fingerprint: str = field(init=False)
+    tokenizer: Tokenizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.table.dtype != np.int16 or self.table.ndim != 2 or 0 in self.table.shape:
+            raise EncoderError(f"an encoder's table is V×h int16, not {self.table.dtype} of shape {self.table.shape}")
+        if int(self.table.max()) > FEATURE_LIMIT or int(self.table.min()) < -FEATURE_LIMIT:
+            raise EncoderError(f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it again")
+        if not 0 < self.scale < float("inf"):
+            raise EncoderError(f"an encoder's scale is a positive number, not {self.scale!r}")
+        tokenizer = shared_tokenizer(self.definition)
+        if tokenizer.rows > len(self.table):
+            raise EncoderError(
+                f"the tokenizer knows {tokenizer.rows:,} ids but the table has {len(self.table):,} rows; "
+                "they are not of one model"
+            )
+        object.__setattr__(self, "tokenizer", tokenizer)
+        shape, scale = struct.pack("<QQ", *self.table.shape), struct.pack("<d", self.scale)
+        little = np.ascontiguousarray(self.table, dtype="<i2").data
+        parts = (self.definition, shape, little, scale, canonical_json(OPTIONS))
+        object.__setattr__(self, "fingerprint", sha256(*parts))
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.table.shape[1])
+
+    def __repr__(self) -> str:
+        return f"<TableEncoder {self.name} {self.rows}×{self.width} {self.fingerprint[:12]}>"
+
+
+def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:
+    """The integer table nearest to V×h embeddings, and its scale. The same bits on every machine."""
+    largest = float(np.abs(embeddings).max())
+    if not np.isfinite(largest) or largest == 0:
+        raise EncoderError("the embedding table holds no finite numbers other than zero; the file is damaged")
+    scale = largest / FEATURE_LIMIT
+    table = np.empty(embeddings.shape, dtype=np.int16)
+    for start in range(0, len(table), 4096):  # in blocks, since float64 is four times the size
+        block = slice(start, start + 4096)
+        table[block] = np.rint(embeddings[block].astype(np.float64) / scale)
+    return table, scale

@@ -1,0 +1,125 @@
+"""Text → token ids, without special tokens, truncation or padding.
+
+Knows the tokenizers library. Knows nothing of tables, corpora or routing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as Backend
+
+from ridgeway.common.base.errors import EncoderError
+from ridgeway.common.base.jsonl import storable
+
+Ids = NDArray[np.int32]
+
+
+def plain_definition(raw: bytes) -> bytes:
+    """A tokenizer.json without its limits: many ship with truncation and padding set.
+
+    The bytes depend on the definition alone, not on the version of any library, because they are fingerprinted.
+    """
+    try:
+        definition = json.loads(raw)
+    except ValueError as error:
+        raise EncoderError(
+            f"the tokenizer's definition is not JSON ({error}); fetch its tokenizer.json again"
+        ) from error
+    if not isinstance(definition, dict) or "model" not in definition:
+        raise EncoderError("the tokenizer's definition has no model in it; is it a tokenizer.json?")
+    definition["truncation"] = definition["padding"] = None
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Tokenizer:
+    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted."""
+
+    def __init__(self, definition: bytes) -> None:
+        try:
+            self._backend = Backend.from_str(definition.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise EncoderError(f"the tokenizer's definition cannot be used: {error}") from error
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
+        self._special[special] = True
+
+    @cached_property
+    def rows(self) -> int:
+        """One more than the largest id, so the number of rows a table must have."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @cached_property
+    def plain_ids(self) -> Ids:
+        """Every id that can stand in a text, in order; special tokens are left out."""
+        ids = np.array(sorted(self._backend.get_vocab(with_added_tokens=True).values()), dtype=np.int32)
+        return ids[~self._is_special(ids)]
+
+    @cached_property
+    def surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokenizer's own model wants before and after a text."""
+        encoding = self._backend.encode("a", add_special_tokens=True)
+        added = encoding.special_tokens_mask
+        first = added.index(0) if 0 in added else len(added)
+        last = len(added) - added[::-1].index(0) if 0 in added else len(added)
+        return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
+
+    def encode(self, text: str) -> Ids:
+        """The ids of one text; where each stands in the text is not asked for, which saves a seventh of the time."""
+        ids = np.array(self._encodings([text])[0].ids, dtype=np.int32)
+        dropped = self._is_special(ids)
+        return ids[~dropped] if dropped.any() else ids
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """The ids of many texts in one row, and the number of ids of each text."""
+        encodings = self._encodings(list(texts))
+        lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
+        each = chain.from_iterable(map(attrgetter("ids"), encodings))
+        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        dropped = self._is_special(ids)
+        if dropped.any():
+            owners = np.repeat(np.arange(len(encodings)), lengths)
+            lengths = lengths - np.bincount(owners[dropped], minlength=len(encodings))
+            ids = ids[~dropped]
+        return ids, lengths
+
+    def _encodings(self, texts: list[str]):  # type: ignore[no-untyped-def]  # noqa: ANN202  # the library's own
+        """What the library makes of each text, special tokens among it, without their places in the text."""
+        try:
+            return self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            return self._backend.encode_batch_fast([storable(text) for text in texts], add_special_tokens=False)
+
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Each id with the piece of text that it stands for."""
+        text = storable(text)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        ids = np.array(encoding.ids, dtype=np.int32)
+        dropped = self._is_special(ids)
+        spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
+        return [(number, text[start:stop]) for number, (start, stop), gone in spans if not gone]
+
+    def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
+        return self._special.take(ids, mode="clip")
+
+
+def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids, NDArray[np.int64]]:
+    """Of texts whose ids stand in one row, each one's first `limit` ids; 0 keeps all."""
+    if not limit or lengths.max(initial=0) <= limit:
+        return ids, lengths
+    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[places < limit], np.minimum(lengths, limit)
+
+
+@lru_cache(maxsize=4)
+def shared_tokenizer(definition: bytes) -> Tokenizer:
+    """The tokenizer of a definition; made once a process, since that takes longer than most of what it is used for."""
+    return Tokenizer(definition)

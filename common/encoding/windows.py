@@ -1,0 +1,167 @@
+"""Documents → windows: where they begin, and how a model that reads one window at a time is given them.
+
+Knows numpy. Knows nothing of models, devices or sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.settings import MAX_WINDOW_TOKENS, Sampling
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+
+Integers = NDArray[np.int64]
+
+ROW_LENGTH_MULTIPLE = 16
+"""Windows of odd lengths are padded to multiples of this, so that there are few shapes."""
+
+
+def window_starts(lengths: Integers, window: int) -> Integers:
+    """Where windows begin when documents stand in one row; a rest shorter than half a window joins its neighbour."""
+    whole, rest = np.divmod(lengths, window)
+    counts = np.maximum(whole + (2 * rest >= window), lengths > 0)
+    first = np.repeat(np.cumsum(lengths) - lengths, counts)
+    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts: Integers = first + place * window
+    return starts
+
+
+def longest_window(window: int) -> int:
+    """The most tokens that a window has, with the rest that joined it."""
+    return window + (window - 1) // 2
+
+
+class Layer(NamedTuple):
+    """Samples of one kind: windows that stand one after another in a row of ids, each counted `times` times.
+
+    bounds: where windows begin, and where the last one ends.
+    """
+
+    ids: Ids
+    bounds: Integers
+    times: int
+
+
+def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
+    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and whole documents."""
+    ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
+    found = [_layer(*_thinned(ids, lengths, sampling), sampling.window, 1)]
+    if sampling.documents:
+        found.append(_layer(ids, lengths, MAX_WINDOW_TOKENS, sampling.documents))
+    return found
+
+
+def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:
+    return Layer(ids, np.append(window_starts(lengths, window), len(ids)), times)
+
+
+def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:
+    """The tokens that stand in windows: of every `stride` of a document the first `window`."""
+    if sampling.stride <= sampling.window:
+        return ids, lengths
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    whole, rest = np.divmod(lengths, sampling.stride)
+    return ids[place % sampling.stride < sampling.window], whole * sampling.window + np.minimum(rest, sampling.window)
+
+
+class Shape(NamedTuple):
+    """length: of every row, in tokens. padded: whether every row has padding at its end, or none has."""
+
+    length: int
+    padded: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Windows of one shape, a row each: what comes before a text, the window's own tokens, what comes after, padding.
+
+    counts: how many tokens of its own each window has.
+    places: which window each row is.
+    first:  where a window's own tokens begin in its row.
+    around: how many special tokens stand before and after them.
+    """
+
+    shape: Shape
+    ids: NDArray[np.int32]
+    counts: Integers
+    places: Integers
+    first: int
+    around: int
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, part: slice | Integers) -> Rows:
+        """Some of the rows; those that are named by their numbers, each as often as it is named."""
+        return replace(self, ids=self.ids[part], counts=self.counts[part], places=self.places[part])
+
+    def __add__(self, other: Rows) -> Rows:
+        ids = np.concatenate((self.ids, other.ids))
+        counts, places = (np.concatenate(pair) for pair in ((self.counts, other.counts), (self.places, other.places)))
+        return replace(self, ids=ids, counts=counts, places=places)
+
+    @property
+    def used(self) -> Integers:
+        """How many tokens of each row are no padding."""
+        return self.counts + self.around
+
+    @property
+    def own(self) -> NDArray[np.bool_]:
+        """Where in the rows the windows' own tokens stand."""
+        place = np.arange(self.shape.length)
+        return (place >= self.first) & (place < self.first + self.counts[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How windows become rows.
+
+    prefix, suffix: the special tokens that the model wants around a text.
+    window:         the usual length of a window; windows of just this length are never padded.
+    positions:      the longest row that the model can read.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    window: int
+    positions: int
+
+    def shape(self, count: int) -> Shape:
+        """The shape of a window of `count` tokens. It depends on nothing else, so neighbours change nothing."""
+        used = count + self.around
+        if count == self.window:
+            return Shape(used, padded=False)
+        length = min(-(-(used + 1) // ROW_LENGTH_MULTIPLE) * ROW_LENGTH_MULTIPLE, self.positions)
+        return Shape(length, padded=used < length)
+
+    @property
+    def around(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+    def rows(self, ids: Ids, lengths: Integers) -> Iterator[Rows]:
+        """The windows of documents whose ids stand in one row, `lengths` of them each: one piece a shape."""
+        bounds = np.append(window_starts(lengths, self.window), len(ids))
+        counts = np.diff(bounds)
+        shapes = {int(count): self.shape(int(count)) for count in np.unique(counts)}
+        for shape in sorted(set(shapes.values())):
+            fitting = [count for count, found in shapes.items() if found == shape]
+            places = np.flatnonzero(np.isin(counts, fitting))
+            yield self._laid_out(shape, ids, bounds[places], counts[places], places)
+
+    def _laid_out(self, shape: Shape, ids: Ids, starts: Integers, counts: Integers, places: Integers) -> Rows:
+        laid = np.zeros((len(counts), shape.length), dtype=np.int32)
+        laid[:, : len(self.prefix)] = self.prefix
+        rows = Rows(shape, laid, counts, places, len(self.prefix), self.around)
+        reach = np.arange(shape.length - self.around)
+        found = ids.take(starts[:, None] + reach, mode="clip")
+        if shape.padded:
+            found[reach >= counts[:, None]] = 0
+        laid[:, rows.first : rows.first + len(reach)] = found
+        for place, number in enumerate(self.suffix):
+            laid[np.arange(len(counts)), rows.first + counts + place] = number
+        return rows

@@ -1,0 +1,123 @@
+"""The whole masked protocol in one function, both sides in it: start reading here.
+
+The function calls what holders and coordinator call in a real round; between two steps of a round, messages carry what
+here stands in variables (client/round/masked_answers.py, coordinator/round/masked_session.py). The laws, the vectors
+and the benchmarks of masking run it. Pure: randomness is passed in. Knows nothing of statistics, files or transport.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.masking.agreement import Agreement, Place, Secrets, check_agreement, threshold_for
+from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.member import Dealt, advertise, confirm, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.shares import Random
+
+TERMS, COHORT, ROUND = "7" * 64, "8" * 64, "5" * 32
+"""Stand for the terms, the cohort and the name of a round, where a session is run apart from one."""
+
+Step = Literal["share", "send", "confirm", "open"]
+STEPS: tuple[Step, ...] = ("share", "send", "confirm", "open")
+RandomOf = Callable[[str, Place], Random]
+"""Where a member draws its "secrets", and the polynomials of its "shares"."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Transcript:
+    """All that members and coordinator made in a session, by the members' places, and the total in the end."""
+
+    agreement: Agreement
+    members: Mapping[Place, Identity]
+    secrets: Mapping[Place, Secrets]
+    dealt: Mapping[Place, Dealt]
+    held: Mapping[Place, Mapping[Place, bytes]]
+    sealed: Mapping[Place, Sealed]
+    confirmations: Mapping[Place, str]
+    reveals: Mapping[Place, Mapping[Place, bytes]]
+    total: NDArray[np.int64]
+
+
+def masked_sum(
+    members: Sequence[Identity],
+    vectors: Sequence[NDArray[np.int64]],
+    fallen: Mapping[Place, Step],
+    random: RandomOf,
+    *,
+    lots: tuple[str, ...] = ("statistics",),
+    lot: str = "statistics",
+    round_: str = ROUND,
+) -> Transcript:
+    """Add up one vector of each member, so that the coordinator learns the sum over those who send, and no other.
+
+    fallen: the members that fall away, each with the first step that it does not take any more.
+    lots:   the names of all the vectors that the session can add up. lot: the one that it adds up here.
+
+    Raises Refused where more fall away than may. Law: the total is the plain sum of the vectors that were sent.
+    """
+    in_order = sorted(zip(members, vectors, strict=True), key=lambda pair: pair[0].public)
+    identity = {place: who for place, (who, _) in enumerate(in_order, start=1)}
+    vector = {place: numbers for place, (_, numbers) in enumerate(in_order, start=1)}
+
+    def present(step: Step) -> list[Place]:
+        return [place for place in identity if place not in fallen or STEPS.index(fallen[place]) > STEPS.index(step)]
+
+    # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them to all.
+    secrets = {place: new_secrets(len(lots), random("secrets", place)) for place in identity}
+    adverts = [advertise(secrets[place], who, TERMS, round_, source_of(who)) for place, who in identity.items()]
+    agreement = Agreement(
+        terms=TERMS,
+        cohort=COHORT,
+        round=round_,
+        lots=lots,
+        threshold=threshold_for(len(adverts)),
+        adverts=tuple(adverts),
+    )
+
+    # 1. Every member checks that against the keys it has pinned, and deals its secrets out in shares, encrypted for
+    #    each other member; the coordinator passes the envelopes on.
+    pinned = [who.public for who in members]
+    dealt = {}
+    for own in present("share"):
+        check_agreement(agreement, agreement.advert(own), pinned)
+        dealt[own] = share(agreement, secrets[own], own, random("shares", own))
+    shared = sorted(dealt)
+
+    # 2. Every member opens its envelopes, and seals its vector: a mask of its own, and one with each other that shared.
+    held, sealed = {}, {}
+    for own in shared:
+        held[own] = {own: dealt[own].kept}
+        for other in shared:
+            if other != own:
+                held[own][other] = open_envelope(agreement, secrets[own], own, other, dealt[other].envelopes[own])
+        sealed[own] = seal(agreement, secrets[own], own, lot, shared, vector[own])
+
+    # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall away here.
+    opening = Opening(agreement, lot, shared, len(vector[1]))
+    for place in present("send"):
+        opening.add(place, sealed[place])
+    sent = sorted(opening.sent)
+
+    # 4. Every sender signs who has shared and who has sent, so that all of them open the same sum.
+    confirmations = {place: confirm(agreement, identity[place], lot, shared, sent) for place in present("confirm")}
+
+    # 5. With enough signatures, members give out the share of each sender's own mask, and of the pair masks of those
+    #    who shared and did not send; the coordinator takes these masks off the sum.
+    reveals = {
+        place: reveal(agreement, place, lot, held[place], shared, sent, confirmations) for place in present("open")
+    }
+    total = opening.total(reveals)
+    return Transcript(agreement, identity, secrets, dealt, held, sealed, confirmations, reveals, total)
+
+
+def source_of(member: Identity) -> str:
+    """Stands for the sums of a member; a holder makes it of its statistics."""
+    return hashlib.sha256(f"sums of {member.public}".encode()).hexdigest()

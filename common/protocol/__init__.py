@@ -1,0 +1,1 @@
+"""What crosses the network: cohorts, messages, signed packets, invitations, and their form in Flower."""

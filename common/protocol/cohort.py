@@ -1,0 +1,137 @@
+"""Cohort: who takes part in a round and under which terms. Everything in it is public.
+
+Knows the words of the agreement. Knows nothing of messages, files or Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, PublicKey, Record
+from ridgeway.common.base.settings import Sampling, Weighting
+
+MAX_HOLDERS = 10_000
+
+
+class SamplingTerms(Record):
+    """How a document becomes samples, as it is written in messages."""
+
+    window: int = Field(ge=1, le=1 << 16)
+    max_tokens: int = Field(ge=0, le=1 << 40)
+    stride: int = Field(default=0, ge=0, le=1 << 16)
+    documents: int = Field(default=0, ge=0, le=1 << 12)
+
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> Self:
+        checked_sampling(self.window, self.max_tokens, self.stride, self.documents)
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.window, self.max_tokens, self.stride, self.documents)
+
+
+def checked_sampling(window: int, max_tokens: int, stride: int, documents: int) -> Sampling:
+    """The sampling of these numbers; raises the ValueError that records are refused with if there is none."""
+    try:
+        return Sampling(window, max_tokens, stride, documents)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+class Terms(Record):
+    """What every holder must agree to before it sums or sends anything.
+
+    mode: whether statistics travel in the clear or masked.
+    mass: the sample mass of every domain under `equal` weighting; 0 under `tokens`.
+    """
+
+    mode: Mode
+    encoder: Digest
+    encoder_name: EncoderName
+    features: int = Field(ge=2, le=1 << 16)
+    sampling: SamplingTerms
+    weighting: Weighting
+    mass: int = Field(ge=0, le=1 << 37)
+
+    @cached_property
+    def id(self) -> str:
+        """Sums made under other terms cannot be added to these."""
+        return sha256(canonical_json(self.model_dump(mode="json")))
+
+    @model_validator(mode="after")
+    def _mass_belongs_to_equal_weighting(self) -> Terms:
+        if (self.mass > 0) != (self.weighting == "equal"):
+            raise ValueError("a mass belongs to equal weighting, and to nothing else")
+        return self
+
+
+class Member(Record):
+    """A holder's place in a cohort.
+
+    key:   the holder's Ed25519 public key.
+    share: its part of the domain's mass; 0 where nothing is weighted.
+    """
+
+    key: PublicKey
+    domain: DomainName
+    share: int = Field(ge=0, le=1 << 37)
+
+
+class Cohort(Record):
+    """The members of one collection, in the order of their domains and keys."""
+
+    terms: Terms
+    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_HOLDERS)
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Cohort:
+        keys = [member.key for member in self.members]
+        if len(set(keys)) != len(keys):
+            raise ValueError("a holder stands in the cohort twice")
+        if list(self.members) != sorted(self.members, key=lambda member: (member.domain, member.key)):
+            raise ValueError("the members are not in their order")
+        if any((member.share > 0) != (self.terms.mass > 0) for member in self.members):
+            raise ValueError("shares belong to equal weighting, and to nothing else")
+        return self
+
+    @cached_property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(sorted({member.domain for member in self.members}))
+
+    @cached_property
+    def id(self) -> str:
+        return sha256(canonical_json(self.model_dump(mode="json")))
+
+    def member(self, key: str) -> Member | None:
+        return next((member for member in self.members if member.key == key), None)
+
+
+def form_cohort(terms: Terms, domains: Mapping[str, str], weights: Mapping[str, int]) -> Cohort:
+    """The cohort of these holders; the mass of a domain is divided among its own by their weights.
+
+    domains: each holder's domain, by its key. weights: each holder's weight among those of its domain.
+    Law: the shares of a domain add up to the mass.
+    """
+    parts = {
+        domain: _divide(terms.mass, {key: weights[key] for key in domains if domains[key] == domain})
+        for domain in set(domains.values())
+    }
+    members = [Member(key=key, domain=domain, share=parts[domain][key]) for key, domain in domains.items()]
+    return Cohort(terms=terms, members=tuple(sorted(members, key=lambda member: (member.domain, member.key))))
+
+
+def _divide(mass: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """The mass in integers, as nearly by weight as can be: what is left over goes to the first keys."""
+    total = sum(weights.values())
+    shares = {key: mass * weight // total for key, weight in weights.items()}
+    left = mass - sum(shares.values())
+    for key in sorted(weights)[:left]:
+        shares[key] += 1
+    return shares

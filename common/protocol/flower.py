@@ -1,0 +1,43 @@
+"""Packets ↔ Flower's records. The only place in common/ that knows Flower, and all that it knows.
+
+A packet's header travels in a ConfigRecord, its bulk in an ArrayRecord, which Flower sends in chunks. The arrays are
+plain bytes: nothing that numpy would have to open.
+"""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.protocol.messages import MAX_BLOBS
+from ridgeway.common.protocol.packet import MAX_BLOB_BYTES, MAX_HEADER_BYTES, Packet
+
+MESSAGE_TYPE = "query.ridgeway"
+HEADER, BULK = "ridgeway", "bulk"
+
+
+def to_record(packet: Packet) -> RecordDict:
+    config = ConfigRecord({"header": packet.header, "signature": packet.signature})
+    arrays = {
+        f"{place:02}": Array(dtype="uint8", shape=(memoryview(blob).nbytes,), stype="ridgeway.bytes", data=bytes(blob))
+        for place, blob in enumerate(packet.blobs)
+    }
+    return RecordDict({HEADER: config, BULK: ArrayRecord(arrays)})
+
+
+def from_record(record: RecordDict) -> Packet:
+    """The packet that a record holds; a record of any other form is refused."""
+    try:
+        config, arrays = record[HEADER], record[BULK]
+        if set(record) != {HEADER, BULK} or not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+            raise TypeError
+        header, signature = config["header"], config["signature"]
+        if not isinstance(header, bytes) or not isinstance(signature, str) or len(signature) > 256:
+            raise TypeError
+        blobs = tuple(arrays[f"{place:02}"].data for place in range(len(arrays)))
+        too_large = len(header) > MAX_HEADER_BYTES or any(len(blob) > MAX_BLOB_BYTES for blob in blobs)
+        if too_large or len(blobs) > MAX_BLOBS:
+            raise TypeError
+    except (KeyError, TypeError):
+        raise Refused("malformed", "what arrived is not a message of Ridgeway") from None
+    return Packet(header, signature, blobs)

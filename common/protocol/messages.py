@@ -1,0 +1,235 @@
+"""The vocabulary of a round: every request and every reply as a typed record.
+
+Knows cohorts and the agreement of a masked session. Knows nothing of signatures, Flower, files or text; packet.py signs
+messages and carries their bulk.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ridgeway.common.base.schema import Digest, DomainName, Record
+from ridgeway.common.base.settings import Selector, SelectorName
+from ridgeway.common.masking.agreement import Advert, Agreement, Signature
+from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
+
+MAX_BLOBS = 64
+MAX_COUNTS = 1 << 26
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Counts = tuple[Count, ...]
+Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
+"""A sentence to be shown: nothing that could steer a terminal."""
+Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
+
+Lot = Literal["statistics", "scores", "reliability"]
+LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
+"""What a masked round adds up: three vectors, each under masks of its own."""
+
+KINDS: dict[str, type[Message]] = {}
+
+
+class Message(Record):
+    """A request or a reply.
+
+    kind: its name on the wire. blob_count: how many blobs of bulk travel beside it, outside the JSON.
+    """
+
+    kind: ClassVar[str]
+    blob_count: ClassVar[range]
+
+    def __init_subclass__(cls, kind: str, blobs: range = range(1)) -> None:
+        cls.kind, cls.blob_count = kind, blobs
+        KINDS[kind] = cls
+
+
+class Candidate(Record):
+    """A way to make a router of the total that holders are asked to try.
+
+    ridge: which of the request's weights it uses.
+    """
+
+    ridge: int = Field(ge=0, lt=MAX_BLOBS)
+    normalise_columns: bool
+    selector: SelectorName
+    k: int = Field(ge=1, le=1 << 20)
+
+    @property
+    def rule(self) -> Selector:
+        return Selector(self.selector, self.k)
+
+
+# Requests
+
+
+class Hello(Message, kind="hello"):
+    """Who is there, and which release do you hold?"""
+
+
+class Announce(Message, kind="announce"):
+    """A round begins under these terms: what can you offer?"""
+
+    terms: Terms
+
+
+class Collect(Message, kind="collect"):
+    """This is the cohort: send your statistics, weighted to your share."""
+
+    cohort: Cohort
+
+
+class Share(Message, kind="share", blobs=range(1, 2)):
+    """These are the members of a masked session: deal your secrets out to them. Blob: what all know of earlier sums."""
+
+    cohort: Cohort
+    agreement: Agreement
+
+
+class Hold(Message, kind="hold", blobs=range(1, 2)):
+    """Keep these shares. Blob: what every other member that has shared sent to you, in the order of their places."""
+
+    session: Digest
+    shared: Places
+
+
+class Seal(Hold, kind="seal", blobs=range(1, 2)):
+    """Keep these shares, and send your weighted statistics under masks."""
+
+
+class ConfirmSum(Message, kind="confirm_sum"):
+    """These members have sent: sign that this is the set you were shown."""
+
+    session: Digest
+    lot: Lot
+    sent: Places
+
+
+class OpenSum(Message, kind="open_sum"):
+    """Enough members have signed this set: reveal your shares of what takes the masks off its sum."""
+
+    session: Digest
+    lot: Lot
+    sent: Places
+    confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MAX_HOLDERS)
+
+
+class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
+    """Score these candidates on your held-out documents. Blobs: one F×C float64 matrix of weights for each λ.
+
+    session: where counts are to be sealed.
+    """
+
+    terms: Terms
+    domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
+    candidates: tuple[Candidate, ...] = Field(min_length=1, max_length=1024)
+    session: Digest | None = None
+
+
+class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
+    """How often is the chosen candidate right at each level of confidence? Blob: its weights."""
+
+    terms: Terms
+    domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
+    candidate: Candidate
+    temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=256)
+    growths: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1, max_length=64)
+    session: Digest | None = None
+
+
+class Deliver(Message, kind="deliver", blobs=range(3, 4)):
+    """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json."""
+
+    number: int = Field(ge=1)
+    release: Digest
+
+
+# Replies
+
+
+class Here(Message, kind="here"):
+    """Present; `release` is the number of the newest release held, 0 for none."""
+
+    release: int = Field(ge=0)
+
+
+class Offer(Message, kind="offer", blobs=range(2)):
+    """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again.
+
+    advert: the keys for a masked round. Blob, in such a round: what this holder knows of sums that were opened before.
+    """
+
+    domain: DomainName
+    source: Digest
+    holdout: float = Field(ge=0, lt=1)
+    release: int = Field(ge=0)
+    advert: Advert | None = None
+
+
+class ClearStatistics(Message, kind="clear_statistics", blobs=range(2, 3)):
+    """One holder's weighted sums, in the clear. Blobs: the upper triangle of gram, and cross, as int64."""
+
+    cohort: Digest
+    source: Digest
+
+
+class Scores(Message, kind="scores"):
+    """For each candidate, to which domain how many of the held-out documents were routed."""
+
+    counts: tuple[Counts, ...] = Field(max_length=1024)
+
+
+class Reliability(Message, kind="reliability"):
+    """For each temperature and growth, in each bin of confidence: how many beginnings fell there, how many rightly."""
+
+    counts: Counts = Field(max_length=1 << 22)
+
+
+class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):
+    """Secrets dealt out. Blob: an envelope for every other member, in the order of their places."""
+
+    session: Digest
+
+
+class Held(Message, kind="held"):
+    """The shares were opened and are kept."""
+
+    session: Digest
+
+
+class SealedSums(Message, kind="sealed_sums", blobs=range(1, 2)):
+    """A vector under masks. Blob: 64-bit numbers that are noise until the session opens their sum."""
+
+    session: Digest
+    lot: Lot
+
+
+class Confirmed(Message, kind="confirmed"):
+    """A signature over who has shared, who has sent and what was asked."""
+
+    session: Digest
+    lot: Lot
+    signature: Signature
+
+
+class Revealed(Message, kind="revealed", blobs=range(1, 2)):
+    """Shares of what takes the masks off a sum. Blob: one for every member that has shared, in the order of places."""
+
+    session: Digest
+    lot: Lot
+
+
+class Receipt(Message, kind="receipt"):
+    """The release was verified and stored."""
+
+    release: Digest
+    number: int = Field(ge=1)
+
+
+class Refusal(Message, kind="refusal"):
+    """No, with a code and a reason for the operator that holds nothing private."""
+
+    code: Code
+    reason: Words

@@ -1,0 +1,196 @@
+"""The signed envelope that messages travel in, and the blobs of bulk numbers beside them.
+
+A packet is a JSON header, a signature over it, and blobs whose hashes the header holds. Requests are signed by the
+coordinator, replies by the holder, each reply naming the very request it answers, so that none can be forged, repeated
+or moved to another round. Knows nothing of Flower, files or text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, ValidationError
+
+from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.identity import Identity, is_signed_by
+from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
+from ridgeway.common.statistics.sums import Statistics, triangle_size, unpacked
+
+VERSION: Literal[1] = 1
+MAX_HEADER_BYTES = 8 << 20
+MAX_BLOB_BYTES = 1 << 31
+
+Blob = bytes | memoryview
+Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Content = TypeVar("Content", bound=Message, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Packet:
+    """What travels. Nothing in it is believed before `open_packet` has returned."""
+
+    header: bytes
+    signature: str
+    blobs: tuple[Blob, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.header).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Packet {self.digest[:12]} {len(self.blobs)} blobs>"
+
+
+class Bulk(Record):
+    """A blob's size and hash."""
+
+    size: int = Field(ge=0, le=MAX_BLOB_BYTES)
+    sha256: Digest
+
+
+class Header(Record):
+    """What is signed.
+
+    round:    the round's nonce, chosen by the coordinator.
+    reply_to: the digest of the request that a reply answers; None in requests.
+    """
+
+    version: Literal[1]
+    kind: Annotated[str, Field(max_length=40)]
+    round: Nonce
+    reply_to: Digest | None
+    sender: PublicKey
+    body: dict[str, Any]
+    blobs: tuple[Bulk, ...] = Field(max_length=MAX_BLOBS)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Opened(Generic[Content]):
+    """A message whose signature and hashes were verified."""
+
+    message: Content
+    blobs: tuple[Blob, ...]
+    sender: str
+    round: str
+    reply_to: str | None
+    digest: str
+
+
+def seal_packet(
+    message: Message, identity: Identity, *, round: str, reply_to: str | None = None, blobs: Sequence[Blob] = ()
+) -> Packet:
+    """Sign a message. The blobs are not copied."""
+    header = Header(
+        version=VERSION,
+        kind=message.kind,
+        round=round,
+        reply_to=reply_to,
+        sender=identity.public,
+        body=message.model_dump(mode="json"),
+        blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=hashlib.sha256(blob).hexdigest()) for blob in blobs),
+    )
+    encoded = header.model_dump_json().encode()
+    if len(encoded) > MAX_HEADER_BYTES:
+        raise Refused("too_large", f"a message of {len(encoded):,} bytes beside its bulk is larger than allowed")
+    return Packet(encoded, identity.sign(encoded), tuple(blobs))
+
+
+def open_packet(packet: Packet) -> Opened[Message]:
+    """Verify and decode a packet; anything that is not a whole, signed message of this version raises Refused."""
+    if len(packet.header) > MAX_HEADER_BYTES or len(packet.blobs) > MAX_BLOBS:
+        raise Refused("too_large", "a message is larger than any that this version of Ridgeway sends")
+    _check_version(packet.header)
+    try:
+        header = Header.model_validate_json(packet.header)
+    except ValidationError:
+        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+    if not is_signed_by(header.sender, packet.signature, packet.header):
+        raise Refused("bad_signature", "a message was changed on its way, or was not signed by its sender")
+    _check_blobs(packet, header)
+    message = _decode(header)
+    return Opened(message, packet.blobs, header.sender, header.round, header.reply_to, packet.digest)
+
+
+class _Version(Record):
+    """The one field that every version has."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    version: int
+
+
+def _check_version(header: bytes) -> None:
+    try:
+        version = _Version.model_validate_json(header).version
+    except ValidationError:
+        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+    if version != VERSION:
+        raise Refused("version", f"a message is of version {version}, and this Ridgeway speaks version {VERSION}")
+
+
+def _check_blobs(packet: Packet, header: Header) -> None:
+    sizes = [memoryview(blob).nbytes for blob in packet.blobs]
+    if sizes != [bulk.size for bulk in header.blobs]:
+        raise Refused("malformed", "a message's bulk is not of the size it says")
+    if any(
+        hashlib.sha256(blob).hexdigest() != bulk.sha256 for blob, bulk in zip(packet.blobs, header.blobs, strict=True)
+    ):
+        raise Refused("malformed", "a message's bulk was changed on its way")
+
+
+def _decode(header: Header) -> Message:
+    kind = KINDS.get(header.kind)
+    if kind is None:
+        raise Refused("malformed", "a message is of a kind that this version of Ridgeway does not know")
+    if len(header.blobs) not in kind.blob_count:
+        raise Refused("malformed", f"a message of kind {header.kind} does not have {len(header.blobs)} blobs")
+    try:
+        return kind.model_validate_json(json.dumps(header.body))
+    except (ValidationError, RidgewayError):
+        raise Refused("malformed", f"a message of kind {header.kind} has fields that are missing or wrong") from None
+
+
+# Bulk
+
+
+def statistics_blobs(statistics: Statistics) -> tuple[Blob, Blob]:
+    """What `ClearStatistics` carries."""
+    triangle, cross = statistics.packed()
+    return _bytes_of(triangle, "<i8"), _bytes_of(cross, "<i8")
+
+
+def statistics_of(blobs: Sequence[Blob], features: int, domains: int) -> Statistics:
+    """The inverse of `statistics_blobs`; blobs of another size are refused before anything is made of them."""
+    wanted = [8 * triangle_size(features), 8 * features * domains]
+    if [memoryview(blob).nbytes for blob in blobs] != wanted:
+        raise Refused(
+            "shape_mismatch",
+            f"sums are not those of {features} features and {domains} domains; another encoder was used, or other code",
+        )
+    triangle = np.frombuffer(blobs[0], dtype="<i8").astype(np.int64, copy=False)
+    cross = np.frombuffer(blobs[1], dtype="<i8").astype(np.int64, copy=False).reshape(features, domains)
+    return unpacked(triangle, cross)
+
+
+def weights_blob(weights: NDArray[np.float64]) -> Blob:
+    return _bytes_of(weights, "<f8")
+
+
+def weights_of(blob: Blob, features: int, domains: int) -> NDArray[np.float64]:
+    """The inverse of `weights_blob`; refused unless of the right size and finite."""
+    if memoryview(blob).nbytes != 8 * features * domains:
+        raise Refused("shape_mismatch", f"weights are not those of {features} features and {domains} domains")
+    weights = np.frombuffer(blob, dtype="<f8").reshape(features, domains)
+    if not np.isfinite(weights).all():
+        raise Refused("malformed", "weights hold a number that is not finite")
+    return weights
+
+
+def _bytes_of(array: NDArray[Any], kind: str) -> memoryview:
+    return np.ascontiguousarray(array, dtype=kind).data.cast("B")

@@ -1,0 +1,53 @@
+"""A conversation as weighted turns: what was asked last decides most; where it says too little, what went before does.
+
+Knows roles, texts and weights. Knows nothing of tokens, tables or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FADE_PER_TURN = 1 / 8
+"""The part of its successor's weight that a message has."""
+FULL_WEIGHT_TOKENS = 16
+"""A turn of this many tokens has its full weight; of fewer, the square of their share of these."""
+MAX_TURNS = 6
+"""What lies further back would weigh less than 2⁻¹⁷."""
+
+
+class Turn(NamedTuple):
+    """A text and its weight. A turn speaks with the mean of its tokens, so a long one says no more than a short one."""
+
+    text: str
+    weight: float
+
+
+def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
+    """Turns of a conversation of (role, text), the weightiest first.
+
+    The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and so on, whatever
+    their role, so that the last user turn weighs more than seven times all the others together. Messages without text
+    are passed over, and six are read at most. Without any user message, the newest takes that place.
+    """
+    spoken = [(role, text) for role, text in messages if text.strip()]
+    if not spoken:
+        return [Turn("", 1.0)]
+    users = [place for place, (role, _) in enumerate(spoken) if role == "user"]
+    last = users[-1] if users else len(spoken) - 1
+    others = [text for place, (_, text) in enumerate(spoken) if place != last]
+    texts = [spoken[last][1], *reversed(others)][:MAX_TURNS]
+    return [Turn(text, FADE_PER_TURN**age) for age, text in enumerate(texts)]
+
+
+def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What part of the say each turn has, given how many of its tokens take part: they add up to 1, or are all 0.
+
+    "Go on" says little by itself, so a turn of fewer than 16 tokens leaves more of the say to the others.
+    """
+    fullness = np.minimum(tokens, FULL_WEIGHT_TOKENS) / FULL_WEIGHT_TOKENS
+    weights = np.array([turn.weight for turn in turns]) * fullness**2
+    return weights / (weights.sum() or 1.0)

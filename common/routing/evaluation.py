@@ -1,0 +1,193 @@
+"""How well a router does on labelled text: accuracy, confusion, and a temperature that makes confidence true.
+
+Knows the router. Knows nothing of files. Accuracies are in percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import Selector
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.selectors import tally, winners
+from ridgeway.common.routing.token_table import RouterTable
+
+BINS = 10
+BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
+"""Texts are also scored on beginnings of these lengths, as if they were prompts of that length."""
+GROWTHS = tuple(step / 10 for step in range(11))
+MAX_HELD_OUT_DOCUMENTS = 2000
+"""The most documents that a holder evaluates on; larger counts are refused."""
+CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Where the bins of confidence begin in which holders count; finer where confidence is high."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """confusion[i][j]: how many texts of domain i were routed to domain j, abstentions apart from the threshold."""
+
+    domains: tuple[str, ...]
+    confusion: tuple[tuple[int, ...], ...]
+
+    @property
+    def by_domain(self) -> dict[str, float]:
+        """Percent of each domain's texts that were routed right; domains without texts are left out."""
+        return {
+            name: 100 * row[place] / sum(row)
+            for place, (name, row) in enumerate(zip(self.domains, self.confusion, strict=True))
+            if sum(row)
+        }
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over the domains that had texts, in percent."""
+        if not self.by_domain:
+            raise InputError("there is no text to measure accuracy on")
+        return sum(self.by_domain.values()) / len(self.by_domain)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "domains": self.by_domain,
+            "confusion": [list(row) for row in self.confusion],
+            "order": list(self.domains),
+            "unit": "percent",
+        }
+
+
+def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
+    """Route every text; a text counts for the domain that is ahead, whether or not the router would abstain."""
+    places = {name: place for place, name in enumerate(router.domains)}
+    confusion = []
+    for name in router.domains:
+        best = [places[decision.best] for decision in router.route_many(texts[name])]
+        confusion.append(tuple(np.bincount(best, minlength=len(places)).tolist()))
+    return Evaluation(router.domains, tuple(confusion))
+
+
+def beginnings_routed(
+    router: Router, texts: Sequence[str], tokens: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The confidence in texts that end after `tokens` tokens (0: never), and the place of the domain ahead in each.
+
+    Law: they are those of the router's decisions on such texts.
+    """
+    ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
+    table, places = router.compiled.read(ids, lengths)
+    counted = tally(table, router.selector, places, lengths)
+    voters, sure = np.maximum(counted.voters, 1), router.confidence
+    scores = counted.points * counted.unit * (voters ** (sure.growth - 1) / sure.temperature)[:, None]
+    return softmax(scores).max(axis=1), winners(counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent."""
+
+    temperature: float
+    growth: float
+    gap_before: float
+    gap_after: float
+    texts: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Samples:
+    """Scores of held-out texts and of their beginnings, so that short prompts are calibrated as well as long ones."""
+
+    scores: NDArray[np.float64]
+    voters: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def logits(self, temperature: float, growth: float) -> NDArray[np.float64]:
+        scaled: NDArray[np.float64] = self.scores * (self.voters**growth)[:, None] / temperature
+        return scaled
+
+    def gap(self, temperature: float, growth: float) -> float:
+        return calibration_gap(self.logits(temperature, growth), self.labels, self.weights)
+
+
+def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
+    """The temperature and growth under which held-out text is most likely, every domain weighing the same."""
+    samples = _samples(router, texts)
+    if not len(samples.labels):
+        raise InputError("the held-out text holds no tokens, so nothing can be fitted on it")
+    fitted = [
+        (growth, fit_temperature(samples.logits(1.0, growth), samples.labels, samples.weights)) for growth in GROWTHS
+    ]
+    growth, temperature = min(fitted, key=lambda pair: _surprise(samples, pair[1], pair[0]))
+    before = samples.gap(router.confidence.temperature, router.confidence.growth)
+    return Calibration(temperature, growth, before, samples.gap(temperature, growth), sum(map(len, texts.values())))
+
+
+def _surprise(samples: _Samples, temperature: float, growth: float) -> float:
+    """The negative log-likelihood of the labels."""
+    logits = samples.logits(temperature, growth)
+    logits -= logits.max(axis=1, keepdims=True)
+    chosen = logits[np.arange(len(logits)), samples.labels]
+    return float((samples.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum())
+
+
+def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
+    scores, voters, labels, weights = [], [], [], []
+    for place, name in enumerate(router.domains):
+        found, counts = beginnings(router.compiled, router.selector, *router.tokenizer.encode_many(texts[name]))
+        scores.append(found)
+        voters.append(counts)
+        size = len(found)
+        labels.append(np.full(size, place))
+        weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
+    return _Samples(*(np.concatenate(rows) for rows in (scores, voters, labels, weights)))
+
+
+def beginnings(
+    compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The scores of texts and of their beginnings, N×C, and how many tokens voted in each."""
+    scores, voters = [], []
+    for limit in (*BEGINNING_TOKENS, 0):
+        longer = lengths > limit
+        cut, counts = first_tokens(ids[np.repeat(longer, lengths)], lengths[longer], limit)
+        table, places = compiled.read(cut, counts)
+        counted = tally(table, selector, places, counts)
+        scores.append(counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None])
+        voters.append(counted.voters)
+    return np.concatenate(scores), np.concatenate(voters)
+
+
+def fit_temperature(scores: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
+    """Minimise the negative log-likelihood of softmax(scores / T): convex in 1/T, so by bisection on its slope."""
+    spread = float(np.ptp(scores, axis=1).max(initial=0.0))
+    if spread == 0:
+        return 1.0
+    low, high = np.log(1e-3 / spread), np.log(1e4 / spread)
+    for _ in range(60):
+        middle = (low + high) / 2
+        expected = (softmax(scores * float(np.exp(middle))) * scores).sum(axis=1)
+        slope = (weights * (expected - scores[np.arange(len(labels)), labels])).sum()
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return float(np.exp(-(low + high) / 2))
+
+
+def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    odds = np.exp(values - values.max(axis=1, keepdims=True))
+    result: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
+    return result
+
+
+def calibration_gap(logits: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
+    """The expected calibration error over ten bins of confidence, in percent."""
+    chances = softmax(logits)
+    confidence = chances.max(axis=1)
+    right = chances.argmax(axis=1) == labels
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, weights * (confidence - right), minlength=BINS)
+    return float(100 * np.abs(gaps).sum() / weights.sum())

@@ -1,0 +1,226 @@
+"""The signed artefact: a folder with manifest.json, router.safetensors and tokenizer.json.
+
+Knows numpy, safetensors and the coordinator's key. Verifies every byte before anything is used; unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
+from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
+from ridgeway.common.base.identity import Identity, is_signed_by, public_key
+from ridgeway.common.base.settings import Confidence, Sampling, Selector
+from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
+
+FORMAT = "ridgeway.release"
+VERSION = 1
+MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Release:
+    """A published router: its manifest, the weights it was compiled from, and all that routing with it takes."""
+
+    manifest: dict[str, Any]
+    weights: NDArray[np.float64]
+    compiled: RouterTable
+    tokenizer: Tokenizer
+    selector: Selector
+    confidence: Confidence
+
+    def __post_init__(self) -> None:
+        check_domains(self.domains, self.compiled)
+
+    @property
+    def id(self) -> str:
+        return release_id(self.manifest)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(self.manifest["domains"])
+
+    @property
+    def signer(self) -> str:
+        return str(self.manifest["signature"]["key"])
+
+    def __repr__(self) -> str:
+        return f"<Release {self.id[:12]} {len(self.domains)} domains>"
+
+
+def release_id(manifest: Mapping[str, Any]) -> str:
+    """A release is known by the hash of its manifest, signature apart."""
+    return hashlib.sha256(canonical_json(_unsigned(manifest))).hexdigest()
+
+
+def save_release(
+    folder: Path,
+    facts: Mapping[str, Any],
+    weights: NDArray[np.float64],
+    compiled: RouterTable,
+    definition: bytes,
+    identity: Identity,
+) -> str:
+    """Write and sign a release in one step; returns its id. What stands in the folder stays if anything fails.
+
+    facts: what the manifest says beyond format, files and signature.
+    """
+    refuse_foreign(folder, identity.public)
+    files = {ROUTER: router_file(weights, compiled), TOKENIZER: definition}
+    manifest = {
+        **facts,
+        "format": FORMAT,
+        "version": VERSION,
+        "step": compiled.step,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    with whole_folder(folder) as draft:
+        for name, content in files.items():
+            write_whole(draft / name, content)
+        write_whole(draft / MANIFEST, _signed(manifest, identity))
+    return release_id(manifest)
+
+
+def router_file(weights: NDArray[np.float64], compiled: RouterTable) -> bytes:
+    """What stands in router.safetensors; the same bytes for the same router."""
+    arrays = {"weights": weights, **compiled.arrays()}
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
+    """Sign a release's manifest again with some facts changed: a new release over the same router."""
+    manifest = _verified_manifest(folder, None)
+    amended = {**_unsigned(manifest), **changes, "parent": release_id(manifest)}
+    write_whole(folder / MANIFEST, _signed(amended, identity))
+    return release_id(amended)
+
+
+def load_release(folder: Path, *, key: str | None = None, model: Path | None = None, device: str = "auto") -> Release:
+    """Read a release, verify hashes and signature, and make it ready to route.
+
+    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt.
+    """
+    manifest = _verified_manifest(folder, key)
+    content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
+    try:
+        arrays = load(content[ROUTER])
+        tokenizer = shared_tokenizer(content[TOKENIZER])
+        contextual = "kind" in manifest["encoder"]
+        if contextual:
+            compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
+        else:
+            compiled = TokenTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
+        if isinstance(compiled, TokenTable) and tokenizer.rows > len(compiled.logits):
+            raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
+        selector, confidence = Selector(**manifest["selector"]), Confidence(**manifest["confidence"])
+        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence)
+    except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
+        raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
+
+
+def _readout(
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], definition: bytes, model: Path | None, device: str
+) -> RouterTable:
+    """The router of a contextual encoder; its model is found when the first prompt comes."""
+    from ridgeway.common.encoding.transformer_encoder import KIND, of_card
+    from ridgeway.common.routing.hidden_state_table import HiddenStateTable, model_states
+
+    card = manifest["encoder"]
+    if card["kind"] != KIND:
+        raise FormatError(f"its encoder is of kind {card['kind']!r}, which this Ridgeway does not know")
+    encoder = of_card(card, definition)
+    if encoder.fingerprint != card["fingerprint"]:
+        raise FormatError("its encoder's card and tokenizer do not give the fingerprint that it names")
+    weights, domains = arrays["weights"], len(manifest["domains"])
+    if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
+        raise FormatError(f"its weights do not fit {encoder.width} features and {domains} domains")
+    return HiddenStateTable(
+        weights, encoder.scale, model_states(encoder, Sampling(**manifest["sampling"]), model, device)
+    )
+
+
+def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
+    manifest = _parsed(path, raw)
+    if manifest["version"] != VERSION:
+        raise ReleaseError(
+            f"the release in {folder} is of version {manifest['version']}, and this Ridgeway reads version {VERSION}"
+        )
+    signature = manifest["signature"]
+    if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
+        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+    if key is not None and public_key(key) != signature["key"]:
+        raise ReleaseError(
+            f"the release in {folder} is signed by {signature['key'][:12]}…, not by the key you trust "
+            f"({public_key(key)[:12]}…); do not use it"
+        )
+    return manifest
+
+
+def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(raw)
+        whole = canonical_json(manifest) == raw
+        known = manifest["format"] == FORMAT
+        shaped = all(isinstance(manifest["signature"][part], str) for part in ("key", "value"))
+        shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ReleaseError(f"{path} is damaged or is not a release's manifest; fetch the release again") from None
+    if not known:
+        raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
+    if not whole or not shaped:
+        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+    return dict(manifest)
+
+
+def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+    path = folder / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ReleaseError(f"the release in {folder} lacks {name}; fetch it again") from None
+    if hashlib.sha256(content).hexdigest() != manifest["files"].get(name):
+        raise ReleaseError(f"{path} was changed after the release was signed; fetch the release again")
+    return content
+
+
+def _signed(manifest: Mapping[str, Any], identity: Identity) -> bytes:
+    body = _unsigned(manifest)
+    signature = {"key": identity.public, "value": identity.sign(canonical_json(body))}
+    return canonical_json({**body, "signature": signature})
+
+
+def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in manifest.items() if name != "signature"}
+
+
+def refuse_foreign(folder: Path, signer: str | None = None) -> None:
+    """Raise unless a release may be written here: over nothing, or over an older release of the same signer."""
+    if folder.exists() and not folder.is_dir():
+        raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
+    if folder.is_dir() and {path.name for path in folder.iterdir()} not in (set(), {MANIFEST, ROUTER, TOKENIZER}):
+        raise ReleaseError(f"{folder} is in use by something that is not a release; name an empty or new folder")
+    path = folder / MANIFEST
+    found: str | None = None
+    if path.is_file():
+        with contextlib.suppress(ReleaseError):  # of a damaged one it cannot be told who signed it
+            found = str(_parsed(path, path.read_bytes())["signature"]["key"])
+    if path.is_file() and found != signer:
+        raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")

@@ -1,0 +1,259 @@
+"""Router: a prompt in, a decision out, with a confidence and an explanation.
+
+Knows the compiled table, the selectors and a tokenizer. Knows nothing of training, torch or Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import Confidence, Selector
+from ridgeway.common.base.threads import cores, serial_tokenizers
+from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.routing.conversation import Turn, shares
+from ridgeway.common.routing.selectors import Tally, most_certain, tally
+from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
+
+if TYPE_CHECKING:
+    from ridgeway.common.routing.release import Release
+
+PROMPTS_PER_CHUNK = 128
+MAX_THREADS = 16
+
+
+class Decision(NamedTuple):
+    """Where a prompt should go.
+
+    domain:     the chosen expert; the fallback's name where the router abstained.
+    confidence: the probability that `best` is right; it means that only if the router is calibrated.
+    scores:     every domain's probability.
+    abstained:  whether the confidence lay below the threshold.
+    best:       the domain ahead of the others, abstention or not.
+    tokens:     how many tokens the prompt has.
+    """
+
+    domain: str
+    confidence: float
+    scores: dict[str, float]
+    abstained: bool
+    best: str
+    tokens: int
+
+
+class TokenWeight(NamedTuple):
+    """A token's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
+
+    parts: what it adds to each domain's score, in the order of the router's domains, over their mean.
+    """
+
+    text: str
+    domain: str
+    weight: float
+    parts: tuple[float, ...] = ()
+
+
+class Explanation(NamedTuple):
+    """Why a decision fell. Law: the tokens' weights add up to the margin between best and runner-up."""
+
+    decision: Decision
+    runner_up: str
+    margin: float
+    tokens: tuple[TokenWeight, ...]
+
+
+class Router:
+    """Routes prompts by a compiled table, or by one that a model makes for each prompt.
+
+    Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[str],
+        compiled: RouterTable,
+        tokenizer: Tokenizer,
+        selector: Selector,
+        confidence: Confidence | None = None,
+        release: str | None = None,
+    ) -> None:
+        check_domains(domains, compiled)
+        self.domains = tuple(domains)
+        self.compiled = compiled
+        self.tokenizer = tokenizer
+        self.selector = selector
+        self.confidence = confidence or Confidence()
+        self.release = release
+        unit = compiled.step if selector.name == "average" else 1.0
+        self._sharpness = unit / self.confidence.temperature
+        self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
+        self._threshold = self.confidence.threshold
+        self._fallback = self.confidence.fallback
+        # The usual case is served without the bookkeeping of a batch.
+        self._table = compiled if isinstance(compiled, TokenTable) and selector.name == "average" else None
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, key: str | None = None, model: str | Path | None = None, device: str = "auto"
+    ) -> Router:
+        """The router of a release, after its hashes and its signature were verified.
+
+        key:    the coordinator's public key; a release that anyone else signed is refused.
+        model:  the folder of a contextual encoder's model, if it is not known on this machine.
+        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs none.
+        """
+        from ridgeway.common.routing.release import load_release
+
+        return router_of(load_release(Path(folder), key=key, model=Path(model) if model else None, device=device))
+
+    def with_confidence(self, **changes: Any) -> Router:
+        """The same router with another temperature, threshold or fallback."""
+        confidence = replace(self.confidence, **changes)
+        return Router(self.domains, self.compiled, self.tokenizer, self.selector, confidence, self.release)
+
+    def with_selector(self, selector: Selector) -> Router:
+        """The same table under another selector; its confidence is then no longer calibrated."""
+        confidence = replace(self.confidence, calibrated=False)
+        return Router(self.domains, self.compiled, self.tokenizer, selector, confidence, self.release)
+
+    def without(self, domain: str) -> Router:
+        """The router with a domain retired: its column dropped at once, nothing solved again."""
+        if domain not in self.domains:
+            raise InputError(f"there is no domain {domain!r}; there are {', '.join(self.domains)}")
+        if len(self.domains) <= 2:
+            raise InputError(f"{domain!r} cannot be retired: a router needs two domains")
+        kept = tuple(name for name in self.domains if name != domain)
+        compiled = self.compiled.without(self.domains.index(domain))
+        confidence = replace(self.confidence, calibrated=False)
+        return Router(kept, compiled, self.tokenizer, self.selector, confidence)
+
+    def route(self, prompt: str) -> Decision:
+        """Where one prompt should go."""
+        ids = self.tokenizer.encode(prompt)
+        if self._table is not None:
+            points = np.add.reduce(self._table.sums.take(ids, 0), 0).tolist()
+            return self._decide(points, points, len(ids), len(ids))
+        return next(self._decisions(ids, np.array([len(ids)])))
+
+    def route_turns(self, turns: Sequence[Turn]) -> Decision:
+        """Where a conversation should go: each turn speaks with the mean of its tokens, and has its share of the say.
+
+        Law: a single turn is routed as `route` routes its text.
+        """
+        if len(turns) == 1:
+            return self.route(turns[0].text)
+        ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
+        table, places = self.compiled.read(ids, lengths)
+        return self._decide(*_weighed(tally(table, self.selector, places, lengths), turns), len(ids))
+
+    def route_many(self, prompts: Iterable[str]) -> list[Decision]:
+        """Where each of many prompts should go, in parallel."""
+        if isinstance(prompts, str):
+            raise InputError("route_many takes a list of prompts; for a single one there is route")
+        prompts = list(prompts)
+        parts = [prompts[start : start + PROMPTS_PER_CHUNK] for start in range(0, len(prompts), PROMPTS_PER_CHUNK)]
+        if len(parts) < 2 or not isinstance(self.compiled, TokenTable):  # a model keeps all cores busy by itself
+            return [decision for part in parts for decision in self._decide_all(part)]
+        with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool:
+            return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
+
+    def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
+        return list(self._decisions(*self.tokenizer.encode_many(prompts)))
+
+    def explain(self, prompt: str) -> Explanation:
+        """The decision on one prompt, and what each of its tokens added to it."""
+        return self.explain_turns([Turn(prompt, 1.0)])
+
+    def explain_turns(self, turns: Sequence[Turn]) -> Explanation:
+        """The decision on a conversation, and what each token of its turns added to it, in the order of the turns."""
+        pieces = [self.tokenizer.pieces(turn.text) for turn in turns]
+        lengths = np.array([len(part) for part in pieces])
+        ids = np.array([number for part in pieces for number, _ in part], dtype=np.int32)
+        table, places = self.compiled.read(ids, lengths)
+        counted = tally(table, self.selector, places, lengths)
+        points, sums, voters = _weighed(counted, turns)
+        best, runner_up = _ranking(points, sums)[:2]
+        says = shares(turns, counted.voters).tolist()
+        cuts = np.split(places, np.cumsum(lengths)[:-1])
+        parts = np.concatenate([self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)])
+        weights = parts[:, best] - parts[:, runner_up]
+        votes = [self.domains[vote] for vote in table.votes[places].tolist()]
+        centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
+        texts = (text for part in pieces for _, text in part)
+        tokens = tuple(map(TokenWeight, texts, votes, weights.tolist(), centred))
+        decision = self._decide(points, sums, voters, len(ids))
+        return Explanation(decision, self.domains[runner_up], float(weights.sum()), tokens)
+
+    def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
+        """What each token of one text adds to the score of each domain."""
+        if self.selector.name == "average":
+            values, unit, taking_part = table.sums, table.step, np.ones(len(ids), dtype=bool)
+        else:
+            values, unit, taking_part = table.ballots, 1.0, self._voters(table, ids)
+        rows = values.take(ids, axis=0) * taking_part[:, None]
+        parts: NDArray[np.float64] = rows * unit / max(int(taking_part.sum()), 1)
+        return parts
+
+    def _voters(self, table: TokenTable, ids: Ids) -> NDArray[np.bool_]:
+        if self.selector.name == "all" or len(ids) <= self.selector.k:
+            return np.ones(len(ids), dtype=bool)
+        chosen, _ = most_certain(table, self.selector.k, ids, np.array([len(ids)]))
+        left = dict(zip(*(part.tolist() for part in np.unique(chosen, return_counts=True)), strict=True))
+        taking_part = np.zeros(len(ids), dtype=bool)
+        for place, number in enumerate(ids.tolist()):
+            if left.get(number, 0):
+                left[number] -= 1
+                taking_part[place] = True
+        return taking_part
+
+    def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
+        table, places = self.compiled.read(ids, lengths)
+        counted = tally(table, self.selector, places, lengths)
+        lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
+        return map(self._decide, *lists)
+
+    def _decide(self, points: list[float], sums: list[float], voters: float, tokens: int) -> Decision:
+        """Plain Python, since for a handful of domains it is quicker than arrays, and the same for one as for many."""
+        most = max(points)
+        winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
+        sharpness = self._sharpness * voters**self._power if voters else 0.0
+        odds = [exp((point - most) * sharpness) for point in points]
+        confidence = 1.0 / sum(odds)
+        best = self.domains[winner]
+        scores = {name: odd * confidence for name, odd in zip(self.domains, odds)}  # noqa: B905
+        if confidence < self._threshold:
+            return Decision(self._fallback or best, confidence, scores, True, best, tokens)
+        return Decision(best, confidence, scores, False, best, tokens)
+
+    def __repr__(self) -> str:
+        return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
+
+
+def router_of(release: Release) -> Router:
+    """The router of a release that was loaded."""
+    parts = release.domains, release.compiled, release.tokenizer, release.selector, release.confidence
+    return Router(*parts, release.id)
+
+
+def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[float], float]:
+    """The points and sums of a conversation, and its mean number of voters; those of a single turn as they are."""
+    voters = counted.voters
+    if len(turns) == 1:
+        return counted.points[0].tolist(), counted.sums[0].tolist(), int(voters[0])
+    says = shares(turns, voters)
+    length = float(np.dot(says, voters))
+    scale = (says * length / np.maximum(voters, 1))[:, None]
+    return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), length
+
+
+def _ranking(points: list[float], sums: list[float]) -> list[int]:
+    """Domains, the best first: by points, then by the voters' summed logits, then by order."""
+    return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))

@@ -1,0 +1,135 @@
+"""The router as a table: what every token says about every domain, in integers.
+
+Logits are kept as integers times a power of two, so that sums over a prompt are exact in any order.
+Knows numpy and token ids. Knows nothing of tokenizers, prompts or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch, UnsolvableTotal
+from ridgeway.common.encoding.tokenizer import Ids
+
+MAX_LOGIT_STEPS = 1 << 30
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenTable:
+    """logits: V×C int32, in units of `step`; entropies: V float32, of the softmax over a token's logits."""
+
+    logits: NDArray[np.int32]
+    step: float
+    entropies: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.logits.dtype != np.int32 or self.logits.ndim != 2 or 0 in self.logits.shape:
+            raise FormatError("a router's table is V×C int32")
+        if self.entropies.dtype != np.float32 or self.entropies.shape != self.logits.shape[:1]:
+            raise FormatError("a router's table needs one float32 entropy a token")
+
+    @cached_property
+    def sums(self) -> NDArray[np.int64]:
+        """The logits in the width that sums are taken in."""
+        return self.logits.astype(np.int64)
+
+    @cached_property
+    def votes(self) -> NDArray[np.int64]:
+        """The domain each token votes for: of equals, the first."""
+        votes: NDArray[np.int64] = self.logits.argmax(axis=1)
+        return votes
+
+    @cached_property
+    def ballots(self) -> NDArray[np.int64]:
+        """V×C: a one where the token votes."""
+        return np.eye(self.logits.shape[1], dtype=np.int64)[self.votes]
+
+    @cached_property
+    def ranks(self) -> NDArray[np.int64]:
+        """Each token's place when all are sorted by entropy, then id: 0 is the most certain."""
+        ranks = np.empty(len(self.entropies), dtype=np.int64)
+        ranks[np.argsort(self.entropies, kind="stable")] = np.arange(len(ranks))
+        return ranks
+
+    @property
+    def domains(self) -> int:
+        return int(self.logits.shape[1])
+
+    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
+        """The table in which texts are looked up, and where in it each of their tokens stands."""
+        return self, ids
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a release keeps of it."""
+        return {"logits": self.logits, "entropies": self.entropies}
+
+    def without(self, position: int) -> TokenTable:
+        """The table with one domain's column dropped."""
+        logits = np.ascontiguousarray(np.delete(self.logits, position, axis=1))
+        return TokenTable(logits, self.step, _entropies(logits, self.step))
+
+
+class RouterTable(Protocol):
+    """Where the logits of tokens come from: a table of all tokens, or one that is made for the text at hand.
+
+    step: what logits are counted in.
+    """
+
+    @property
+    def step(self) -> float: ...
+    @property
+    def domains(self) -> int: ...
+    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
+    def arrays(self) -> dict[str, NDArray[Any]]: ...
+    def without(self, position: int) -> RouterTable: ...
+
+
+def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
+    """Raise unless there is one column for each domain."""
+    if len(domains) != compiled.domains:
+        raise InputError(f"{len(domains)} domains do not fit a table of {compiled.domains} columns")
+
+
+def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> TokenTable:
+    """The logits φW of every token, φ = (scale · table row, 1)."""
+    if weights.shape[0] != table.shape[1] + 1:
+        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit a table of width {table.shape[1]}")
+    exact = np.empty((len(table), weights.shape[1]))
+    for start in range(0, len(table), 8192):
+        block = slice(start, start + 8192)
+        exact[block] = table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
+    return counted_in(step_for(float(np.abs(exact).max())), exact)
+
+
+def counted_in(step: float, exact: NDArray[np.float64]) -> TokenTable:
+    """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
+    logits = np.rint(exact / step).astype(np.int32)
+    return TokenTable(logits, step, _entropies(logits, step))
+
+
+def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each column divided by its norm without the constant part, as the published code has it."""
+    norms: NDArray[np.float64] = np.linalg.norm(weights[:-1], axis=0)
+    if not norms.min() > 0:
+        raise UnsolvableTotal("a domain's column is all zero, so it cannot be normalised; its text holds no signal")
+    return weights / norms
+
+
+def step_for(largest: float) -> float:
+    """The smallest power of two that keeps logits of this size within ±2³⁰ steps."""
+    return float(2.0 ** np.ceil(np.log2(max(largest, 2.0**-100) / MAX_LOGIT_STEPS)))
+
+
+def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
+    values: NDArray[Any] = logits.astype(np.float64) * step
+    values -= values.max(axis=1, keepdims=True)
+    odds = np.exp(values)
+    total = odds.sum(axis=1)
+    entropies: NDArray[np.float32] = (np.log(total) - (odds * values).sum(axis=1) / total).astype(np.float32)
+    return entropies

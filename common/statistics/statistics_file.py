@@ -1,0 +1,124 @@
+"""Statistics of one domain as a file that can be carried by hand: safetensors with a version and a digest.
+
+Knows the file format. Holds sums and the terms they were made under; no text, no counts of tokens, no path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ridgeway.common.base.errors import FormatError, InputError, StatisticsError
+from ridgeway.common.base.files import canonical_json, sha256, write_whole
+from ridgeway.common.base.settings import DOMAIN_NAME, Sampling
+from ridgeway.common.statistics.sums import Statistics, unpacked
+
+FORMAT = "ridgeway.statistics"
+VERSION = 1
+ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?")
+FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prepared:
+    """One domain's raw sums, with everything that must agree before they may be added to others.
+
+    holdout: the share of documents that was kept out of the sums; it may differ from file to file.
+    """
+
+    domain: str
+    encoder_name: str
+    fingerprint: str
+    sampling: Sampling
+    statistics: Statistics
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_domain_name(self.domain)
+        if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(self.fingerprint):
+            raise StatisticsError("the encoder's name or fingerprint is not one that Ridgeway writes")
+        if self.statistics.shape[1] != 1:
+            raise StatisticsError(f"a statistics file holds one domain, not {self.statistics.shape[1]}")
+
+    @property
+    def digest(self) -> str:
+        """Over the sums and the terms they were made under: what a file is checked against."""
+        return sha256(canonical_json(_terms(self)), *self._sums())
+
+    @property
+    def content(self) -> str:
+        """Over the domain and the sums alone: equal for the same sums under another name of the encoder."""
+        return sha256(self.domain.encode(), *self._sums())
+
+    def _sums(self) -> list[memoryview]:
+        return [np.ascontiguousarray(sums, dtype="<i8").data for sums in self.statistics.packed()]
+
+    def __repr__(self) -> str:
+        return f"<Prepared {self.domain} {self.statistics!r}>"
+
+
+def check_domain_name(name: str, what: str = "domain") -> None:
+    if not DOMAIN_NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
+        )
+
+
+def save_prepared(prepared: Prepared, path: Path) -> None:
+    write_whole(path, to_bytes(prepared))
+
+
+def to_bytes(prepared: Prepared) -> bytes:
+    triangle, cross = prepared.statistics.packed()
+    header = canonical_json({**_terms(prepared), "digest": prepared.digest}).decode()
+    return save({"gram": triangle, "cross": cross}, metadata={"ridgeway": header})
+
+
+def load_prepared(path: Path) -> Prepared:
+    """Read a statistics file; damage of any kind, and sums that no text can have, are errors that name the file."""
+    if not path.is_file():
+        raise InputError(f"there is no statistics file {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})["ridgeway"])
+            triangle, cross = file.get_tensor("gram"), file.get_tensor("cross")
+        if header["format"] != FORMAT:
+            raise FormatError(f"it holds {header['format']}, not statistics")
+        if header["version"] != VERSION:
+            raise FormatError(f"it is of version {header['version']}, and this Ridgeway reads version {VERSION}")
+        prepared = Prepared(
+            domain=header["domain"],
+            encoder_name=header["encoder"]["name"],
+            fingerprint=header["encoder"]["fingerprint"],
+            sampling=Sampling(**header["sampling"]),
+            statistics=unpacked(triangle, cross),
+            holdout=float(header["holdout"]),
+        )
+        if prepared.digest != header["digest"]:
+            raise FormatError("its sums or its terms were changed after it was written")
+        prepared.statistics.check()
+    except FormatError as error:
+        raise FormatError(f"{path} cannot be used: {error}; ask its holder to prepare it again") from error
+    except (StatisticsError, InputError) as error:
+        raise FormatError(f"{path} cannot be used: {error}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is not a statistics file, or is damaged ({error}); prepare it again") from error
+    return prepared
+
+
+def _terms(prepared: Prepared) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "domain": prepared.domain,
+        "encoder": {"name": prepared.encoder_name, "fingerprint": prepared.fingerprint},
+        "sampling": prepared.sampling.to_json(),
+        "holdout": prepared.holdout,
+    }

@@ -1,0 +1,212 @@
+"""The two sums a domain holder shares, and the operations they need: `+`, `-`, weighting, packing, checking.
+
+Knows numpy. Knows nothing of text, Flower, masks or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
+from ridgeway.common.base.settings import FEATURE_LIMIT
+
+Integers = NDArray[np.int64]
+
+MAX_SQUARE = FEATURE_LIMIT**2
+SUM_BOUND = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Statistics:
+    """Exact sums over a holder's samples: enough to solve for a router, no text.
+
+    gram:  F×F int64, the sum of φφᵀ over integer features φ (the last one is the constant 1).
+    cross: F×C int64, the sum of φyᵀ, where y is one-hot over the C domains.
+
+    Law: the statistics of two corpora, added, are the statistics of their union.
+    """
+
+    gram: Integers
+    cross: Integers
+
+    def __post_init__(self) -> None:
+        features = self.gram.shape[0] if self.gram.ndim == 2 else 0
+        fits = self.gram.shape == (features, features) and self.cross.ndim == 2 and self.cross.shape[0] == features
+        if not fits or features < 2 or self.cross.shape[1] < 1:
+            raise ShapeMismatch(f"sums of shapes {self.gram.shape} and {self.cross.shape} do not belong together")
+        if self.gram.dtype != np.int64 or self.cross.dtype != np.int64:
+            raise ShapeMismatch(f"sums are 64-bit integers, not {self.gram.dtype} and {self.cross.dtype}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Features (with the constant one) and domains."""
+        return self.gram.shape[0], self.cross.shape[1]
+
+    @property
+    def mass(self) -> int:
+        """How many samples were summed."""
+        return int(self.gram[-1, -1])
+
+    def __add__(self, other: Statistics) -> Statistics:
+        self._must_match(other)
+        check_bound(self.mass + other.mass)
+        return Statistics(self.gram + other.gram, self.cross + other.cross)
+
+    def __sub__(self, other: Statistics) -> Statistics:
+        self._must_match(other)
+        return Statistics(self.gram - other.gram, self.cross - other.cross)
+
+    def _must_match(self, other: Statistics) -> None:
+        if self.shape != other.shape:
+            raise ShapeMismatch(f"cannot add statistics of shape {other.shape} to {self.shape}")
+
+    def equals(self, other: Statistics) -> bool:
+        """Bit for bit."""
+        return np.array_equal(self.gram, other.gram) and np.array_equal(self.cross, other.cross)
+
+    def weighted(self, mass: int) -> Statistics:
+        """The same statistics, normalised to a public sample mass and rounded to integers."""
+        if self.mass <= 0:
+            raise BrokenIdentity("statistics without samples cannot be weighted; the corpus was empty")
+        check_bound(max(mass, self.mass))
+        if mass * self.mass >= SUM_BOUND:
+            raise BoundExceeded(f"{self.mass:_} samples cannot be weighted to {mass:_} in 64 bits; use a smaller mass")
+        return Statistics(_scaled(self.gram, mass, self.mass), _scaled(self.cross, mass, self.mass))
+
+    def placed(self, position: int, domains: int) -> Statistics:
+        """One domain's statistics as those of a cohort of several: its column stands at `position`."""
+        if self.shape[1] != 1 or not 0 <= position < domains:
+            raise ShapeMismatch(f"cannot place {self.shape[1]} columns at position {position} of {domains} domains")
+        cross = np.zeros((self.shape[0], domains), dtype=np.int64)
+        cross[:, position] = self.cross[:, 0]
+        return Statistics(self.gram, cross)
+
+    def packed(self) -> tuple[Integers, Integers]:
+        """What travels: the upper triangle of gram, row by row, and cross."""
+        return self.gram[upper_triangle(self.shape[0])], self.cross
+
+    def as_vector(self) -> Integers:
+        """What is masked: the same numbers in one row."""
+        triangle, cross = self.packed()
+        return np.concatenate((triangle, cross.ravel()))
+
+    def check(self, rounded: int = 0) -> None:
+        """Raise BrokenIdentity unless some text could have produced these sums.
+
+        rounded: how many weighted statistics were added; each may be off by half a unit.
+        """
+        check_bound(self.mass)
+        _check_entries(self)
+        _check_pairs(self.gram, rounded)
+        _check_positive(self.gram, rounded)
+
+    def __repr__(self) -> str:
+        features, domains = self.shape
+        return f"<Statistics features={features} domains={domains}>"
+
+
+def unpacked(triangle: Integers, cross: Integers) -> Statistics:
+    """The inverse of `packed`."""
+    features = cross.shape[0] if cross.ndim == 2 else 0
+    if triangle.shape != (triangle_size(features),):
+        raise ShapeMismatch(f"a triangle of {triangle.size} numbers does not fit {features} features")
+    gram = np.empty((features, features), dtype=triangle.dtype)
+    upper = upper_triangle(features)
+    gram[upper] = triangle
+    gram.T[upper] = triangle
+    return Statistics(gram, cross)
+
+
+def from_vector(vector: Integers, features: int, domains: int) -> Statistics:
+    """The inverse of `as_vector`."""
+    if vector.shape != (vector_size(features, domains),):
+        raise ShapeMismatch(f"{vector.size} numbers are not sums of {features} features and {domains} domains")
+    size = triangle_size(features)
+    return unpacked(vector[:size], vector[size:].reshape(features, domains))
+
+
+def vector_size(features: int, domains: int) -> int:
+    return triangle_size(features) + features * domains
+
+
+@lru_cache(maxsize=2)
+def upper_triangle(features: int) -> NDArray[np.bool_]:
+    """Where the upper triangle lies; read row by row, its entries are in the order that they travel in."""
+    mask: NDArray[np.bool_] = ~np.tri(features, k=-1, dtype=bool)
+    mask.flags.writeable = False
+    return mask
+
+
+def triangle_size(features: int) -> int:
+    return features * (features + 1) // 2
+
+
+def single_domain(gram: Integers) -> Statistics:
+    """Statistics of one domain: its cross column is what the constant feature already holds."""
+    return Statistics(gram, gram[:, -1:].copy())
+
+
+def check_bound(mass: int) -> None:
+    """Refuse sums that could overflow: mass · 2²⁴, the mass being over all domains, must stay below 2⁶²."""
+    if mass * MAX_SQUARE >= SUM_BOUND:
+        raise BoundExceeded(
+            f"{mass:_} samples could overflow 64 bits; at most {SUM_BOUND // MAX_SQUARE - 1:_} can be summed"
+        )
+
+
+def _scaled(sums: Integers, mass: int, total: int) -> Integers:
+    quotient, rest = np.divmod(sums, total)
+    scaled: Integers = quotient * mass + (rest * mass + total // 2) // total
+    return scaled
+
+
+def _check_entries(statistics: Statistics) -> None:
+    gram, cross, mass = statistics.gram, statistics.cross, statistics.mass
+    if mass <= 0:
+        raise BrokenIdentity(f"the sample mass is {mass}; statistics of no text cannot be used")
+    if not np.array_equal(gram, gram.T):
+        raise BrokenIdentity("gram is not symmetric; the file is damaged or was not made by Ridgeway")
+    if gram.diagonal().min() < 0:
+        raise BrokenIdentity(
+            "gram has a negative square on its diagonal; the file is damaged or was not made by Ridgeway"
+        )
+    if not np.array_equal(gram[:, -1], cross.sum(axis=1)):
+        raise BrokenIdentity("the domains' columns do not add up to the sum of all samples; the file is damaged")
+    limits = np.full(gram.shape[0], FEATURE_LIMIT)
+    limits[-1] = 1
+    shares = np.clip(cross[-1], 0, mass)  # compared before they are multiplied, so that nothing can wrap around
+    largest = limits[:, None] * shares
+    fits = np.array_equal(shares, cross[-1]) and bool(np.all((cross <= largest) & (cross >= -largest)))
+    if not fits or gram.diagonal().max() > MAX_SQUARE * mass:
+        raise BrokenIdentity("a sum is larger than its samples allow; the file is damaged or was not made by Ridgeway")
+
+
+def _check_pairs(gram: Integers, rounded: int) -> None:
+    """|A_ij|² ≤ A_ii·A_jj, with half a unit of slack for each rounding."""
+    slack = rounded / 2
+    root = np.sqrt(gram.diagonal().astype(np.float64) + slack)
+    excess = np.abs(gram).astype(np.float64) - slack - root[:, None] * root[None, :] * (1 + 1e-9)
+    if excess.max() > 1e-6:
+        raise BrokenIdentity(
+            "two features agree more than their squares allow; the file is damaged or a mask did not cancel"
+        )
+
+
+def _check_positive(gram: Integers, rounded: int) -> None:
+    """No direction has a negative sum of squares, up to what rounding can explain."""
+    matrix = gram.astype(np.float64)
+    diagonal = matrix.diagonal() + rounded * len(matrix) / 2
+    used = np.flatnonzero(diagonal > 0)
+    root = np.sqrt(diagonal[used])
+    scaled = matrix[np.ix_(used, used)] / root[:, None] / root[None, :]
+    np.fill_diagonal(scaled, 1 + 1e-9)
+    try:
+        np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:
+        raise BrokenIdentity(
+            "gram is not positive semi-definite, as sums of squares are; the file is damaged or a mask did not cancel"
+        ) from None

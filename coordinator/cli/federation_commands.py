@@ -1,0 +1,392 @@
+"""ridgeway coordinator init, up, admit, invite, round, …: what the operator of a federation runs.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeway.common.base.errors import InputError, LinkDown, LinkError
+from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
+from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
+from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent
+
+if TYPE_CHECKING:
+    from ridgeway.common.routing.release import Release
+    from ridgeway.coordinator.round.federation import Federation
+    from ridgeway.coordinator.round.membership import Change
+
+MAX_WEIGHT = 1000
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of a federation to `ridgeway coordinator`."""
+    for command in (init, up, admit, invite, round_, deliver, status, releases, show, retire, remove, verify):
+        app.command(command.__name__.rstrip("_"))(command)
+
+
+def init(
+    folder: Folder,
+    listen: Annotated[
+        str, typer.Option(help="Where holders' SuperNodes connect: the address to bind.")
+    ] = DEFAULT_LISTEN,
+    address: Annotated[
+        str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    json: Json = False,
+) -> None:
+    """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""
+    from pydantic import ValidationError
+
+    from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
+    from ridgeway.coordinator.deploy.authority import create_authority
+    from ridgeway.coordinator.deploy.coordinator_folder import create_federation
+    from ridgeway.coordinator.round.federation import SETTINGS, FederationSettings, usual_settings
+
+    address = address or listen
+    try:
+        FederationSettings(listen=listen, address=address)  # before the encoder is looked for, which may take a while
+    except ValidationError:
+        raise InputError(
+            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port being 1 to 65535"
+        ) from None
+    found = find_encoder(encoder)
+    settings = usual_settings(found, listen=listen, address=address, encoder=absolute_source(encoder))
+    hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
+    made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
+    if json:
+        emit_json({"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint})
+        return
+    step("made", str(folder), f"certificates for {', '.join(hosts)}")
+    step("key", made.identity.public, "releases are signed with it; holders pin it")
+    step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
+
+
+def up(folder: Folder) -> None:
+    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it with Ctrl-C."""
+    from ridgeway.coordinator.deploy.supervisor import up as keep_up
+
+    federation = _federation(folder)
+    place = f"at {federation.settings.listen}", f"coordinator {federation.identity.public[:12]}"
+    with stop_on_signal() as stopped:
+        keep_up(federation, stopped, lambda: step("up", *place), lambda words: step("note", words))
+    step("down", "every process has ended")
+
+
+def admit(
+    folder: Folder,
+    card: Annotated[Path, typer.Argument(metavar="HOLDER.PUB", help="The card that the holder handed over.")],
+    name: Annotated[str, typer.Option(help="What to call the holder.")],
+    weight: Annotated[int, typer.Option(help="Its weight among the holders of its domain.")] = 1,
+    json: Json = False,
+) -> None:
+    """Put the holder with the card HOLDER.PUB on the roster of DIR."""
+    from ridgeway.common.deploy.node_key import check_public_line
+    from ridgeway.common.protocol.invitation import Card, read_paper
+    from ridgeway.common.statistics.statistics_file import check_domain_name
+
+    check_domain_name(name, "holder")
+    if not 1 <= weight <= MAX_WEIGHT:
+        raise InputError(f"a weight lies between 1 and {MAX_WEIGHT:,}, not {weight}")
+    federation = _federation(folder)
+    paper = read_paper(card, Card)
+    check_public_line(paper.node)
+    holder = federation.ledger.admit(name, paper, weight)
+    registered = _register(federation)
+    if json:
+        emit_json({"name": holder.name, "domain": holder.domain, "key": holder.key, "registered": registered})
+        return
+    step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
+    _foresee(federation)
+    if not registered:
+        step("note", "the coordinator is not up; the holder can connect once it is")
+
+
+def _foresee(federation: Federation) -> None:
+    """Say what would stand in the way of a masked round now."""
+    from ridgeway.coordinator.round.masked_round import outlook
+
+    if words := outlook(federation):
+        step("note", words)
+
+
+def _register(federation: Federation) -> bool:
+    """Bring the SuperLink's list of nodes up to date, if it is up; else `up` will."""
+    from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+    from ridgeway.coordinator.deploy.supervisor import register
+
+    client = SuperLinkClient(federation.link)
+    try:
+        if client.is_up():
+            register(federation, client, lambda words: step("note", words))
+            return True
+    except LinkDown:
+        pass
+    return False
+
+
+def invite(folder: Folder, json: Json = False) -> None:
+    """Write DIR/invite, the folder to hand to holders: addresses, keys, hashes, no secrets."""
+    from ridgeway.coordinator.deploy.supervisor import write_invite
+
+    federation = _federation(folder)
+    made = write_invite(federation)
+    if json:
+        emit_json({"folder": str(folder / "invite"), **made.model_dump(mode="json")})
+        return
+    step("wrote", str(folder / "invite"), "hand this folder to holders")
+    step("address", made.address)
+    step("key", made.coordinator, "tell it to holders by another way too")
+    step("encoder", made.terms.encoder_name, made.terms.encoder[:12])
+    step("bundle", made.bundle, "the code that rounds run on holders' machines")
+
+
+def round_(folder: Folder, masked: Masked = None, json: Json = False) -> None:
+    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+
+    Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
+    require masking refuse to send anything in the clear.
+    """
+    from ridgeway.coordinator.cli.narrator import Narrator
+    from ridgeway.coordinator.deploy.supervisor import run_work
+
+    federation = _federation(folder)
+    before = federation.newest
+    told: list[Event] = []
+    tell = Narrator()
+
+    def watch(event: Event) -> None:
+        told.append(event)
+        tell(event)
+
+    run_work(federation, "round", watch, None if masked is None else "masked" if masked else "clear")
+    newest = federation.newest
+    assert newest is not None and newest != before
+    if json:
+        emit_json(
+            {
+                "number": newest.number,
+                "release": newest.release,
+                "domains": list(newest.domains),
+                "evaluation": _release(federation, newest.number).manifest["evaluation"],
+                "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
+                "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+                "folder": str(federation.release_folder(newest.number)),
+            }
+        )
+        return
+    _show_held_out(federation, newest.number)
+
+
+def deliver(folder: Folder) -> None:
+    """Hand the newest release of DIR to the holders that are there and do not have it."""
+    from ridgeway.coordinator.cli.narrator import Narrator
+    from ridgeway.coordinator.deploy.supervisor import run_work
+
+    federation = _federation(folder)
+    if federation.newest is None:
+        raise InputError(f"{folder} has no release yet; run a round first")
+    run_work(federation, "deliver", Narrator())
+
+
+def status(folder: Folder, json: Json = False) -> None:
+    """Who is on the roster of DIR, who is online, what they sent, and which release they hold."""
+    from ridgeway.coordinator.deploy.authority import certificate_end
+    from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+
+    federation = _federation(folder)
+    standing, client = federation.ledger.standing(), SuperLinkClient(federation.link)
+    is_up, online = client.is_up(), set[str]()
+    try:
+        online = {node.name for node in client.nodes() if node.online} if is_up else online
+    except LinkError:
+        is_up = False
+    expires = certificate_end(federation.link / "server.crt")
+    totalled = {member.name for member in standing.total.members} if standing.total else set()
+    holders = [
+        {
+            "name": name,
+            "domain": holder.domain,
+            "online": name in online,
+            "retired": name in standing.retired,
+            "contributed": name in standing.contributions,
+            "in_total": name in totalled,
+            "release": standing.delivered.get(name, 0),
+        }
+        for name, holder in sorted(standing.roster.items())
+    ]
+    newest = federation.newest
+    if json:
+        emit_json(
+            {
+                "up": is_up,
+                "rounds": standing.rounds,
+                "unfinished_round": standing.open_round is not None,
+                "release": newest.number if newest else 0,
+                "certificate_expires": expires.isoformat(),
+                "holders": holders,
+            }
+        )
+        return
+    step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificate to {expires:%Y-%m-%d}")
+    step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
+    if standing.open_round is not None:
+        step("note", "the last round runs now, or was cut off; what it accepted is kept")
+    rows = [
+        [
+            str(each["name"]),
+            f"{each['domain']} (retired)" if each["retired"] else str(each["domain"]),
+            "yes" if each["online"] else "no",
+            "in the total" if each["in_total"] else "here" if each["contributed"] else "none",
+            f"{each['release']:04}" if each["release"] else "none",
+        ]
+        for each in holders
+    ]
+    table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
+    _foresee(federation)
+
+
+def releases(folder: Folder, json: Json = False) -> None:
+    """The releases of DIR, the newest last."""
+    federation = _federation(folder)
+    listed = federation.ledger.standing().releases
+    if json:
+        emit_json(
+            [
+                {"number": each.number, "release": each.release, "cause": each.cause, "time": each.time}
+                | {"domains": list(each.domains), "folder": str(federation.release_folder(each.number))}
+                for each in listed
+            ]
+        )
+        return
+    rows = [
+        [f"{each.number:04}", each.release[:12], each.time[:19], each.cause, ", ".join(each.domains)] for each in listed
+    ]
+    table(["release", "id", "made at (UTC)", "by", "domains"], rows, numbers_from=5)
+
+
+def show(
+    folder: Folder,
+    number: Annotated[
+        int | None, typer.Argument(metavar="[NUMBER]", help="Which release; the newest if left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What release NUMBER of DIR says of itself: choices, held-out accuracy, confusion."""
+    federation = _federation(folder)
+    newest = federation.newest
+    if newest is None:
+        raise InputError(f"{folder} has no release yet; run a round first")
+    if number is not None and number not in {each.number for each in federation.ledger.standing().releases}:
+        raise InputError(f"{folder} has no release {number}; its newest is {newest.number}")
+    number = number or newest.number
+    manifest = _release(federation, number).manifest
+    if json:
+        emit_json(manifest)
+        return
+    selector = manifest["selector"]
+    rule = selector["name"] + (f" k={selector['k']}" if selector["name"] == "entropy" else "")
+    step("release", f"{number:04}", str(federation.release_folder(number)))
+    step("cohort", count(manifest["cohort"]["holders"], "holder"), ", ".join(manifest["domains"]))
+    normalised = "columns normalised" if manifest["normalise_columns"] else ""
+    step("chosen", f"λ {manifest['ridge']['value']:g}", rule, normalised)
+    _show_held_out(federation, number)
+
+
+def _show_held_out(federation: Federation, number: int) -> None:
+    from ridgeway.common.cli.route_commands import show_evaluation
+    from ridgeway.common.routing.evaluation import Evaluation
+
+    figures = _release(federation, number).manifest["evaluation"]
+    if figures is None:
+        step("note", "this release was not evaluated by the holders")
+        return
+    show_evaluation(Evaluation(tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])))
+
+
+def _release(federation: Federation, number: int) -> Release:
+    from ridgeway.common.routing.release import load_release
+
+    return load_release(federation.release_folder(number), key=federation.identity.public)
+
+
+def retire(
+    folder: Folder,
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped.")],
+    json: Json = False,
+) -> None:
+    """Drop DOMAIN from the router of DIR at once, without a round; later rounds leave it out."""
+    from ridgeway.coordinator.round.membership import retire as change
+
+    federation = _federation(folder)
+    _show_change("retired", domain, change(federation, domain), json)
+
+
+def remove(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")],
+    json: Json = False,
+) -> None:
+    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve again."""
+    from ridgeway.coordinator.round.membership import remove as change
+
+    federation = _federation(folder)
+    done = change(federation, name)
+    _register(federation)
+    _show_change("removed", name, done, json)
+    if not json:
+        _foresee(federation)
+
+
+def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
+    published = done.published
+    if done.note:
+        step("note", done.note)
+    if json:
+        release = {"number": published.number, "release": published.release} if published else None
+        facts = {"unbalanced": list(done.unbalanced), "newest_release_is_as_it_was": done.names_it}
+        facts |= {"hidden_in_a_masked_total": done.hidden}
+        emit_json({verb: subject, "release": release, **facts})
+        return
+    step(verb, subject)
+    if published is not None:
+        step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
+    if done.hidden:
+        step("note", "its sums are hidden in a masked total, so nobody can take them out of the newest release")
+        step("next", "drop its domain at once with `retire`, or run a round: it will be without them")
+    elif done.names_it:
+        step("note", "fewer than two domains are left, so no release was made: the newest one still holds its sums")
+    if done.unbalanced:
+        step("note", f"{', '.join(done.unbalanced)} will take over the whole weight of the domain in the next round")
+
+
+def verify(folder: Folder, json: Json = False) -> None:
+    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's signature."""
+    federation = _federation(folder)
+    counts = federation.ledger.verify()
+    made = federation.ledger.standing().releases
+    for each in made:
+        if _release(federation, each.number).id != each.release:
+            raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
+    counts |= {"releases": len(made)}
+    if json:
+        emit_json(counts)
+        return
+    step("verified", str(folder), *(count(number, noun.rstrip("s")) for noun, number in counts.items()))
+
+
+def _federation(folder: Path) -> Federation:
+    from ridgeway.coordinator.round.federation import SETTINGS, Federation
+
+    if not (folder / SETTINGS).is_file():
+        raise InputError(f"{folder} is not a coordinator's folder; make one with: ridgeway coordinator init {folder}")
+    return Federation(folder)

@@ -1,0 +1,106 @@
+"""The events of a round in words: one aligned line each, on stderr.
+
+Knows how results are shown. Knows nothing of how they come about.
+"""
+
+from __future__ import annotations
+
+from ridgeway.common.cli.terminal import CountingBar, count, size, step
+from ridgeway.coordinator.round import progress
+from ridgeway.coordinator.round.progress import (
+    OfferReceived,
+    ScoresReceived,
+    SealedReceived,
+    SecretsShared,
+    StatisticsReceived,
+)
+
+MAX_HOLDERS_BY_NAME = 20
+"""Where more holders take part, a bar counts them instead of a line for each."""
+
+OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | ScoresReceived
+
+
+class Narrator:
+    """A watch that tells what happens, step by step."""
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._bar = CountingBar()
+        self._online = -1
+
+    def __call__(self, event: progress.Event) -> None:
+        if isinstance(event, OfHolder):
+            if self._holders > MAX_HOLDERS_BY_NAME:
+                self._bar.advance(_counted_as(event), self._holders)
+            else:
+                _tell_of_holder(event)
+            return
+        self._bar.close()
+        match event:
+            case progress.RoundOpened():
+                self._holders = event.holders
+            case progress.HoldersAwaited():
+                if event.online == self._online:
+                    return
+                self._online = event.online
+            case progress.PeerFailed() if self._holders > MAX_HOLDERS_BY_NAME:
+                return
+        _tell(event)
+
+
+def _counted_as(event: OfHolder) -> str:
+    if isinstance(event, SealedReceived):
+        return f"sealed {event.lot}"
+    return "ready" if isinstance(event, OfferReceived) else event.kind
+
+
+def _tell_of_holder(event: OfHolder) -> None:
+    match event:
+        case OfferReceived(name, domain):
+            step("ready", name, f"domain {domain}")
+        case StatisticsReceived(name, domain, nbytes):
+            step("received", name, f"domain {domain}", size(nbytes))
+        case SealedReceived(name, "statistics" as lot, nbytes):
+            step("sealed", name, lot, size(nbytes))
+
+
+def _tell(event: progress.Event) -> None:
+    match event:
+        case progress.RoundOpened(number, holders, mode, _, encoder):
+            step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")
+        case progress.OtherBundle(folder):
+            words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
+            step("note", words, f"run: ridgeway coordinator invite {folder}")
+        case progress.PeerFailed(code, reason):
+            step("failed", "a holder's SuperNode", reason or f"error {code}")
+        case progress.OperatorNote(words):
+            step("note", words)
+        case progress.HoldersAwaited(online, wanted):
+            step("waiting", "for holders", f"{online} of {wanted} online")
+        case progress.TotalReused(members):
+            step("kept", f"the total of {count(members, 'holder')}", "nobody in it has changed")
+        case progress.SumOpened(lot, members, of):
+            fallen = f"{of - members} fell away" if of > members else ""
+            step("opened", f"the sum of {lot}", f"of {members} members", fallen)
+        case progress.CountsMissing(lot, reason):
+            step("note", f"no {lot} were counted, so the router is not chosen by them", reason)
+        case progress.AnswerRefused(_, name, code, reason):
+            step("refused", name or "someone unknown", code, reason)
+        case progress.HoldersAbsent(at, names):
+            step("absent", ", ".join(names), f"no answer to {at}")
+        case progress.TotalGathered(holders, domains):
+            step("added", f"sums of {count(holders, 'holder')}", f"{len(domains)} domains", ", ".join(domains))
+        case progress.TotalSolved(features, condition):
+            step("solved", f"{features} features", f"condition {condition:.1e}")
+        case progress.CandidateChosen() if event.accuracy is None:
+            step("chosen", "the first candidate", "no held-out documents")
+        case progress.CandidateChosen(candidates, documents, ridge, selector=selector, accuracy=accuracy):
+            step("tried", count(candidates, "candidate"), f"on {documents:,} held-out documents")
+            step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
+        case progress.ConfidenceCalibrated(temperature, growth, gap):
+            step("fitted", f"temperature {temperature:.3g}", f"growth {growth:.1f}", f"gap to accuracy {gap:.1f} %")
+        case progress.ReleasePublished(number, release, domains):
+            step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
+        case progress.ReleaseDelivered(number, names):
+            step("delivered", f"release {number:04}", f"to {count(len(names), 'holder')}")

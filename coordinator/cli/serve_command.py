@@ -1,0 +1,98 @@
+"""ridgeway serve: routing, the gateway and the page over HTTP.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeway.common.cli.options import Key, Model, RunsOn
+from ridgeway.common.cli.terminal import count, step
+
+
+def serve(
+    release: Annotated[
+        Path,
+        typer.Argument(metavar="RELEASE", help="The folder of a release, or a coordinator's folder: then its newest."),
+    ],
+    experts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
+    ] = None,
+    mu: Annotated[
+        float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; any but loopback needs --keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8080,
+    key: Key = None,
+    model: Model = None,
+    device: RunsOn = "auto",
+    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
+    drift_share: Annotated[
+        float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
+    ] = None,
+    drift_leverage: Annotated[
+        float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="The keys that let clients in.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second of each key, or without keys of each address.")
+    ] = None,
+    max_body: Annotated[float, typer.Option(help="The longest body of a request, in MiB.")] = 4.0,
+    max_requests: Annotated[int, typer.Option(min=1, help="Requests that are served at once.")] = 2048,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")
+    ] = None,
+) -> None:
+    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
+
+    RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
+    """
+    from ridgeway.coordinator.serve.access.access_rules import is_loopback, make_rules
+    from ridgeway.coordinator.serve.gateway.experts import find_experts
+    from ridgeway.coordinator.serve.gateway.gateway import Gateway
+    from ridgeway.coordinator.serve.http_app import create_app
+    from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
+    from ridgeway.coordinator.serve.routing.drift import DriftSettings
+    from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+    from ridgeway.coordinator.serve.server import Address, bind_sockets, find_certificate, run
+
+    address = Address(host, port, find_certificate(tls_cert, tls_key))
+    rules = make_rules(
+        host,
+        keys,
+        rate=rate,
+        max_body_mib=max_body,
+        max_requests=max_requests,
+        hosts=allow_host or (),
+        origins=allow_origin or (),
+        tls=tls_cert is not None,
+    )
+    changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    sockets = bind_sockets(address)
+    known = find_experts(experts, mu)
+    check = known.check if known else None
+    source = ReleaseSource(find_release(release), key, model, device, check, changes)
+    service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage))
+    served = service.current.served
+    step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+    if address.certificate is not None:
+        service.watchers.append(address.certificate.watch)
+    elif not is_loopback(host):
+        step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
+    gateway = Gateway(service, known) if known else None
+    if gateway is not None:
+        step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
+        for words in gateway.notes():
+            step("note", words)
+    step("serving", address.url)
+    run(create_app(service, gateway=gateway, rules=rules), sockets, address.certificate)

@@ -1,0 +1,100 @@
+"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting explained.
+
+Knows files and settings. Certificates and processes are made by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.coordinator.round.federation import SETTINGS, Federation, FederationSettings
+from ridgeway.coordinator.round.ledger import Ledger
+
+TEMPLATE = """\
+# A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
+# again for a change of `listen` only.
+
+# The encoder all holders share: smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH.
+# Changing it makes every holder sum again.
+encoder = {encoder}
+
+# How statistics travel: "masked" (this coordinator sees their total only), or "clear" (it sees each holder's sums;
+# holders that require masking refuse). A round can be asked to run otherwise with --clear or --masked.
+mode = {mode}
+
+# "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
+weighting = {weighting}
+
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
+# document besides, counted `documents` times (0: not at all). Documents are cut after `max_tokens` (0: never).
+# Holders refuse what they have not agreed to.
+window = {window}
+stride = {stride}
+documents = {documents}
+max_tokens = {max_tokens}
+
+# Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address` is what
+# invitations say, if it differs (a public name, a forwarded port).
+listen = {listen}
+address = {address}
+
+[round]
+# A round fails, and keeps what was accepted, if fewer holders than this take part.
+min_holders = {min_holders}
+# So many holders must join, leave or change between two masked totals: fewer could be told apart by comparing the two.
+# Holders see to this themselves; here it is only foreseen, before anybody is asked.
+min_difference = {min_difference}
+# How long to wait at the beginning for holders to come online, and in each step for their answers.
+wait = {wait}
+deadline = {deadline}
+
+[candidates]
+# What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
+# accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to
+# the selector "entropy".
+ridges = {ridges}
+normalise_columns = {normalise_columns}
+selectors = {selectors}
+k = {k}
+
+[abstention]
+# Below this confidence the router names `fallback` instead of a domain; 0: it never does.
+threshold = {threshold}
+{fallback}
+"""
+
+
+def create_federation(
+    folder: Path, settings: FederationSettings, add: Callable[[Path], None] = lambda draft: None
+) -> Federation:
+    """Make the folder, whole or not at all; an existing one is never touched.
+
+    add: puts more into the folder before it is there for others.
+    """
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
+        identity = create_identity(draft / "coordinator.key")
+        write_whole(draft / SETTINGS, settings_text(settings).encode())
+        read_settings(draft / SETTINGS, FederationSettings)
+        for name in ("contributions", "releases"):
+            (draft / name).mkdir()
+        add(draft)
+        with Ledger(draft).journal as journal:
+            journal.append(("founded", {"coordinator": identity.public}))
+    folder.chmod(0o700)
+    return Federation(folder)
+
+
+def settings_text(settings: FederationSettings) -> str:
+    """coordinator.toml. Law: read back, it is the same settings."""
+    tables = (settings, settings.round, settings.candidates, settings.abstention)
+    literals = {
+        name: toml_literal(value) for table in tables for name, value in table if not isinstance(value, Record | None)
+    }
+    fallback = f"fallback = {literals['fallback']}" if settings.abstention.fallback else '# fallback = "general"'
+    return TEMPLATE.format(**literals | {"fallback": fallback})

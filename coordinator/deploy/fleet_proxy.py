@@ -1,0 +1,208 @@
+"""The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and nothing else.
+
+In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit code without a
+password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
+
+Knows HTTP: ten paths, the headers that carry a SuperNode's proof, and limits. Bodies stream through in both directions.
+uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed.
+Knows nothing of Flower's messages. It never answers 401 or 403 itself: a SuperNode takes these as the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from http.cookiejar import DefaultCookiePolicy
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+CALLS = (
+    b"activate-node deactivate-node send-node-heartbeat pull-messages push-messages get-run get-fab push-object "
+    b"pull-object confirm-message-received"
+)
+PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
+"""Not register-node and unregister-node: with authentication on, the operator alone registers."""
+
+PROOF = b"public-key signature timestamp package-name package-version component-name"
+PASSED_UP = frozenset((b"content-type", b"accept", *(b"flwr-" + name for name in PROOF.split())))
+PASSED_DOWN = frozenset((b"content-type", b"content-length", b"flwr-version-incompatibility-message"))
+MAX_BODY_BYTES = 16 * 1024**2
+"""Arrays travel in pieces of 5 MiB; no other object of a round comes near this."""
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_CONNECTIONS = 256
+IDLE_TIMEOUT_S = 60.0
+"""A side that sends nothing for this long is given up."""
+
+log = logging.getLogger("ridgeway.fleet_proxy")
+
+
+class Barred(Exception):
+    """A request that is not passed on, with the status that says why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class FleetProxy:
+    """The proxy as an ASGI application over an httpx client of the SuperLink."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        try:
+            await self._pass(scope, check(scope), receive, send)
+        except Barred as refusal:
+            await answer(send, refusal.status)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Close the connections to the SuperLink when the server stops."""
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await self._client.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _pass(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
+        """Send the request on and stream the reply back; the SuperLink being away is a 502 or 503."""
+        headers = [*kept(scope["headers"], PASSED_UP), (b"content-length", b"%d" % length)]
+        request = self._client.build_request(
+            "POST", scope["raw_path"].decode("ascii"), headers=headers, content=body(receive, length)
+        )
+        try:
+            response = await self._client.send(request, stream=True)
+        except (httpx.TransportError, ssl.SSLError) as error:
+            log.warning("the SuperLink did not answer: %s", type(error).__name__)
+            await answer(send, 503 if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 502)
+            return
+        try:
+            await stream(response, send)
+        except httpx.TransportError as error:
+            log.warning("the SuperLink broke off within a reply: %s", type(error).__name__)
+        finally:
+            await response.aclose()
+
+
+def check(scope: Scope) -> int:
+    """The length of a body that may pass; raises Barred for any other request."""
+    if scope["method"] != "POST" or scope["raw_path"] not in PATHS or scope["query_string"]:
+        raise Barred(404)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        raise Barred(431)
+    names = [name for name, _ in scope["headers"]]
+    if b"upgrade" in names:
+        raise Barred(404)
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    if b"transfer-encoding" in names or len(lengths) != 1 or not lengths[0].isdigit():
+        raise Barred(411)
+    if len(lengths[0]) > 12 or int(lengths[0]) > MAX_BODY_BYTES:
+        raise Barred(413)
+    return int(lengths[0])
+
+
+async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
+    """The pieces of a request's body as they arrive."""
+    left = length
+    while True:
+        try:
+            event = await asyncio.wait_for(receive(), IDLE_TIMEOUT_S)
+        except TimeoutError:
+            raise Barred(408) from None
+        if event["type"] == "http.disconnect":
+            raise Barred(400)
+        piece = event.get("body", b"")
+        left -= len(piece)
+        if left < 0:
+            raise Barred(400)
+        if piece:
+            yield piece
+        if not event.get("more_body", False):
+            return
+
+
+async def stream(response: httpx.Response, send: Send) -> None:
+    headers = kept(response.headers.raw, PASSED_DOWN)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    async for piece in response.aiter_raw():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def answer(send: Send, status: int) -> None:
+    """A reply of the proxy's own: a status, no body, and the connection closed."""
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+    return [(name.lower(), value) for name, value in headers if name.lower() in names]
+
+
+def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
+    """A client of the SuperLink on loopback, which must show a certificate of the authority."""
+    context = ssl.create_default_context(cafile=str(authority))
+    client = httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{port}",
+        verify=context,
+        trust_env=False,
+        headers={"accept-encoding": "identity"},
+        timeout=httpx.Timeout(IDLE_TIMEOUT_S, connect=5.0),
+        limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=2.0),
+    )
+    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return client
+
+
+def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
+    """Run the proxy until it is told to stop."""
+    config = uvicorn.Config(
+        FleetProxy(superlink_client(internal_port, folder / "ca.crt")),
+        host=host,
+        port=port,
+        ssl_certfile=str(folder / "server.crt"),
+        ssl_keyfile=str(folder / "server.key"),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=3,
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+    )
+    uvicorn.Server(config).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ridgeway.coordinator.deploy.fleet_proxy", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="holds ca.crt, server.crt and server.key")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--internal-port", type=int, required=True, help="where the SuperLink listens on loopback")
+    words = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    serve(words.folder, words.host, words.port, words.internal_port)
+
+
+if __name__ == "__main__":
+    main()

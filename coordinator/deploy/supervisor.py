@@ -1,0 +1,171 @@
+"""A running coordinator: its SuperLink kept up, its roster registered, rounds submitted and followed.
+
+Knows the folder, the SuperLink's client and the app that is submitted. Imports nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ridgeway.common.base.errors import LinkDown, LinkError, RidgewayError, RoundFailed
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.deploy.bundle import installed_sha256, write_app
+from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
+from ridgeway.coordinator.deploy.superlink import run
+from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import Follower, OperatorNote, OtherBundle, RunDone, RunFailed, Watch
+
+POLL_S = 0.25
+STATUS_INTERVAL_S = 10.0
+DELIVERY_INTERVAL_S = 15.0
+REDELIVERY_PAUSE_S = 60.0
+MAX_DOUBLINGS = 6
+"""Who does not take a release is asked again after one, two, four … minutes, and at last every hour."""
+LOST_TIMEOUT_S = 120.0
+
+Word = Callable[[str], None]
+
+
+def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[], None], word: Word) -> None:
+    """Keep the SuperLink running; register the roster, and hand the newest release to holders that come back."""
+    host, _, port = federation.settings.listen.rpartition(":")
+    delivery = LateDelivery(federation, word)
+
+    def on_start(client: SuperLinkClient) -> None:
+        register(federation, client, word)
+        started()
+
+    run(federation.link, (host.strip("[]"), int(port)), stopped, on_start, delivery.tick, word)
+
+
+def register(federation: Federation, client: SuperLinkClient, word: Word) -> None:
+    """Let the SuperNodes of the roster in, and shut out those that were removed from it."""
+    roster = {holder.node: name for name, holder in federation.ledger.standing().roster.items()}
+    for line, name in roster.items():
+        try:
+            client.register(line, name)
+        except LinkDown:
+            raise
+        except LinkError as error:  # one key that cannot be registered must not keep the others out
+            word(f"{name} cannot be let in: {error}")
+    for node in client.nodes():
+        if node.public_line is not None and node.public_line not in roster:
+            client.unregister(node.node_id)
+
+
+def run_work(federation: Federation, work: str, watch: Watch, mode: Mode | None = None) -> None:
+    """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
+    client = SuperLinkClient(federation.link)
+    if not client.is_up():
+        raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
+    register(federation, client, lambda words: watch(OperatorNote(words)))
+    _compare_bundle(federation, watch)
+    name, number = _submit(federation, client, work, mode)
+    try:
+        _follow(Follower(federation.progress(name)), client, number, watch)
+    except KeyboardInterrupt:
+        with contextlib.suppress(LinkError):
+            client.stop_run(number)
+        raise KeyboardInterrupt("the round was stopped; what was accepted is kept, so run it again") from None
+
+
+def _compare_bundle(federation: Federation, watch: Watch) -> None:
+    """Say so if holders were invited to run other code than what is installed now: they will refuse it."""
+    path = federation.folder / "invite" / INVITE
+    if path.exists() and read_paper(path, Invite).bundle != installed_sha256():
+        watch(OtherBundle(str(federation.folder)))
+
+
+def _submit(federation: Federation, client: SuperLinkClient, work: str, mode: Mode | None = None) -> tuple[str, int]:
+    """Submit the app from a folder of its own: late deliveries and the operator may do so at the same time."""
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    with tempfile.TemporaryDirectory(prefix="app-", dir=federation.link) as place:
+        app = Path(place) / "app"
+        write_app(app)
+        return name, client.submit(app, {"work": work, "name": name, "mode": mode or ""})
+
+
+def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Watch) -> None:
+    asked = heard = time.monotonic()
+    ended = False
+    while True:
+        for event in follower.events():
+            if isinstance(event, RunDone):
+                return
+            if isinstance(event, RunFailed):
+                raise RoundFailed(event.reason)
+            watch(event)
+        if ended:
+            raise RoundFailed(
+                "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
+            )
+        now = time.monotonic()
+        if now - heard > LOST_TIMEOUT_S:
+            raise RoundFailed(
+                f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that `coordinator up` runs, then run "
+                "the round again: what was accepted is kept"
+            )
+        if now - asked > STATUS_INTERVAL_S:
+            with contextlib.suppress(LinkError):  # down for the moment, it says nothing about the round
+                ended, heard = client.has_finished(number), now
+            asked = now
+        time.sleep(POLL_S)
+
+
+class LateDelivery:
+    """Brings the newest release to holders that were away when it was made."""
+
+    def __init__(self, federation: Federation, word: Word) -> None:
+        self._federation, self._word = federation, word
+        self._look = self._again = 0.0
+        self._asked: set[str] = set()
+        self._tries = 0
+
+    def tick(self, client: SuperLinkClient) -> None:
+        """Called again and again while the SuperLink runs; mostly there is nothing to do."""
+        now = time.monotonic()
+        if now < self._look:
+            return
+        self._look = now + DELIVERY_INTERVAL_S
+        try:
+            missing = self._missing()
+            if not missing or (missing == self._asked and now < self._again) or self._federation.is_busy():
+                return
+            online = sorted(node.name for node in client.nodes() if node.online and node.name in missing)
+            if online:
+                self._word(f"brings the newest release to {', '.join(online)}")
+                _submit(self._federation, client, "deliver")
+                self._tries = self._tries + 1 if missing == self._asked else 0
+                self._asked, self._again = missing, now + REDELIVERY_PAUSE_S * 2 ** min(self._tries, MAX_DOUBLINGS)
+        except (RidgewayError, OSError) as error:
+            self._word(f"the newest release could not be delivered yet: {error}")
+
+    def _missing(self) -> set[str]:
+        newest, standing = self._federation.newest, self._federation.ledger.standing()
+        if newest is None:
+            return set()
+        return {name for name in standing.active if standing.delivered.get(name, 0) < newest.number}
+
+
+def write_invite(federation: Federation) -> Invite:
+    """Write the folder to hand to holders: the invitation and the authority's certificate."""
+    roster = federation.ledger.standing().roster.values()
+    invite = Invite(
+        coordinator=federation.identity.public,
+        address=federation.settings.address,
+        terms=federation.terms,
+        bundle=installed_sha256(),
+        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in roster),
+    )
+    folder = federation.folder / "invite"
+    folder.mkdir(exist_ok=True)
+    (folder / AUTHORITY).write_bytes((federation.link / AUTHORITY).read_bytes())
+    write_paper(invite, federation.identity, folder / INVITE)
+    return invite

@@ -1,0 +1,172 @@
+"""Asking holders: one signed request to many of them, and their answers, checked one by one as they come.
+
+A wrong answer is refused, and noted in the ledger by the holder's name; a holder that does not answer is noted as
+absent; neither stops the others. Knows messages and the ledger. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, Refused, ShapeMismatch, StatisticsError
+from ridgeway.common.protocol.messages import Message, Refusal
+from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import AnswerRefused, HoldersAbsent, Watch
+
+CODES: dict[type[StatisticsError], str] = {
+    ShapeMismatch: "shape_mismatch",
+    BoundExceeded: "over_bound",
+    BrokenIdentity: "broken_identity",
+}
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class Transport(Protocol):
+    """The network as a round sees it: peers, and packets to and from them."""
+
+    def peers(self) -> Sequence[int]:
+        """The peers that can be reached now."""
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
+
+        None stands for a peer that is known to have failed. Answers may be late, repeated or anything at all.
+        """
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HolderAnswer(Generic[Reply]):
+    """A holder's answer to a request: signed by it, and of the type that was asked for."""
+
+    name: str
+    message: Reply
+    blobs: Sequence[Blob]
+    error: Refused | StatisticsError | None = None
+
+    @contextlib.contextmanager
+    def accept(self) -> Iterator[None]:
+        """Use the answer within this block. What the block raises refuses the answer, and the next one is looked at."""
+        try:
+            yield
+        except (Refused, StatisticsError) as error:
+            self.error = error
+
+
+class Channel:
+    """One round's exchange with the holders. Knows which peer is which holder once the holder has signed something.
+
+    silent:       the holders that did not answer some request.
+    last_request: the digest of what was asked last, where all were asked the same.
+    """
+
+    def __init__(self, federation: Federation, transport: Transport, nonce: str, watch: Watch) -> None:
+        self._federation, self._transport, self._watch = federation, transport, watch
+        self.nonce = nonce
+        self.peer_of: dict[str, int] = {}
+        self.silent: set[str] = set()
+        self.last_refusal = ""
+        self.last_request = ""
+        self._names = {holder.key: name for name, holder in federation.ledger.standing().roster.items()}
+
+    def ask(
+        self,
+        message: Message,
+        expected: type[Reply],
+        *,
+        names: Collection[str] | None = None,
+        blobs: Sequence[Blob] = (),
+        own_blobs: Mapping[str, Sequence[Blob]] | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[HolderAnswer[Reply]]:
+        """Ask these holders, or all peers, and yield each one's first answer that stands up; use it within `accept`.
+
+        own_blobs: where the bulk is not the same for all, each one's by its name.
+        """
+        names = names if own_blobs is None else list(own_blobs)
+        packets = self._packets(message, names, blobs, own_blobs)
+        asked = {packet.digest for packet in set(packets.values())}
+        self.last_request = next(iter(asked), "")
+        deadline = self._federation.settings.round.deadline
+        accepted: set[str] = set()
+        refused: set[str] = set()
+        for peer, packet in self._transport.exchange(packets, min(seconds or deadline, deadline)):
+            if packet is None:
+                continue
+            name: str | None = None
+            try:
+                opened = open_packet(packet)
+                name = self._names.get(opened.sender)
+                if name is None:
+                    raise Refused("unknown_holder", f"the key {opened.sender[:12]}… is not on the roster")
+                self._check(opened, asked, name, accepted, names)
+                self.peer_of[name] = peer
+                answer = HolderAnswer(name, _expected(opened, expected), opened.blobs)
+                yield answer
+                if answer.error is not None:
+                    raise answer.error
+                accepted.add(name)
+            except (Refused, StatisticsError) as error:
+                refused |= {name} if name is not None and name not in accepted else set()
+                self._refuse(message.kind, name, error)
+        wanted = set(self._federation.ledger.standing().active) if names is None else set(names)
+        missing = wanted - accepted - refused
+        self.silent |= missing
+        self.note_absent(message.kind, missing)
+
+    def _packets(
+        self,
+        message: Message,
+        names: Collection[str] | None,
+        blobs: Sequence[Blob],
+        own_blobs: Mapping[str, Sequence[Blob]] | None,
+    ) -> dict[int, Packet]:
+        def sealed(bulk: Sequence[Blob]) -> Packet:
+            return seal_packet(message, self._federation.identity, round=self.nonce, blobs=bulk)
+
+        if own_blobs is not None:
+            return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}
+        peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+        return dict.fromkeys(peers, sealed(blobs))
+
+    def _check(
+        self,
+        opened: Opened[Message],
+        asked: Collection[str],
+        name: str,
+        accepted: Collection[str],
+        names: Collection[str] | None,
+    ) -> None:
+        if opened.round != self.nonce and isinstance(opened.message, Refusal) and opened.reply_to in asked:
+            return  # a holder that could not read the request does not know the round
+        if opened.round != self.nonce or opened.reply_to not in asked:
+            raise Refused("late", "an answer to an earlier request came late, or was repeated")
+        if name in accepted:
+            raise Refused("duplicate", "a second answer to the same request")
+        if names is not None and name not in names:
+            raise Refused("not_asked", "an answer from a holder that was not asked")
+
+    def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
+        code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
+        self.last_refusal = f"{name or 'someone unknown'}: {error}"
+        self._federation.ledger.note("refused", round=self.nonce, step=step, name=name, code=code, reason=str(error))
+        self._watch(AnswerRefused(step, name, code, str(error)))
+
+    def note_absent(self, step: str, names: Collection[str]) -> None:
+        """Note in the ledger, and tell the watch, which holders are missing at a step, if any are."""
+        if names:
+            self._federation.ledger.note("absent", round=self.nonce, step=step, names=sorted(names))
+            self._watch(HoldersAbsent(step, sorted(names)))
+
+
+def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:
+    """The reply that was asked for; a refusal, and anything else, is raised."""
+    if isinstance(opened.message, Refusal):
+        raise Refused(opened.message.code, opened.message.reason)
+    if not isinstance(opened.message, expected):
+        raise Refused("malformed", f"{expected.kind} was asked for, not {opened.message.kind}")
+    return opened.message

@@ -1,0 +1,228 @@
+"""A coordinator's folder: settings, keys, the ledger, the releases. One process at a time works in it.
+
+Knows files and the encoder. Knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.identity import Identity, load_identity
+from ridgeway.common.base.journal import Clock, system_clock
+from ridgeway.common.base.schema import Address, Mode, Record
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
+from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
+from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
+from ridgeway.common.routing.drift_sketch import SUFFIX
+from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
+from ridgeway.coordinator.solving.candidates import Grid
+
+SETTINGS = "coordinator.toml"
+LATEST = "latest"
+POLL_S = 0.2
+LOCK_TIMEOUT_S = 60.0
+"""A change waits this long for another to end: a delivery in the background must not stand in its way."""
+
+NAME = re.compile("[0-9a-z-]{1,64}")
+
+
+class RoundSettings(Record):
+    """Who must be there, and how long the others wait for them; times are in seconds.
+
+    min_difference: the fewest holders that must join, leave or change between two masked totals, as holders demand it.
+    """
+
+    min_holders: int = Field(default=2, ge=2)
+    min_difference: int = Field(default=2, ge=1)
+    wait: float = Field(default=60.0, ge=0)
+    deadline: float = Field(default=600.0, gt=0)
+
+
+class Abstention(Record):
+    """Below which confidence a router names the fallback instead of a domain."""
+
+    threshold: float = Field(default=0.0, ge=0, le=1)
+    fallback: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _something_to_name(self) -> Abstention:
+        if self.threshold > 0 and self.fallback is None:
+            raise ValueError("to abstain below a threshold, name a fallback")
+        return self
+
+
+class FederationSettings(Record):
+    """coordinator.toml."""
+
+    listen: Address = DEFAULT_LISTEN
+    address: Address = DEFAULT_LISTEN
+    encoder: str = "smollm2"
+    mode: Mode = "masked"
+    weighting: Weighting = DEFAULT.weighting
+    window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
+    max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
+    stride: int = Field(default=DEFAULT.sampling.stride, ge=0, le=1 << 16)
+    documents: int = Field(default=DEFAULT.sampling.documents, ge=0, le=1 << 12)
+    round: RoundSettings = RoundSettings()
+    candidates: Grid = Grid()
+    abstention: Abstention = Abstention()
+
+    @model_validator(mode="after")
+    def _can_be_sampled(self) -> FederationSettings:
+        """Where a window alone is named, plain windows of that size are meant."""
+        for name in ("stride", "documents"):
+            if "window" in self.model_fields_set and name not in self.model_fields_set:
+                object.__setattr__(self, name, 0)
+        checked_sampling(self.window, self.max_tokens, self.stride, self.documents)
+        return self
+
+    @property
+    def sampling(self) -> SamplingTerms:
+        return SamplingTerms(
+            window=self.window, max_tokens=self.max_tokens, stride=self.stride, documents=self.documents
+        )
+
+
+def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
+    """The settings of a new federation whose holders share this encoder."""
+    return FederationSettings(**{**usual_sampling(shared).to_json(), **given})
+
+
+class Federation:
+    """What the operator's side needs; deploy/coordinator_folder.py creates it, and every command opens it."""
+
+    def __init__(self, folder: Path, *, encoder: AnyEncoder | None = None, clock: Clock = system_clock) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / SETTINGS, FederationSettings)
+        self.identity: Identity = load_identity(folder / "coordinator.key")
+        self.ledger = Ledger(folder, clock)
+        self._given = encoder
+
+    @cached_property
+    def encoder(self) -> AnyEncoder:
+        return self._given or find_encoder(self.settings.encoder)
+
+    @property
+    def terms(self) -> Terms:
+        return self.terms_in(None)
+
+    def terms_in(self, mode: Mode | None) -> Terms:
+        """The terms of a round, clear or masked; as the settings say if that is left open."""
+        settings = self.settings
+        check_sampling(self.encoder, settings.sampling.sampling)
+        return Terms(
+            mode=mode or settings.mode,
+            encoder=self.encoder.fingerprint,
+            encoder_name=self.encoder.name,
+            features=self.encoder.width + 1,
+            sampling=settings.sampling,
+            weighting=settings.weighting,
+            mass=EQUAL_MASS if settings.weighting == "equal" else 0,
+        )
+
+    @contextlib.contextmanager
+    def alone(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+        """Hold the folder, so that no two rounds or changes of membership run at once; a short wait for it is fine."""
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            until = time.monotonic() + patience
+            while not _is_locked(handle):
+                if time.monotonic() >= until:
+                    raise InputError(
+                        f"a round or another change is running in {self.folder}; wait until it is done, and try again"
+                    )
+                time.sleep(POLL_S)
+            yield
+        finally:
+            os.close(handle)
+
+    def is_busy(self) -> bool:
+        """Whether a round or a change of membership is running."""
+        try:
+            with self.alone(patience=0.0):
+                return False
+        except InputError:
+            return True
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Write unforeseen errors to a log with their traceback: Flower throws away what a ServerApp prints."""
+        try:
+            yield
+        except RidgewayError:
+            raise
+        except Exception:
+            path = self.folder / "logs" / "rounds.log"
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"{datetime.now(UTC).isoformat()}\n{traceback.format_exc()}\n")
+            raise
+
+    @property
+    def link(self) -> Path:
+        """Where the SuperLink, its certificates and its app are kept."""
+        return self.folder.resolve() / "link"
+
+    def progress(self, name: str) -> Path:
+        """Where a run of this name writes what happens."""
+        if not NAME.fullmatch(name):
+            raise InputError(f"{name!r} cannot name a run")
+        return self.folder / "progress" / f"{name}.jsonl"
+
+    # Releases
+
+    def release_folder(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number:04}"
+
+    @property
+    def newest(self) -> LedgerRelease | None:
+        releases = self.ledger.standing().releases
+        return releases[-1] if releases else None
+
+    @property
+    def next_number(self) -> int:
+        newest = self.newest
+        return newest.number + 1 if newest else 1
+
+    def point_to_latest(self) -> None:
+        """Let releases/latest name the newest release; done again after a crash.
+
+        What older totals left beside older releases, to tell leverage, goes: it is not published, and no longer needed.
+        """
+        newest = self.newest
+        if newest is None:
+            return
+        link = self.folder / "releases" / LATEST
+        target = self.release_folder(newest.number).name
+        for path in link.parent.glob(f"*{SUFFIX}"):
+            if path.name != target + SUFFIX:
+                path.unlink(missing_ok=True)
+        if link.is_symlink() and link.readlink() == Path(target):
+            return
+        draft = link.with_name(f".{LATEST}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target)
+        draft.replace(link)
+
+
+def _is_locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""What a round gathers from holders, whether in the clear or under masks: a total, and counts of held-out documents.
+
+The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is the same for both.
+Knows messages and totals. Knows nothing of how either way works.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
+from ridgeway.common.protocol.messages import Calibrate, Evaluate
+from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, MAX_HELD_OUT_DOCUMENTS
+from ridgeway.coordinator.round.ledger import Admitted, Contribution
+from ridgeway.coordinator.solving.candidates import Counts
+from ridgeway.coordinator.solving.total import Total
+
+Question = Evaluate | Calibrate
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A total, whose sums are in it, and who can be asked about the routers that come of it.
+
+    present: holders by name; those whose sums were there from an earlier round need not be among them.
+    """
+
+    total: Total
+    members: tuple[Contribution, ...]
+    present: frozenset[str]
+
+
+def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[str]) -> Cohort:
+    """The cohort of these holders."""
+    if len(names) < 2:
+        raise RoundFailed(
+            f"{len(names)} of {len(active)} holders can take part, and a router needs two domains; "
+            "see that their SuperNodes run, then run the round again: what was accepted is kept"
+        )
+    by_key = {active[name].key: active[name] for name in names}
+    domains = {key: holder.domain for key, holder in by_key.items()}
+    return form_cohort(terms, domains, {key: holder.weight for key, holder in by_key.items()})
+
+
+def shape_of(question: Question) -> tuple[int, ...]:
+    """The shape of what one domain's holders count."""
+    if isinstance(question, Evaluate):
+        return len(question.candidates), len(question.domains)
+    return len(question.growths), len(question.temperatures), len(CONFIDENCE_EDGES), 2
+
+
+def checked_counts(question: Question, given: Counts, holders: int = 1) -> Counts:
+    """The counts of one holder or more in their shape; raises Refused unless documents could have given them."""
+    shape = shape_of(question)
+    if given.size != math.prod(shape):
+        raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+    counts = given.reshape(shape)
+    most = MAX_HELD_OUT_DOCUMENTS * (1 if isinstance(question, Evaluate) else len(BEGINNING_TOKENS) + 1) * holders
+    if not 0 <= counts.min() <= counts.max() <= most:
+        raise Refused("over_bound", f"more documents than the {MAX_HELD_OUT_DOCUMENTS:_} that a holder may evaluate on")
+    if isinstance(question, Evaluate):
+        met = counts.sum(axis=1)
+        if met.max() > most or len(np.unique(met)) != 1:
+            raise Refused("broken_identity", "the candidates were not all scored on the same documents")
+        return counts
+    fallen, right = counts[..., 0], counts[..., 1]
+    if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
+        raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
+    return counts

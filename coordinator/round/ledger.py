@@ -1,0 +1,293 @@
+"""The coordinator's ledger: who was admitted, what they sent, which releases came of it. Crash-safe, hash-chained.
+
+The journal is the truth; what stands here is read out of it. In clear rounds the sums lie beside it as files, each
+named by its digest and written whole before the journal speaks of it. Knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from ridgeway.common.base.errors import InputError, JournalError
+from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
+from ridgeway.common.masking.differencing import Parts
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.invitation import Card
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain, unpacked
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A holder on the roster.
+
+    key:    the Ed25519 key it signs with. node: the key its SuperNode logs in with.
+    weight: its part of the domain's mass, beside the other holders of the domain.
+    """
+
+    name: str
+    domain: str
+    key: str
+    node: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A holder's accepted sums: under which share of the mass, from which raw sums, in which file.
+
+    digest: names the file; empty where the sums are hidden in a masked total.
+    """
+
+    name: str
+    domain: str
+    source: str
+    share: int
+    terms: str
+    holdout: float
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Totalled:
+    """A masked total that was opened: whose sums are in it, in which order its columns stand, in which file it lies."""
+
+    members: tuple[Contribution, ...]
+    domains: tuple[str, ...]
+    terms: str
+    digest: str
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Totalled:
+        members = tuple(Contribution(**member) for member in facts["members"])
+        return cls(members, tuple(facts["domains"]), facts["terms"], facts["digest"])
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRelease:
+    """A release in the ledger.
+
+    cause:   what it came of. terms: those of its cohort.
+    members: the very sums that it was solved from.
+    """
+
+    number: int
+    release: str
+    cause: str
+    domains: tuple[str, ...]
+    members: tuple[Contribution, ...]
+    terms: Terms
+    time: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger keeps; the time is the entry's own."""
+        facts = {**asdict(self), "terms": self.terms.model_dump(mode="json")}
+        return {name: value for name, value in facts.items() if name != "time"}
+
+    @classmethod
+    def of(cls, entry: JournalEntry) -> LedgerRelease:
+        facts = entry.facts
+        members = tuple(Contribution(**member) for member in facts["members"])
+        terms = Terms.model_validate_json(json.dumps(facts["terms"]))
+        given = {**facts, "domains": tuple(facts["domains"]), "members": members, "terms": terms}
+        return cls(**given, time=entry.time)
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the entries so far add up to.
+
+    retired: holders, by name, whose domain was retired since they were last admitted.
+    gone:    keys of holders that were removed; the SuperLink would not let them in again.
+    total:   the newest masked total, as long as all its members are still on the roster.
+    opened:  what was put into every masked sum that was ever opened, by lot.
+    names:   the names of all holders that were ever admitted, by key.
+    """
+
+    roster: dict[str, Admitted] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+    contributions: dict[str, Contribution] = field(default_factory=dict)
+    releases: list[LedgerRelease] = field(default_factory=list)
+    delivered: dict[str, int] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    total: Totalled | None = None
+    opened: dict[str, list[Parts]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+    open_round: str | None = None
+
+    def take_in(self, entry: JournalEntry) -> None:
+        facts = entry.facts
+        match entry.kind:
+            case "admitted":
+                self.roster[facts["name"]] = Admitted(**facts)
+                self.names[facts["key"]] = facts["name"]
+                self.retired.discard(facts["name"])
+            case "removed":
+                removed = self.roster.pop(facts["name"], None)
+                self.gone |= {removed.key, removed.node} if removed else set()
+                self.contributions.pop(facts["name"], None)
+                self.delivered.pop(facts["name"], None)
+                self.retired.discard(facts["name"])
+                self._forget_total_with(facts["name"])
+            case "retired":
+                for name in [name for name, holder in self.roster.items() if holder.domain == facts["domain"]]:
+                    self.retired.add(name)
+                    self.contributions.pop(name, None)
+                    self._forget_total_with(name)
+            case "opened":
+                self.rounds, self.open_round = self.rounds + 1, facts["round"]
+            case "closed":
+                self.open_round = None
+            case "contributed":
+                self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
+            case "totalled":
+                self.total = Totalled.of(facts)
+            case "opened_sum":
+                parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
+                self.opened.setdefault(facts["lot"], []).append(parts)
+            case "released":
+                self.releases.append(LedgerRelease.of(entry))
+            case "delivered":
+                self.delivered[facts["name"]] = max(facts["number"], self.delivered.get(facts["name"], 0))
+
+    def _forget_total_with(self, name: str) -> None:
+        if self.total is not None and any(member.name == name for member in self.total.members):
+            self.total = None
+
+    @property
+    def active(self) -> dict[str, Admitted]:
+        """The holders that rounds count on, by name."""
+        return {name: holder for name, holder in self.roster.items() if name not in self.retired}
+
+    @property
+    def needed(self) -> list[Contribution]:
+        """The sums that later rounds, or a removal from the newest release, may need."""
+        newest = self.releases[-1].members if self.releases else ()
+        kept = [*self.contributions.values(), *(member for member in newest if member.name in self.roster)]
+        return [each for each in kept if each.digest]
+
+
+class Ledger:
+    """Law: after a crash at any moment, what was accepted is there once, and the chain holds."""
+
+    def __init__(self, folder: Path, clock: Clock = system_clock) -> None:
+        self.journal = Journal(folder / "ledger.db", clock)
+        self._sums = folder / "contributions"
+        self._standing = Standing()
+        self._read = 0
+        self._whole: set[str] = set()
+
+    def standing(self) -> Standing:
+        """What the journal says now; entries that were read before are not read again."""
+        for entry in self.journal.entries(after=self._read):
+            self._standing.take_in(entry)
+            self._read = entry.number
+        return self._standing
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.journal.append((kind, facts))
+
+    def admit(self, name: str, card: Card, weight: int) -> Admitted:
+        """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice."""
+        holder = Admitted(name, card.domain, card.key, card.node, weight)
+        standing = self.standing()
+        if {card.key, card.node} & standing.gone:
+            raise InputError(
+                "this holder was removed, and a removed key cannot come back; ask it to `init` a new folder"
+            )
+        for other in standing.roster.values():
+            if (other.name, other.key, other.node) == (name, card.key, card.node):
+                continue
+            if other.name == name:
+                raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
+            if other.key == card.key or other.node == card.node:
+                raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
+        if standing.active.get(name) == holder:
+            return holder
+        self.note("admitted", **asdict(holder))
+        return holder
+
+    # Sums
+
+    def contribute(self, round_: str, given: Contribution, statistics: Statistics, mass: int) -> Contribution:
+        """Store accepted sums: the file first, then the entry that speaks of it."""
+        triangle, _ = statistics.packed()
+        content = np.ascontiguousarray(triangle, dtype="<i8")
+        stored = replace(given, digest=sha256(content.data))
+        write_whole(self._path(stored.digest), save({"gram": content}), private=True)
+        self.note("contributed", round=round_, mass=mass, **asdict(stored))
+        return stored
+
+    def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> None:
+        """Store an opened total: the file first, then the entry that speaks of it."""
+        named = zip(("gram", "cross"), statistics.packed(), strict=True)
+        content = {name: np.ascontiguousarray(array, dtype="<i8") for name, array in named}
+        stored = replace(given, digest=sha256(*(part.data for part in content.values())))
+        write_whole(self._path(stored.digest), save(content), private=True)
+        self.note("totalled", round=round_, **asdict(stored))
+
+    def total(self, stored: Totalled) -> Statistics:
+        """The sums of a masked total, held against their digest."""
+        content = self._read_sums(stored.digest, "the sums of the masked total", ("gram", "cross"))
+        return unpacked(content["gram"], content["cross"])
+
+    def has_sums(self, contribution: Contribution) -> bool:
+        """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
+        if contribution.digest in self._whole:
+            return True
+        try:
+            self.sums(contribution)
+        except JournalError:
+            return False
+        self._whole.add(contribution.digest)
+        return True
+
+    def sums(self, contribution: Contribution) -> Statistics:
+        """The stored sums of one domain's holder, held against their digest."""
+        triangle = self._read_sums(contribution.digest, f"the sums of {contribution.name!r}", ("gram",))["gram"]
+        features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
+        return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
+
+    def _read_sums(self, digest: str, whose: str, names: Sequence[str]) -> dict[str, Integers]:
+        path = self._path(digest)
+        try:
+            content = load_file(path)
+            arrays = {name: content[name] for name in names}
+        except (FileNotFoundError, SafetensorError, KeyError) as error:
+            words = "restore them from a copy, or run a round while the holders are there"
+            raise JournalError(f"{whose} are missing or damaged ({path.name}); {words}") from error
+        plain = [np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values()]
+        if any(array.dtype != np.int64 for array in arrays.values()) or sha256(*plain) != digest:
+            raise JournalError(f"{whose} were altered after they were accepted ({path.name})")
+        return arrays
+
+    def erase_outdated(self) -> None:
+        """Delete sums that nothing needs any more, and what a killed process may have left of some."""
+        standing = self.standing()
+        named = {f"{contribution.digest}.sums" for contribution in standing.needed}
+        named |= {f"{standing.total.digest}.sums"} if standing.total else set()
+        for path in self._sums.iterdir():
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _path(self, digest: str) -> Path:
+        return self._sums / f"{digest}.sums"
+
+    def verify(self) -> dict[str, int]:
+        """The chain, and every stored sum against its digest."""
+        entries = self.journal.verify()
+        standing = self.standing()
+        for contribution in standing.needed:
+            self.sums(contribution)
+        if standing.total is not None:
+            self.total(standing.total)
+        return {"entries": entries, "contributions": len(standing.contributions), "totals": int(bool(standing.total))}

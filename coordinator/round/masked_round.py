@@ -1,0 +1,277 @@
+"""Gathering under masks: the coordinator learns the total and the counts of a cohort, and those of no single member.
+
+A total that was opened is kept and used again as long as none of its members has changed: every further total, beside
+the earlier ones, could tell the changed ones apart, so there are as few as can be; `outlook` tells the operator what a
+round would show. Knows the ledger and messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import JournalError, Refused, RoundFailed, StatisticsError
+from ridgeway.common.base.files import sha256
+from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
+from ridgeway.common.masking.differencing import Parts, differing, set_apart
+from ridgeway.common.masking.history import PastSum, pool_bytes, read_history
+from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer
+from ridgeway.common.protocol.packet import Blob
+from ridgeway.common.statistics.sums import Statistics, from_vector, vector_size
+from ridgeway.coordinator.round.ask import Channel
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
+from ridgeway.coordinator.round.ledger import Contribution, Standing, Totalled
+from ridgeway.coordinator.round.masked_session import Session
+from ridgeway.coordinator.round.progress import CountsMissing, TotalReused, Watch
+from ridgeway.coordinator.solving.candidates import Counts
+from ridgeway.coordinator.solving.total import Total, total_of
+
+
+class MaskedGathering:
+    """One round's gathering under masks: one session, in which up to three sums are opened."""
+
+    def __init__(self, federation: Federation, channel: Channel, terms: Terms, watch: Watch) -> None:
+        self._federation, self._ledger = federation, federation.ledger
+        self._channel, self._terms, self._watch = channel, terms, watch
+        self._session: Session | None = None
+        self._histories: dict[str, tuple[PastSum, ...]] = {}
+
+    def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
+        """Check a member's keys, and note what it knows of sums that were opened before."""
+        advert = offer.advert
+        if advert is None or not blobs:
+            raise Refused("not_masked", "an offer without keys for masking")
+        check_advert(advert, self._terms.id, self._channel.nonce, len(LOTS))
+        if (advert.key, advert.source) != (key, offer.source) or sha256(blobs[0]) != advert.history:
+            raise Refused("bad_advert", "the keys for masking are of another holder, or do not go with the offer")
+        self._histories[key] = read_history(blobs[0])
+
+    def gather(self, offers: dict[str, Offer]) -> Gathered:
+        """The total of every holder that can be counted; one that offers and then does not deliver is left out."""
+        least = max(SMALLEST_COHORT, self._federation.settings.round.min_holders)
+        if len(offers) < least:
+            raise RoundFailed(
+                f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
+                "little. Run the round again when more are there; the newest release stays as it is"
+            )
+        stored = self._usable_total(offers)
+        cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
+        if stored is not None:
+            return self._from_stored(stored, cohort, offers)
+        session = self._session = Session(self._channel, cohort, offers, self._watch)
+
+        def check(names: Collection[str]) -> None:
+            self._must_be_worth_it(names, least)
+            self._must_hide("statistics", _parts(cohort, session.sources(names)))
+
+        check(offers)
+        session.share(self._pool(cohort))
+        vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
+        self._note_opened("statistics", _parts(cohort, session.sources(sent)))
+        members = self._members(cohort, {name: offers[name] for name in sent})
+        return self._totalled(cohort, members, vector)
+
+    def _pool(self, cohort: Cohort) -> bytes:
+        """What the members know, to be told to all of them."""
+        return pool_bytes(self._histories[member.key] for member in cohort.members)
+
+    def _must_be_worth_it(self, names: Collection[str], least: int) -> None:
+        """Every total that is opened narrows what later ones may be, so one that makes no router is not."""
+        active = self._ledger.standing().active
+        domains = {active[name].domain for name in names}
+        if len(names) < least or len(domains) < 2:
+            raise RoundFailed(
+                f"sums of {len(names)} holders and {len(domains)} domains are there; at least {least} holders and two "
+                "domains are needed, so nothing was opened. Run the round again when more are there"
+            )
+
+    # A total that is there already
+
+    def _usable_total(self, offers: Mapping[str, Offer]) -> Totalled | None:
+        """The newest total, if every holder that is there is in it unchanged, and it lies whole in its file."""
+        standing = self._ledger.standing()
+        stored = standing.total
+        if stored is None or stored.terms != self._terms.id:
+            return None
+        sources = {member.name: member.source for member in stored.members}
+        if any(sources.get(name) != offer.source for name, offer in offers.items()):
+            return None
+        cohort = cohort_of(self._terms, standing.active, set(sources))
+        shares = {member.key: member.share for member in cohort.members}
+        if any(shares[standing.active[each.name].key] != each.share for each in stored.members):
+            return None
+        try:
+            self._ledger.total(stored)
+        except JournalError:
+            return None
+        return stored
+
+    def _from_stored(self, stored: Totalled, cohort: Cohort, offers: Mapping[str, Offer]) -> Gathered:
+        newest = self._federation.newest
+        if newest is not None and newest.members == stored.members and len(offers) < len(stored.members):
+            raise RoundFailed(
+                f"nothing has changed since release {newest.number:04} but that some holders are away, so it stands; "
+                "it will be brought to whoever lacks it"
+            )
+        self._watch(TotalReused(len(stored.members)))
+        session = self._session = Session(self._channel, cohort, offers, self._watch)
+        session.share(self._pool(cohort))
+        present = session.hold()
+        statistics = self._ledger.total(stored)
+        return Gathered(self._total(stored.members, stored.domains, statistics), stored.members, frozenset(present))
+
+    # A new total
+
+    def _totalled(self, cohort: Cohort, members: tuple[Contribution, ...], vector: NDArray[np.int64]) -> Gathered:
+        """Check what was opened, keep it, and let the ledger speak of it."""
+        domains = tuple(sorted({member.domain for member in members}))
+        try:
+            statistics = _of_those_left(from_vector(vector, self._terms.features, len(cohort.domains)), cohort, members)
+            total = self._total(members, domains, statistics)
+        except StatisticsError as error:
+            raise RoundFailed(
+                f"what was opened is no sum of statistics ({error}): a member sealed something else than its sums, or "
+                "runs other code, and the masks hide who. The ledger is kept; run the round again, and if it fails "
+                "again, leave members out two at a time, or agree on a clear round"
+            ) from None
+        self._ledger.keep_total(self._channel.nonce, Totalled(members, domains, self._terms.id, ""), statistics)
+        return Gathered(total, members, frozenset(member.name for member in members))
+
+    def _members(self, cohort: Cohort, offers: Mapping[str, Offer]) -> tuple[Contribution, ...]:
+        shares = {member.key: member.share for member in cohort.members}
+        active = self._ledger.standing().active
+        return tuple(
+            Contribution(name, who.domain, offer.source, shares[who.key], self._terms.id, offer.holdout)
+            for name, who, offer in ((name, active[name], offers[name]) for name in sorted(offers))
+        )
+
+    def _total(self, members: Sequence[Contribution], domains: tuple[str, ...], statistics: Statistics) -> Total:
+        holdout = {name: sorted({each.holdout for each in members if each.domain == name}) for name in domains}
+        return total_of(domains, statistics, self._terms, len(members), holdout)
+
+    # Counts
+
+    def count(
+        self, question: Question, blobs: Sequence[Blob], names: Collection[str]
+    ) -> tuple[dict[str, Counts], set[str]]:
+        """Counts by domain, and who counted; none if they cannot be opened, for a router can be published without."""
+        lot: Lot = "scores" if isinstance(question, Evaluate) else "reliability"
+        try:
+            return self._counted(lot, question, blobs, names)
+        except (RoundFailed, Refused) as error:
+            self._ledger.note("not_counted", round=self._channel.nonce, lot=lot, reason=str(error))
+            self._watch(CountsMissing(lot, str(error)))
+            return {domain: np.zeros(shape_of(question), dtype=np.int64) for domain in question.domains}, set()
+
+    def _counted(
+        self, lot: Lot, question: Question, blobs: Sequence[Blob], names: Collection[str]
+    ) -> tuple[dict[str, Counts], set[str]]:
+        session = self._session
+        assert session is not None
+        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+        asked = [name for name in sorted(set(names) - self._channel.silent) if domain_of[name] in question.domains]
+        size = math.prod(shape_of(question)) * len(question.domains)
+        if size > MAX_COUNTS:
+            raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
+
+        def check(names: Collection[str]) -> None:
+            self._must_hide(lot, _parts(None, session.sources(names)))
+
+        check(asked)
+        sealed = question.model_copy(update={"session": session.id})
+        vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
+        self._note_opened(lot, _parts(None, session.sources(heard)))
+        counts = {}
+        for domain, row in zip(question.domains, vector.reshape(len(question.domains), -1), strict=True):
+            holders = sum(domain_of[name] == domain for name in heard)
+            counts[domain] = checked_counts(question, row, holders)
+        return counts, heard
+
+    # Differences
+
+    def _must_hide(self, lot: Lot, parts: Parts) -> None:
+        """Foresee what holders would refuse, before any of them is asked for anything secret."""
+        standing = self._ledger.standing()
+        told = [each.by_key() for history in self._histories.values() for each in history if each.lot == lot]
+        earlier = [*standing.opened.get(lot, []), *told]
+        found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
+        if found:
+            raise RoundFailed(_words_of_change(standing, earlier, parts, found))
+
+    def _note_opened(self, lot: Lot, parts: Parts) -> None:
+        written = {key: list(part) for key, part in parts.items()}
+        self._ledger.note("opened_sum", round=self._channel.nonce, lot=lot, parts=written)
+
+
+def _parts(cohort: Cohort | None, sources: Mapping[str, str]) -> Parts:
+    """What these members put into a sum: of statistics by the cohort's shares, of counts without any."""
+    shares = {member.key: member.share or 1 for member in cohort.members} if cohort else dict.fromkeys(sources, 1)
+    return {key: (source, shares[key]) for key, source in sources.items()}
+
+
+def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contribution]) -> Statistics:
+    """The total without the columns of domains that nobody sent anything for; raises if masses are not as agreed."""
+    masses = dict.fromkeys(cohort.domains, 0)
+    for member in members:
+        masses[member.domain] += member.share
+    there = {member.domain for member in members}
+    keep = [place for place, domain in enumerate(cohort.domains) if domain in there]
+    gone = [place for place, domain in enumerate(cohort.domains) if domain not in there]
+    if opened.cross[:, gone].any():
+        raise StatisticsError("there are sums in the column of a domain that nobody sent anything for")
+    if cohort.terms.mass and [int(opened.cross[-1, place]) for place in keep] != [
+        masses[cohort.domains[place]] for place in keep
+    ]:
+        raise StatisticsError("a domain's mass is not the sum of its members' shares")
+    return Statistics(opened.gram, np.ascontiguousarray(opened.cross[:, keep]))
+
+
+# What a round would show
+
+
+def _words_of_change(standing: Standing, earlier: Sequence[Parts], new: Parts, found: Collection[str]) -> str:
+    """Why a masked sum is not asked for, and what to do instead."""
+    names = standing.names
+    who = ", ".join(names.get(key, f"{key[:12]}…") for key in sorted(found))
+    likest = min(earlier, key=lambda each: len(differing(each, new)))
+    if set(found) == differing(likest, new):
+        verbs = " or ".join(sorted({_verb(key, likest, new) for key in found}))
+        why = f"since an earlier masked total only {who} {verbs}: the difference of the two totals would show"
+    else:
+        why = f"together with all the masked totals so far this one would show of {who}"
+    return (
+        f"{why} what it has alone, so holders refuse it. Run the round again when another holder has joined, left or "
+        "changed too; until then the newest release stands, and `coordinator retire` drops a domain from it at once"
+    )
+
+
+def _verb(key: str, before: Parts, new: Parts) -> str:
+    if key not in before:
+        return "has joined"
+    return "has changed" if key in new else "is missing"
+
+
+def outlook(federation: Federation) -> str | None:
+    """What stands in the way of a masked round of all holders on the roster, as far as can be known without asking.
+
+    Their sums may have changed since they were last seen.
+    """
+    if federation.settings.mode != "masked":
+        return None
+    standing = federation.ledger.standing()
+    active = standing.active
+    if len(active) < SMALLEST_COHORT:
+        return f"{len(active)} holders are on the roster, and a masked round needs {SMALLEST_COHORT}"
+    earlier = standing.opened.get("statistics", [])
+    if not earlier:
+        return None
+    cohort = cohort_of(federation.terms, active, set(active))
+    last = earlier[-1]
+    parts = {member.key: (last.get(member.key, ("", 0))[0], member.share or 1) for member in cohort.members}
+    found = set_apart(earlier, parts, federation.settings.round.min_difference)
+    return _words_of_change(standing, earlier, parts, found) if found else None

@@ -1,0 +1,191 @@
+"""One masked session as the coordinator leads it: share, hold, seal, confirm, open.
+
+It passes on what it cannot read and adds up what it cannot see, and learns the sums over those who sent, once enough
+members have opened them; masking/reference.py shows the whole protocol in one function. Knows messages and the masking
+protocol. Knows nothing of statistics or of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.base.identity import is_signed_by
+from ridgeway.common.masking.agreement import Agreement, Place, survivor_words, threshold_for
+from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.protocol import messages
+from ridgeway.common.protocol.cohort import Cohort
+from ridgeway.common.protocol.messages import LOTS, Lot, Message, Offer
+from ridgeway.common.protocol.packet import Blob
+from ridgeway.coordinator.round.ask import Channel, HolderAnswer
+from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened, Watch
+
+Check = Callable[[Collection[str]], None]
+"""Looks at who has sent, before anything is opened; raises RoundFailed if their sum should not be."""
+
+
+class Session:
+    """A session with holders that have advertised their keys.
+
+    shared: the members that have dealt their secrets out, by place. name_of: who stands at each place.
+    """
+
+    def __init__(self, channel: Channel, cohort: Cohort, offers: Mapping[str, Offer], watch: Watch) -> None:
+        adverts = {offer.advert.key: (name, offer.advert) for name, offer in offers.items() if offer.advert}
+        keys = sorted(member.key for member in cohort.members)
+        self._channel, self._cohort, self._watch = channel, cohort, watch
+        self.agreement = Agreement(
+            terms=cohort.terms.id,
+            cohort=cohort.id,
+            round=channel.nonce,
+            lots=LOTS,
+            threshold=threshold_for(len(keys)),
+            adverts=tuple(adverts[key][1] for key in keys),
+        )
+        self.id = self.agreement.id.hex()
+        self.name_of = {place: adverts[key][0] for place, key in enumerate(keys, start=1)}
+        self.place_of = {name: place for place, name in self.name_of.items()}
+        self.shared: tuple[Place, ...] = ()
+        self._envelopes: dict[Place, dict[Place, bytes]] = {}
+
+    def sources(self, names: Collection[str]) -> dict[str, str]:
+        """What stands for the sums of these members, by their keys, as they have signed it."""
+        adverts = [self.agreement.advert(self.place_of[name]) for name in names]
+        return {advert.key: advert.source for advert in adverts}
+
+    def share(self, pool: bytes) -> None:
+        """Let every member deal its secrets out. Raises RoundFailed unless enough do.
+
+        pool: what all members know of sums that were opened before.
+        """
+        request = messages.Share(cohort=self._cohort, agreement=self.agreement)
+        for answer in self._channel.ask(request, messages.Envelopes, names=list(self.place_of), blobs=[pool]):
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                own = self.place_of[answer.name]
+                others = [place for place in self.agreement.places if place != own]
+                content = bytes(answer.blobs[0])
+                if not content or len(content) % len(others):
+                    raise Refused("bad_envelope", "there is not an envelope for every other member")
+                self._envelopes[own] = _by_place(others, content)
+                self._watch(SecretsShared(answer.name))
+        self.shared = tuple(sorted(self._envelopes))
+        self._must_suffice(len(self.shared), "shared their secrets")
+
+    def hold(self) -> set[str]:
+        """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
+        holding = set()
+        request = messages.Hold(session=self.id, shared=self.shared)
+        for answer in self._channel.ask(request, messages.Held, own_blobs=self._forwarded()):
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                holding.add(answer.name)
+        return holding
+
+    def sum_statistics(self, size: int, check: Check) -> tuple[NDArray[np.int64], set[str]]:
+        """Pass every member's envelopes on; the sum of the statistics that they seal, and who has sent any."""
+        request = messages.Seal(session=self.id, shared=self.shared)
+        answers = self._channel.ask(request, messages.SealedSums, own_blobs=self._forwarded())
+        opening = self._add_up("statistics", size, answers)
+        return self._open("statistics", opening, "", check)
+
+    def sum_counts(
+        self, lot: Lot, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
+    ) -> tuple[NDArray[np.int64], set[str]]:
+        """The sum of the counts that members seal in answer to a question, and who has sent any."""
+        opening = self._add_up(lot, size, self._channel.ask(question, messages.SealedSums, names=names, blobs=blobs))
+        return self._open(lot, opening, self._channel.last_request, check)
+
+    def _forwarded(self) -> dict[str, Sequence[Blob]]:
+        """What is passed on to each member that has shared: the others' envelopes, in the order of their places."""
+        return {
+            self.name_of[own]: [b"".join(self._envelopes[place][own] for place in self.shared if place != own)]
+            for own in self.shared
+        }
+
+    def _add_up(self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]]) -> Opening:
+        opening = Opening(self.agreement, lot, self.shared, size)
+        for answer in answers:
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                if answer.message.lot != lot:
+                    raise Refused("malformed", f"{lot} were asked for, not {answer.message.lot}")
+                opening.add(self.place_of[answer.name], Sealed.of_bytes(answer.blobs[0]))
+                self._watch(SealedReceived(answer.name, lot, memoryview(answer.blobs[0]).nbytes))
+        return opening
+
+    def _open(self, lot: Lot, opening: Opening, question: str, check: Check) -> tuple[NDArray[np.int64], set[str]]:
+        """The sum of what was sent. Raises RoundFailed, and nothing is revealed, unless enough members agree."""
+        sent = tuple(sorted(opening.sent))
+        self._must_suffice(len(sent), f"sent their {lot}")
+        names = {self.name_of[place] for place in sent}
+        check(names)
+        confirmations = self._confirmed(lot, sent, question)
+        self._must_suffice(len(confirmations), f"confirmed the sum of {lot}")
+        reveals = self._revealed(lot, sent, confirmations)
+        self._must_suffice(len(reveals), f"opened the sum of {lot}")
+        try:
+            total = opening.total(reveals)
+        except Refused as error:
+            raise RoundFailed(
+                f"the sum of {lot} could not be opened: {error}. A member gave shares that are not its own, or runs "
+                "other code; run the round again, and leave out whoever it is if it happens again"
+            ) from None
+        self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
+        return total, names
+
+    def _confirmed(self, lot: Lot, sent: tuple[Place, ...], question: str) -> dict[Place, str]:
+        """The signatures of those who sent over who has shared, who has sent and what was asked."""
+        words = survivor_words(self.agreement, lot, self.shared, sent, question)
+        signatures: dict[Place, str] = {}
+        request = messages.ConfirmSum(session=self.id, lot=lot, sent=sent)
+        for answer in self._channel.ask(request, messages.Confirmed, names=[self.name_of[place] for place in sent]):
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                place = self.place_of[answer.name]
+                if not is_signed_by(self.agreement.advert(place).key, answer.message.signature, words):
+                    raise Refused("bad_confirmation", "another set of members was signed than the one that was sent")
+                signatures[place] = answer.message.signature
+        return signatures
+
+    def _revealed(
+        self, lot: Lot, sent: tuple[Place, ...], confirmations: Mapping[Place, str]
+    ) -> dict[Place, dict[Place, bytes]]:
+        """The shares that those who confirmed give out, by giver and by the member whose secret it is."""
+        reveals: dict[Place, dict[Place, bytes]] = {}
+        pairs = tuple(sorted(confirmations.items()))
+        request = messages.OpenSum(session=self.id, lot=lot, sent=sent, confirmations=pairs)
+        for answer in self._channel.ask(
+            request, messages.Revealed, names=[self.name_of[place] for place in confirmations]
+        ):
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                content = bytes(answer.blobs[0])
+                if len(content) != SHARE_BYTES * len(self.shared):
+                    raise Refused("shape_mismatch", "there is not one share for every member")
+                reveals[self.place_of[answer.name]] = _by_place(self.shared, content)
+        return reveals
+
+    def _must_be_of_this_session(self, session: str) -> None:
+        if session != self.id:
+            raise Refused("other_session", "an answer for another session")
+
+    def _must_suffice(self, members: int, what: str) -> None:
+        needed = self.agreement.threshold
+        if members < needed:
+            refusal = f" The last refusal was {self._channel.last_refusal}." if self._channel.last_refusal else ""
+            raise RoundFailed(
+                f"{members} of {len(self.agreement.adverts)} members {what}, and {needed} are needed, so nothing was "
+                f"opened.{refusal} Run the round again when more are there"
+            )
+
+
+def _by_place(places: Sequence[Place], content: bytes) -> dict[Place, bytes]:
+    """A blob cut into pieces of one size, one for each place."""
+    size = len(content) // len(places)
+    return {place: content[size * index : size * (index + 1)] for index, place in enumerate(places)}

@@ -1,0 +1,141 @@
+"""Changes of membership that need no round: retire a domain, remove a holder.
+
+Retiring drops a domain's column from the newest router at once. Removing subtracts a holder's sums exactly, as if it
+had never sent them, and solves again. Knows the ledger and releases. Knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.routing import drift_sketch
+from ridgeway.common.routing.release import ROUTER, TOKENIZER, Release, load_release, router_file, save_release
+from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
+from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.solve import solve
+from ridgeway.coordinator.solving.total import add_weighted
+
+MADE_ANEW = ("format", "version", "step", "files", "signature")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change came to.
+
+    unbalanced: holders of the same domain, which keep their share until the next round.
+    names_it:   whether no release could be made, so that the newest one is as it was.
+    hidden:     whether that is because the sums are hidden in a masked total, out of which nobody can take them.
+    note:       what solving again has to say to the operator, if anything.
+    """
+
+    published: LedgerRelease | None
+    unbalanced: tuple[str, ...] = ()
+    names_it: bool = False
+    hidden: bool = False
+    note: str = ""
+
+
+def retire(federation: Federation, domain: str) -> Change:
+    """Drop a domain's column at once. Later rounds leave its holders out until they are admitted again."""
+    with federation.alone():
+        standing = federation.ledger.standing()
+        active = {holder.domain for holder in standing.active.values()}
+        if domain not in active:
+            raise InputError(
+                f"there is no domain {domain!r} to retire; there are {', '.join(sorted(active)) or 'none'}"
+            )
+        retirement = ("retired", {"domain": domain})
+        newest = federation.newest
+        if newest is None or domain not in newest.domains:
+            federation.ledger.journal.append(retirement)
+            return Change(None)
+        loaded = load_release(federation.release_folder(newest.number), key=federation.identity.public)
+        number = federation.next_number
+        release = _without(federation, loaded, domain, number)
+        kept = tuple(name for name in newest.domains if name != domain)
+        published = replace(newest, number=number, release=release, cause=f"retired {domain}", domains=kept)
+        federation.ledger.journal.append(retirement, ("released", published.to_json()))
+        federation.point_to_latest()
+        return Change(federation.newest)
+
+
+def _without(federation: Federation, loaded: Release, domain: str, number: int) -> str:
+    router = router_of(loaded).without(domain)
+    place = loaded.domains.index(domain)
+    facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
+    facts |= {
+        "domains": list(router.domains),
+        "masses": {name: mass for name, mass in facts["masses"].items() if name != domain},
+        "holdout": {name: share for name, share in facts["holdout"].items() if name != domain},
+        "confidence": router.confidence.to_json(),
+        "evaluation": None,
+        "number": number,
+        "parent": loaded.id,
+    }
+    before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
+    definition = (before / TOKENIZER).read_bytes()
+    weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
+    made = hashlib.sha256(router_file(weights, router.compiled)).hexdigest()
+    # the text of the domain stays in the sketch
+    drift_sketch.copy_companion(before, loaded.manifest["files"][ROUTER], folder, made)
+    return save_release(folder, facts, weights, router.compiled, definition, federation.identity)
+
+
+def remove(federation: Federation, name: str) -> Change:
+    """Take a holder off the roster, subtract its sums and erase them; the choices of the newest release stay.
+
+    No release is made where the newest one does not hold its sums, where fewer than two domains would be left, or
+    where its sums are hidden in a masked total.
+    """
+    with federation.alone():
+        ledger, standing = federation.ledger, federation.ledger.standing()
+        if name not in standing.roster:
+            raise InputError(f"there is no holder {name!r} to remove; there are {', '.join(sorted(standing.roster))}")
+        removal, domain = ("removed", {"name": name}), standing.roster[name].domain
+        newest = federation.newest
+        members, domains = (newest.members, newest.domains) if newest else ((), ())
+        left = tuple(each for each in members if each.name != name and each.domain in domains)
+        counts = any(each.name == name for each in members)
+        hidden = counts and newest is not None and newest.terms.mode == "masked"
+        if newest is None or not counts or hidden or len({each.domain for each in left}) < 2:
+            ledger.journal.append(removal)
+            published, note = None, ""
+        else:
+            published, note = _solved_again(federation, newest, left, f"removed {name}")
+            ledger.journal.append(removal, ("released", published.to_json()))
+            federation.point_to_latest()
+        ledger.erase_outdated()
+        others = tuple(member.name for member in left if member.domain == domain)
+        return Change(published, others if published else (), counts and published is None, hidden, note)
+
+
+def _solved_again(
+    federation: Federation, newest: LedgerRelease, left: tuple[Contribution, ...], cause: str
+) -> tuple[LedgerRelease, str]:
+    """The newest release as it would be had it been solved from these sums alone, under its own terms; and a note."""
+    manifest = load_release(federation.release_folder(newest.number), key=federation.identity.public).manifest
+    encoder = _encoder(federation, newest.terms)
+    total = add_weighted(((each.domain, federation.ledger.sums(each), each.holdout) for each in left), newest.terms)
+    choices = RouterChoices.of_manifest(manifest)
+    choices = replace(choices, confidence=replace(choices.confidence, calibrated=False))
+    number = federation.next_number
+    solution = solve(total.statistics, encoder.scale, choices.ridge)
+    draft = compose(total, encoder, choices, solution, number=number, parent=newest.release)
+    release = issue(draft, federation.identity, federation.release_folder(number)).release
+    return LedgerRelease(number, release, cause, total.domains, left, newest.terms), solution.note
+
+
+def _encoder(federation: Federation, terms: Terms) -> AnyEncoder:
+    """The encoder of a release; the settings may name another by now."""
+    if federation.encoder.fingerprint == terms.encoder:
+        return federation.encoder
+    return find_by_fingerprint(terms.encoder, terms.encoder_name)

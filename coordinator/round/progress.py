@@ -1,0 +1,223 @@
+"""What happens in a round: events as small values, and a file of JSON lines that another process can follow.
+
+Knows files. Knows nothing of how a round comes about, nor of the words in which events are shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, dataclass_transform
+
+from ridgeway.common.base.errors import RidgewayError
+
+
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened, as a frozen dataclass; `kind` is its name in a progress file."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+        dataclass(frozen=True)(cls)
+
+
+Watch = Callable[[Event], None]
+"""Is told every event as it happens."""
+
+
+def no_watch(event: Event) -> None:
+    """A watch that does not look."""
+
+
+class RoundOpened(Event, kind="opened"):
+    """A round begins; beside its number and the size of the roster, the terms under which it runs."""
+
+    number: int
+    holders: int
+    mode: str
+    encoder: str
+    encoder_name: str
+    features: int
+    sampling: Mapping[str, int]
+    weighting: str
+    mass: int
+
+
+class HoldersAwaited(Event, kind="waiting"):
+    online: int
+    wanted: int
+
+
+class OfferReceived(Event, kind="offered"):
+    name: str
+    domain: str
+
+
+class StatisticsReceived(Event, kind="received"):
+    """One holder's sums, in the clear."""
+
+    name: str
+    domain: str
+    bytes: int
+
+
+class SecretsShared(Event, kind="shared"):
+    name: str
+
+
+class SealedReceived(Event, kind="sealed"):
+    """One holder's vector, under masks."""
+
+    name: str
+    lot: str
+    bytes: int
+
+
+class ScoresReceived(Event, kind="scored"):
+    name: str
+
+
+class TotalReused(Event, kind="kept_total"):
+    """The masked total of an earlier round still holds: none of its members has changed."""
+
+    members: int
+
+
+class SumOpened(Event, kind="opened_sum"):
+    """The masks are off a sum over `members` of the session's `of` members."""
+
+    lot: str
+    members: int
+    of: int
+
+
+class CountsMissing(Event, kind="not_counted"):
+    lot: str
+    reason: str
+
+
+class AnswerRefused(Event, kind="refused"):
+    """An answer was refused; its sender is unknown where it was not signed by a holder on the roster."""
+
+    step: str
+    name: str | None
+    code: str
+    reason: str
+
+
+class HoldersAbsent(Event, kind="absent"):
+    step: str
+    names: Sequence[str]
+
+
+class TotalGathered(Event, kind="added"):
+    holders: int
+    domains: Sequence[str]
+
+
+class TotalSolved(Event, kind="solved"):
+    features: int
+    condition: float
+
+
+class CandidateChosen(Event, kind="chosen"):
+    """accuracy: on held-out documents, in percent; None where there were none."""
+
+    candidates: int
+    documents: int
+    ridge: float
+    normalise_columns: bool
+    selector: str
+    k: int
+    accuracy: float | None
+
+
+class ConfidenceCalibrated(Event, kind="calibrated"):
+    temperature: float
+    growth: float
+    gap: float
+
+
+class ReleasePublished(Event, kind="released"):
+    number: int
+    release: str
+    domains: Sequence[str]
+
+
+class ReleaseDelivered(Event, kind="delivered"):
+    number: int
+    names: Sequence[str]
+
+
+class PeerFailed(Event, kind="failed_peer"):
+    """A SuperNode reported an error of Flower's instead of an answer."""
+
+    code: int
+    reason: str
+
+
+class OperatorNote(Event, kind="note"):
+    words: str
+
+
+class OtherBundle(Event, kind="other_bundle"):
+    """The installed code is not the one that holders were invited to run."""
+
+    folder: str
+
+
+class RunDone(Event, kind="done"):
+    """The run has ended well."""
+
+
+class RunFailed(Event, kind="failed"):
+    reason: str
+
+
+EVENTS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
+
+
+@contextlib.contextmanager
+def progress_file(path: Path) -> Iterator[Watch]:
+    """A watch that writes. The last event is `done`, or `failed` with a reason."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+
+        def write(event: Event) -> None:
+            file.write(json.dumps({"event": event.kind, **asdict(event)}) + "\n")
+            file.flush()
+
+        try:
+            yield write
+        except BaseException as error:
+            known = isinstance(error, RidgewayError)
+            write(RunFailed(str(error) if known else f"the coordinator's program failed: {error!r}"))
+            raise
+        write(RunDone())
+
+
+class Follower:
+    """Reads a progress file from where it was left, whole lines only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+
+    def events(self) -> Iterator[Event]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                facts: dict[str, Any] = json.loads(line)
+                kind = EVENTS.get(facts.pop("event"))
+                if kind is not None:  # another version may tell more
+                    yield kind(**facts)

@@ -1,0 +1,241 @@
+"""The protocol: announce → gather a total → solve → evaluate → choose → sign and store → deliver.
+
+One function over a transport, so that the in-process engine, Flower's simulation and a real SuperLink run the very same
+code. What was accepted is in the ledger before the next step begins, so a round that was cut off can be run again
+without asking for it twice. Knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import Confidence
+from ridgeway.common.protocol.messages import Announce, Calibrate, Deliver, Evaluate, Hello, Here, Offer, Receipt
+from ridgeway.common.protocol.packet import weights_blob
+from ridgeway.common.routing.evaluation import GROWTHS
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
+from ridgeway.common.routing.token_table import normalised_columns
+from ridgeway.coordinator.round import progress
+from ridgeway.coordinator.round.ask import Channel, Transport
+from ridgeway.coordinator.round.clear_round import ClearGathering
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.gathering import Gathered
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.masked_round import MaskedGathering
+from ridgeway.coordinator.round.progress import Watch
+from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
+from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.solve import Solution, solve
+from ridgeway.coordinator.solving.total import Total
+
+POLL_S = 1.0
+GREETING_TIMEOUT_S = 60.0
+
+
+def run_round(federation: Federation, transport: Transport, watch: Watch, mode: Mode | None = None) -> LedgerRelease:
+    """Run one round to its release. Raises RoundFailed, with everything accepted so far kept, if there is none.
+
+    mode: clear or masked; as the settings say if left out.
+    """
+    with federation.alone():
+        return _Round(federation, transport, watch, mode).run()
+
+
+def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -> set[str]:
+    """Hand the newest release to every holder that is there and does not have it; returns who got it."""
+    with federation.alone():
+        round_ = _Round(federation, transport, watch)
+        newest = federation.newest
+        return round_.deliver(newest, round_.greet()) if newest else set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A router to be signed: the candidate, its solution, and what was counted about it."""
+
+    choice: CandidateChoice
+    solution: Solution
+    fitted: Fitted | None
+
+
+class _Round:
+    """One round, or one delivery, over one conversation with the holders."""
+
+    def __init__(self, federation: Federation, transport: Transport, watch: Watch, mode: Mode | None = None) -> None:
+        self._federation, self._transport, self._watch = federation, transport, watch
+        self._ledger, self._terms = federation.ledger, federation.terms_in(mode)
+        self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
+        way = MaskedGathering if self._terms.mode == "masked" else ClearGathering
+        self._gathering: MaskedGathering | ClearGathering = way(federation, self._channel, self._terms, watch)
+
+    def run(self) -> LedgerRelease:
+        """The round, step by step."""
+        self._open()
+        try:
+            offers = self.announce()
+            gathered = self._gathering.gather(offers)
+            self._watch(progress.TotalGathered(gathered.total.holders, gathered.total.domains))
+            published = self.publish(gathered, self.evaluate(gathered))
+        except RidgewayError as error:
+            self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
+            raise
+        self.deliver(published, {name: offer.release for name, offer in offers.items()})
+        return published
+
+    def _open(self) -> None:
+        """Note the round, and give holders some time to come online; it begins as soon as all are there."""
+        self._federation.point_to_latest()
+        self._ledger.erase_outdated()
+        standing = self._ledger.standing()
+        number, wanted = standing.rounds + 1, len(standing.active)
+        terms = self._terms.model_dump(mode="json")
+        self._ledger.note("opened", round=self._channel.nonce, number=number, terms=terms)
+        self._watch(progress.RoundOpened(number, wanted, **terms))
+        until = time.monotonic() + self._federation.settings.round.wait
+        while (online := len(self._transport.peers())) < wanted and time.monotonic() < until:
+            self._watch(progress.HoldersAwaited(online, wanted))
+            time.sleep(POLL_S)
+
+    # Announce: who is there, and what do they have?
+
+    def announce(self) -> dict[str, Offer]:
+        """What the holders offer that are there, by name; offers that cannot be used are refused."""
+        offers: dict[str, Offer] = {}
+        active = self._ledger.standing().active
+        for answer in self._channel.ask(Announce(terms=self._terms), Offer):
+            with answer.accept():
+                name, offer = answer.name, answer.message
+                if name not in active:
+                    raise Refused("retired", "the holder's domain was retired")
+                if offer.domain != active[name].domain:
+                    raise Refused("wrong_domain", f"admitted for {active[name].domain}, offers {offer.domain}")
+                self._gathering.check_offer(active[name].key, offer, answer.blobs)
+                offers[name] = offer
+                self._watch(progress.OfferReceived(name, offer.domain))
+        return offers
+
+    def greet(self) -> dict[str, int]:
+        """The number of the release that each holder has, of those that are there."""
+        answers = self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)
+        return {answer.name: answer.message.release for answer in answers}
+
+    # Candidates, choice
+
+    def evaluate(self, gathered: Gathered) -> _Chosen:
+        """Solve every λ, let holders score the candidates on their own held-out documents, and take the best."""
+        total = gathered.total
+        grid = self._federation.settings.candidates
+        scale = self._federation.encoder.scale
+        solutions = [solve(total.statistics, scale, ridge) for ridge in grid.penalties()]
+        for words in sorted({solution.note for solution in solutions} - {""}):
+            self._watch(progress.OperatorNote(words))
+        self._watch(progress.TotalSolved(total.statistics.shape[0], solutions[0].condition))
+        candidates = grid.candidates()
+        question = Evaluate(terms=self._terms, domains=total.domains, candidates=candidates)
+        blobs = [weights_blob(solution.weights) for solution in solutions]
+        counts, heard = self._gathering.count(question, blobs, gathered.present)
+        choice = choose(candidates, total.domains, counts)
+        solution = solutions[choice.candidate.ridge]
+        self._tell_choice(choice)
+        return _Chosen(choice, solution, self._calibrated(total, choice, solution, heard) if heard else None)
+
+    def _tell_choice(self, choice: CandidateChoice) -> None:
+        chosen = choice.candidate.model_dump(mode="json")
+        chosen["ridge"] = self._federation.settings.candidates.ridges[choice.candidate.ridge]
+        accuracy = choice.evaluation.accuracy if choice.evaluation else None
+        self._watch(progress.CandidateChosen(choice.tried, choice.documents, accuracy=accuracy, **chosen))
+
+    def _calibrated(
+        self, total: Total, choice: CandidateChoice, solution: Solution, names: Collection[str]
+    ) -> Fitted | None:
+        weights = normalised_columns(solution.weights) if choice.candidate.normalise_columns else solution.weights
+        tried = temperatures(total.statistics, weights, self._federation.encoder.scale, choice.candidate.rule)
+        question = Calibrate(
+            terms=self._terms,
+            domains=total.domains,
+            candidate=choice.candidate.model_copy(update={"ridge": 0}),
+            temperatures=tried,
+            growths=GROWTHS,
+        )
+        counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
+        fitted = fit(tried, counts)
+        if fitted:
+            self._watch(progress.ConfidenceCalibrated(fitted.temperature, fitted.growth, fitted.gap))
+        return fitted
+
+    # Publish
+
+    def publish(self, gathered: Gathered, chosen: _Chosen) -> LedgerRelease:
+        """Sign the release, store it whole, and let the ledger speak of it, in this order."""
+        federation, newest, total = self._federation, self._federation.newest, gathered.total
+        number = federation.next_number
+        draft = compose(
+            total,
+            federation.encoder,
+            self._choices(chosen),
+            chosen.solution,
+            number=number,
+            parent=newest.release if newest else None,
+            evaluation=_figures(chosen),
+        )
+        release = issue(draft, federation.identity, federation.release_folder(number)).release
+        cause = f"round {self._ledger.standing().rounds}"
+        published = LedgerRelease(number, release, cause, total.domains, gathered.members, self._terms)
+        self._ledger.journal.append(
+            ("released", published.to_json()),
+            ("closed", {"round": self._channel.nonce, "release": release, "reason": ""}),
+        )
+        federation.point_to_latest()
+        self._watch(progress.ReleasePublished(number, release, total.domains))
+        return published
+
+    def _choices(self, chosen: _Chosen) -> RouterChoices:
+        settings, candidate, fitted = self._federation.settings, chosen.choice.candidate, chosen.fitted
+        below = settings.abstention.threshold, settings.abstention.fallback
+        plain = Confidence(threshold=below[0], fallback=below[1])
+        return RouterChoices(
+            weighting=settings.weighting,
+            ridge=settings.candidates.penalties()[candidate.ridge],
+            normalise_columns=candidate.normalise_columns,
+            selector=candidate.rule,
+            confidence=fitted.confidence(*below) if fitted else plain,
+        )
+
+    # Deliver
+
+    def deliver(self, published: LedgerRelease, held: dict[str, int]) -> set[str]:
+        """Send a release to the holders that do not have it yet; that others have it is noted, if it was not."""
+        noted = self._ledger.standing().delivered
+        for name, number in held.items():
+            if number >= published.number > noted.get(name, 0):
+                self._ledger.note("delivered", name=name, number=published.number, release=published.release)
+        there = set(self._channel.peer_of) - self._channel.silent
+        names = {name for name, number in held.items() if number < published.number and name in there}
+        if not names:
+            return set()
+        folder = self._federation.release_folder(published.number)
+        request = Deliver(number=published.number, release=published.release)
+        blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
+        got = set()
+        for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
+            with answer.accept():
+                if answer.message.release != published.release:
+                    raise Refused("malformed", "a receipt for another release")
+                self._ledger.note("delivered", name=answer.name, number=published.number, release=published.release)
+                got.add(answer.name)
+        self._watch(progress.ReleaseDelivered(published.number, sorted(got)))
+        return got
+
+
+def _figures(chosen: _Chosen) -> dict[str, Any] | None:
+    """What the manifest records of the evaluation: counts and rates, and the gap that calibration left."""
+    figures = chosen.choice.to_json()
+    if figures is None:
+        return None
+    return {**figures, "gap": chosen.fitted.gap if chosen.fitted else None}

@@ -1,0 +1,178 @@
+"""Whom the service lets in, and how often: addresses, hosts, origins, keys and rates, as the operator chose them.
+
+Knows names of hosts and of origins, and a clock. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.coordinator.serve.access.api_keys import KeyRing, check_rate_option
+
+MAX_BODY_MIB = 1024
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+BURST_S = 2
+"""A client that paused this long may make as many seconds' requests at once."""
+TICK_S = 1e-6
+"""A client that is early by less is not early: times are rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """What is asked of each request before it is looked at.
+
+    keys:         the keys that let a client in; None: every client is let in.
+    rate:         requests a second, for each key that has no rate of its own; without keys, for each address.
+    hosts:        the names by which the service may be called; None: any.
+    origins:      the sites whose pages may ask, besides the service's own.
+    tls:          whether it is reached by TLS.
+    max_requests: how many are served at once.
+    """
+
+    keys: KeyRing | None = None
+    rate: float | None = None
+    hosts: frozenset[bytes] | None = None
+    origins: frozenset[bytes] = frozenset()
+    tls: bool = False
+    max_body_bytes: int = 4 * 1024**2
+    max_requests: int = 2048
+
+
+def make_rules(
+    host: str,
+    keys: Path | None = None,
+    *,
+    rate: float | None = None,
+    max_body_mib: float = 4.0,
+    max_requests: int = 2048,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    tls: bool = False,
+) -> AccessRules:
+    """The rules of a service that listens at `host`; raises if it would be open to others without a key."""
+    check_rate_option(rate)
+    if not 0 < max_body_mib <= MAX_BODY_MIB:
+        raise InputError(f"--max-body is a number of MiB, above 0 and at most {MAX_BODY_MIB}, not {max_body_mib:g}")
+    ring = None if keys is None else KeyRing(keys)
+    if ring is None and not is_loopback(host):
+        raise InputError(
+            f"--host {host} can be reached from other machines, and that takes keys; "
+            "make one with `ridgeway keys add FILE NAME` and give --keys FILE"
+        )
+    if ring is not None and not len(ring):
+        raise InputError("the file of --keys holds no key, so nobody could ask; make one with `ridgeway keys add`")
+    return AccessRules(
+        keys=ring,
+        rate=rate,
+        hosts=allowed_hosts(host, hosts),
+        origins=frozenset(allowed_origin(each) for each in origins),
+        tls=tls,
+        max_body_bytes=int(max_body_mib * 1024**2),
+        max_requests=max_requests,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address to listen on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def allowed_hosts(host: str, given: Iterable[str]) -> frozenset[bytes] | None:
+    """The names in a request's Host that are taken, without ports.
+
+    A page of any site can have its own name resolved to 127.0.0.1 and then read what is served there; its requests
+    carry its own name in Host. Where keys guard the service, such a page has none.
+    """
+    names = {*given, *((*LOOPBACK, host) if is_loopback(host) else ())}
+    return frozenset(_plain_name(name) for name in names) if names else None
+
+
+def _plain_name(name: str) -> bytes:
+    bare = name.strip("[]")
+    if "/" in name or " " in name or (":" in bare and bare.count(":") < 2):
+        words = "takes a name alone, without scheme and port, as router.example.org"
+        raise InputError(f"--allow-host {words}, not {name!r}")
+    try:
+        return host_name(_bracketed(name).encode("idna"))
+    except UnicodeError:
+        raise InputError(f"--allow-host: {name!r} is not a name of a host") from None
+
+
+def _bracketed(name: str) -> str:
+    bare = name.strip("[]")
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def host_name(host: bytes) -> bytes:
+    """A Host header without its port."""
+    name, colon, port = host.rpartition(b":")
+    return (name if colon and not port.endswith(b"]") else host).lower().rstrip(b".")
+
+
+def allowed_origin(text: str) -> bytes:
+    """An origin as browsers write it: scheme://host, and :port where it is not the usual one."""
+    try:
+        parts = urlsplit(text.lower())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise InputError(f"--allow-origin {text} is not an origin; write https://app.example.com, one option for each")
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    try:
+        name = _bracketed(parts.hostname).encode("idna").decode()
+    except UnicodeError:
+        raise InputError(f"--allow-origin {text} does not name a host") from None
+    return f"{parts.scheme}://{name}{'' if port in (None, usual) else f':{port}'}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests a second on average; `burst`: how many at once after a pause, at least 1."""
+
+    per_s: float
+    burst: int
+
+
+def rate_of(per_s: float) -> Rate:
+    return Rate(per_s, max(1, math.ceil(BURST_S * per_s)))
+
+
+class RateLimiter:
+    """A bucket of requests for every client; one number each, the time by which what was taken is paid off.
+
+    max_clients: of more, the buckets of those that asked last are kept; a bucket that is made anew is full.
+
+    Law: in any t seconds no client is let through more than per_s·(t + a tick) + burst times, whatever others do.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, max_clients: int | None = None) -> None:
+        self._clock = clock
+        self._max_clients = max_clients
+        self._paid: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._paid)
+
+    def wait_s(self, who: str, rate: Rate) -> float:
+        """0 if a request may go on, and then it is counted; else the seconds until one may."""
+        now = self._clock()
+        paid = max(self._paid.get(who, now), now)
+        early = paid - now - (rate.burst - 1) / rate.per_s
+        refused = early > TICK_S
+        self._paid[who] = paid if refused else paid + 1 / rate.per_s
+        self._paid.move_to_end(who)
+        if self._max_clients is not None and len(self._paid) > self._max_clients:
+            self._paid.popitem(last=False)
+        return early if refused else 0.0

@@ -1,0 +1,184 @@
+"""API keys: a TOML file of their names and hashes, and the ring of keys that requests are checked against.
+
+A key is 256 random bits, so no one can find one that fits a plain SHA-256. A slow hash protects passwords, which
+people choose and which can be guessed; here it would only cost each request its time. The key is shown once and kept
+nowhere.
+
+Knows files. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import logging
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import check_output, stamp_if_there, write_whole
+from ridgeway.common.base.settings_file import read_settings, toml_literal
+
+KEY_BYTES = 32
+OTHERS_MAY_WRITE = 0o022
+ABOUT = """\
+# The keys of a service, written by `ridgeway keys`. A key itself is not here: only its SHA-256.
+"""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+
+log = logging.getLogger("ridgeway.serve")
+
+
+class KeyRecord(BaseModel):
+    """What is known of a key: whose it is, and its requests a second, if it has a rate of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Name
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: str
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class KeysFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    keys: list[KeyRecord] = []
+
+    @field_validator("keys")
+    @classmethod
+    def _each_once(cls, keys: list[KeyRecord]) -> list[KeyRecord]:
+        if len({each.name for each in keys}) < len(keys) or len({each.sha256 for each in keys}) < len(keys):
+            raise ValueError("a name or a hash stands there twice")
+        return keys
+
+    def to_toml(self) -> str:
+        lines = [ABOUT]
+        for record in self.keys:
+            fields = record.model_dump(exclude_none=True)
+            lines += ["[[keys]]", *(f"{name} = {toml_literal(value)}" for name, value in fields.items()), ""]
+        return "\n".join(lines)
+
+
+def read_keys(path: Path) -> list[KeyRecord]:
+    """The keys of a file, perhaps none."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file of keys in it")
+    if not path.is_file():
+        raise InputError(f"there is no file of keys at {path}; `ridgeway keys add` makes one")
+    if path.stat().st_mode & OTHERS_MAY_WRITE:
+        raise InputError(f"others than its owner may write {path}, and so give themselves a key; chmod 600 it")
+    return read_settings(path, KeysFile).keys
+
+
+def add_key(
+    path: Path, name: str, rate: float | None = None, random: Callable[[int], str] = secrets.token_urlsafe
+) -> tuple[str, KeyRecord]:
+    """Make a key, and keep its hash; returns the key, which cannot be had again."""
+    key = f"rw-{random(KEY_BYTES)}"
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    check_rate_option(rate)
+    try:
+        record = KeyRecord(name=name, sha256=hashlib.sha256(key.encode()).hexdigest(), created=created, rate=rate)
+    except ValueError:
+        raise InputError(
+            f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @ -, a letter or a digit first"
+        ) from None
+    check_output(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.parent):
+        known = read_keys(path) if path.exists() else []
+        if any(each.name == name for each in known):
+            raise InputError(f"there is a key of the name {name} already; revoke it first, or choose another name")
+        _write(path, [*known, record])
+    return key, record
+
+
+def check_rate_option(rate: float | None) -> None:
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"--rate is a number of requests a second, above 0, not {rate:g}")
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Forget a key; its holder is not let in any more."""
+    check_output(path)
+    if not path.exists():
+        read_keys(path)  # says so
+    with _alone(path.parent):
+        known = read_keys(path)
+        left = [each for each in known if each.name != name]
+        if len(left) == len(known):
+            names = ", ".join(each.name for each in known) or "no keys at all"
+            raise InputError(f"there is no key of the name {name}; the file has {names}")
+        _write(path, left)
+
+
+def _write(path: Path, records: list[KeyRecord]) -> None:
+    write_whole(path, KeysFile(keys=records).to_toml().encode(), private=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: one process at a time changes the keys in it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+class KeyRing:
+    """The keys of a file as they are now.
+
+    A file that cannot be read, or is not well written, is refused when it changes, and the keys before it stay. A file
+    that was emptied or removed is taken at its word: no key is left, and no client is let in until there is one again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = stamp_if_there(path)
+        self._held = _held(read_keys(path))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def find(self, presented: bytes) -> KeyRecord | None:
+        """The record of a key. Each is looked at, so that the time taken does not tell which were close."""
+        digest = hashlib.sha256(presented).digest()
+        found = None
+        for held, record in self._held:
+            if hmac.compare_digest(held, digest):
+                found = record
+        return found
+
+    def watch(self) -> None:
+        """Take the file as it is now, if it has changed."""
+        stamp = stamp_if_there(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        if stamp is None:
+            self._held = ()
+            log.error("the file of keys has gone: no key is taken until there is one again")
+            return
+        try:
+            self._held = _held(read_keys(self._path))
+        except OSError:
+            self._stamp = []  # that may pass, and a key may have been revoked: look again
+            log.error("the new file of keys cannot be read now; it is tried again, and the old keys stay until then")
+        except InputError:
+            log.error("the new file of keys is refused and the old keys stay; `ridgeway keys list` says what is wrong")
+        else:
+            log.warning("the file of keys has changed; it holds %d now", len(self._held))
+
+
+def _held(records: list[KeyRecord]) -> tuple[tuple[bytes, KeyRecord], ...]:
+    return tuple((bytes.fromhex(each.sha256), each) for each in records)

@@ -1,0 +1,333 @@
+"""The guard: every request passes it before anything else looks at it, and every answer on its way out.
+
+In: the host it was sent to, the page it came from, the key, how often, how many at once, how long its body is.
+Out: headers that keep browsers safe, a count, and no traceback. Bodies of answers pass untouched, piece by piece.
+
+Knows ASGI and HTTP's headers. Keeps nothing of a body. Knows nothing of routing and experts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ridgeway.coordinator.serve.access.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
+from ridgeway.coordinator.serve.http_errors import CLIENT_GONE, Problem, problem_of
+from ridgeway.coordinator.serve.telemetry import Metrics
+
+Headers = list[tuple[bytes, bytes]]
+RequestHeaders = dict[bytes, bytes]
+
+STRANGER_RATE = Rate(10.0, 50)
+"""How often one address may ask without a key, where there are keys."""
+MAX_STRANGERS = 4096
+HEALTH_PATHS = frozenset(("/healthz", "/readyz"))
+OPEN_PATHS = HEALTH_PATHS | {"/", "/docs"}
+ASSET_PREFIX = "/page/"
+FOREIGN_SITES = frozenset((b"cross-site", b"same-site"))
+HAS_KEY = "ridgeway.has_key"
+"""In the scope: whether a request came with a key; not there where there are no keys."""
+PATH_SERVED = "ridgeway.path_served"
+"""In the scope: the path, if a request was answered past the framework, which would say it."""
+BODY_IS_SLOW = "ridgeway.body_is_slow"
+"""In the scope: the connection has given the body up, because it takes too long."""
+OTHER_PATH = "other"
+
+CONTENT_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS: Headers = [
+    (b"content-security-policy", CONTENT_POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+]
+NO_STORE = (b"cache-control", b"no-store")
+TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
+PREFLIGHT_HEADERS = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, api-key, content-type, *",
+    "access-control-max-age": "600",
+}
+"""What a browser is told that asks whether a page of an allowed site may ask."""
+
+
+def cross_origin_headers(origin: bytes) -> Headers:
+    """What lets a page of an allowed site read the answer."""
+    return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"), (b"vary", b"origin")]
+
+
+OWN_HEADERS = frozenset(name for name, _ in [*SECURITY_HEADERS, TLS_ONLY, *cross_origin_headers(b"")]) - {b"vary"}
+
+
+def with_security_headers(headers: Iterable[tuple[bytes, bytes]], own: Headers) -> Headers:
+    """The headers of an answer and our own; ours replace its own, but an answer may say how long to keep it."""
+    theirs = [each for each in headers if each[0] not in OWN_HEADERS]
+    for name, _ in theirs:
+        if name == b"cache-control":
+            return theirs + own
+    return [*theirs, *own, NO_STORE]
+
+
+class RefusedRequest(Problem):
+    """A request that is not let in; `reason` is a word for the metrics."""
+
+    def __init__(self, reason: str, status: int, message: str, **more: Any) -> None:
+        super().__init__(status, message, **more)
+        self.reason = reason
+
+
+class RequestGuard:
+    """An application behind rules."""
+
+    def __init__(
+        self, app: ASGIApp, rules: AccessRules, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.app = app
+        self._rules = rules
+        self._rate = rate_of(rules.rate) if rules.rate is not None else None
+        self._keyed = RateLimiter(clock)
+        self._addresses = RateLimiter(clock, MAX_STRANGERS)
+        self._headers = [*SECURITY_HEADERS, TLS_ONLY] if rules.tls else SECURITY_HEADERS
+        self._counter = RequestCounter(metrics)
+        self._serving = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        began = time.perf_counter()
+        answer = GuardedAnswer(send, self._headers)
+        headers: RequestHeaders = dict(scope["headers"])
+        try:
+            self._check_caller(scope, headers, answer)
+            if is_preflight(scope, headers):
+                await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, answer)
+                return
+            self._check_key(scope, headers)
+            if self._serving >= self._rules.max_requests and scope["path"] not in HEALTH_PATHS:
+                words = "too many requests are being served"
+                raise RefusedRequest("load", 503, words, code="overloaded", headers=retry_after(1.0))
+            check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
+        except RefusedRequest as refused:
+            self._counter.turned_away(refused)
+            await answer.say(refused, scope, receive)
+            return
+        if b"content-length" in headers or b"transfer-encoding" in headers:
+            receive = LimitedBody(receive, scope, self._rules.max_body_bytes, self._counter.refused)
+        self._serving += 1
+        try:
+            await self.app(scope, receive, answer)
+        except asyncio.CancelledError:  # the service stops, and has waited long enough
+            stopping = Problem(503, "the service is stopping; ask again", code="stopping", headers=retry_after(1.0))
+            await answer.say(stopping, scope, receive)
+            raise
+        except Exception as error:  # whatever the application raises ends here
+            if answer.status != 500:  # of such a one the log knows already
+                await answer.say(problem_of(error), scope, receive)
+        finally:
+            self._serving -= 1
+        self._counter.served(scope, answer.status, time.perf_counter() - began)
+
+    def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
+        """Refuse what a browser was talked into by a page of another site."""
+        rules = self._rules
+        host = headers.get(b"host", b"").lower()
+        if rules.hosts is not None and host_name(host) not in rules.hosts:
+            words = "the service is not called by this name; see --allow-host"
+            raise RefusedRequest("host", 403, words, code="host_not_allowed")
+        origin = headers.get(b"origin")
+        if origin is None:
+            is_foreign = headers.get(b"sec-fetch-site") in FOREIGN_SITES and not is_open(scope)
+        elif origin in rules.origins:
+            is_foreign = False
+            answer.headers = [*self._headers, *cross_origin_headers(origin)]
+        else:
+            own = (b"https://" + host,) if rules.tls else (b"https://" + host, b"http://" + host)
+            is_foreign = origin not in own  # if a proxy speaks TLS for us, its own pages come by https
+        if is_foreign:
+            words = "a page of another site may not ask; see --allow-origin"
+            raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
+
+    def _check_key(self, scope: Scope, headers: RequestHeaders) -> None:
+        """Find out who asks, and refuse those who may not, or ask too often. The key goes no further."""
+        ring = self._rules.keys
+        presented = presented_key(headers)
+        if b"authorization" in headers or b"api-key" in headers:
+            scope["headers"] = [each for each in scope["headers"] if each[0] not in (b"authorization", b"api-key")]
+        if ring is None:
+            if self._rate is not None and scope["path"] not in HEALTH_PATHS:
+                self._check_address(scope, self._rate)
+            return
+        record = None if presented is None else ring.find(presented)
+        scope[HAS_KEY] = record is not None
+        if record is None:
+            self._check_stranger(scope, presented)
+            return
+        rate = self._rate if record.rate is None else rate_of(record.rate)
+        if rate is not None:
+            check_rate(self._keyed, record.name, rate)
+
+    def _check_stranger(self, scope: Scope, presented: bytes | None) -> None:
+        if scope["path"] in HEALTH_PATHS and is_open(scope):
+            return
+        self._check_address(scope, STRANGER_RATE)
+        if not is_open(scope):
+            words = "this key is not known" if presented else "a key is needed: send Authorization: Bearer KEY"
+            raise RefusedRequest("key", 401, words, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+    def _check_address(self, scope: Scope, rate: Rate) -> None:
+        client = scope.get("client")
+        check_rate(self._addresses, client_network(client[0]) if client else "", rate)
+
+
+class LimitedBody:
+    """`receive` of a request with a body; what is wrong with it is raised where it is read, and told to `refused`.
+
+    The rest of a refused body is not kept: the connection lets it go by, and is closed if it goes on for long.
+    """
+
+    __slots__ = ("_ended", "_left", "_max_bytes", "_receive", "_refused", "_scope")
+
+    def __init__(
+        self, receive: Receive, scope: Scope, max_bytes: int, refused: Callable[[RefusedRequest], None]
+    ) -> None:
+        self._receive = receive
+        self._scope = scope
+        self._max_bytes = self._left = max_bytes
+        self._refused = refused
+        self._ended = False
+
+    async def __call__(self) -> Message:
+        event = await self._receive()
+        if self._ended:
+            return event
+        if event["type"] == "http.disconnect":
+            raise Problem(400, "the body ended too early", code="incomplete_body")
+        self._left -= len(event.get("body", b""))
+        self._ended = self._left >= 0 and not event.get("more_body", False)
+        if self._left < 0:
+            refused = too_large(self._max_bytes)
+        elif not self._ended and BODY_IS_SLOW in self._scope:
+            words = "the body did not come in time"
+            refused = RefusedRequest("slow", 408, words, code="slow_body", headers={"connection": "close"})
+        else:
+            return event
+        self._refused(refused)
+        raise refused
+
+
+class GuardedAnswer:
+    """`send` of one request: adds our headers to the answer's, and sees its status (0 before it is sent)."""
+
+    __slots__ = ("_send", "headers", "status")
+
+    def __init__(self, send: Send, headers: Headers) -> None:
+        self._send = send
+        self.headers = headers
+        self.status = 0
+
+    async def __call__(self, event: Message) -> None:
+        if event["type"] == "http.response.start":
+            self.status = event["status"]
+            event["headers"] = with_security_headers(event.get("headers", ()), self.headers)
+        await self._send(event)
+
+    async def say(self, problem: Problem, scope: Scope, receive: Receive) -> None:
+        """Answer with an error, unless an answer was begun."""
+        if not self.status:
+            await problem.response()(scope, receive, self)
+
+
+class RequestCounter:
+    """Counts answers by the path they belong to, unknown ones together, so that no client can fill the metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+    def served(self, scope: Scope, status: int, seconds: float) -> None:
+        """The path is as the application has it: a model's address is one of many, and nothing asked for is in it."""
+        path = str(scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", OTHER_PATH))
+        place = path, status or CLIENT_GONE
+        if place not in self._kept:  # finding a metric by its labels takes as long as counting
+            self._kept[place] = self._metrics.requests.labels(*place), self._metrics.request_seconds.labels(path)
+        counter, times = self._kept[place]
+        counter.inc()
+        times.observe(seconds)
+
+    def turned_away(self, refused: RefusedRequest) -> None:
+        """Count a request that went no further than the guard."""
+        self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
+        self.refused(refused)
+
+    def refused(self, refused: RefusedRequest) -> None:
+        self._metrics.refusals.labels(refused.reason).inc()
+
+
+def is_open(scope: Scope) -> bool:
+    """Whether a request needs no key: the page, the description of the API, and whether the service is well."""
+    path: str = scope["path"]
+    return (path in OPEN_PATHS or path.startswith(ASSET_PREFIX)) and scope["method"] in ("GET", "HEAD")
+
+
+def is_preflight(scope: Scope, headers: RequestHeaders) -> bool:
+    """Whether a browser only asks whether a page of another site may ask."""
+    return scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+def check_length(announced: bytes | None, max_bytes: int) -> None:
+    """Refuse a body that says itself that it is too long, before it is read."""
+    if announced is None:
+        return
+    if not announced.isdigit():
+        raise RefusedRequest("size", 400, "the header Content-Length is not a number", code="invalid_length")
+    if len(announced) > 18 or int(announced) > max_bytes:
+        raise too_large(max_bytes)
+
+
+def too_large(max_bytes: int) -> RefusedRequest:
+    words = f"the body is larger than {max_bytes / 1024**2:g} MiB, the most that is taken"
+    return RefusedRequest("size", 413, words, code="body_too_large")
+
+
+def check_rate(limiter: RateLimiter, who: str, rate: Rate) -> None:
+    wait_s = limiter.wait_s(who, rate)
+    if wait_s:
+        words = "too many requests; ask more slowly"
+        raise RefusedRequest("rate", 429, words, code="rate_limit_exceeded", headers=retry_after(wait_s))
+
+
+def presented_key(headers: RequestHeaders) -> bytes | None:
+    """The key that came with a request: as Authorization: Bearer KEY, or as api-key: KEY."""
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer" and key:
+        return key.strip()
+    return headers.get(b"api-key")
+
+
+def client_network(address: str) -> str:
+    """Whom a client's address stands for: itself, or in IPv6 the network of 64 bits that one household is given."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(max(1, round(seconds + 0.5)))}

@@ -1,0 +1,208 @@
+"""Requests to experts: one session for all, and what their answers mean.
+
+A request is sent a second time only where the first cannot have been read: the connection could not be made, or a kept
+one turned out to be closed before any byte of an answer. Redirects are not followed, cookies not kept, proxies of the
+environment not used, and nothing is unpacked.
+
+Knows aiohttp. Knows nothing of routing and clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from pydantic_core import from_json
+
+from ridgeway.coordinator.serve.gateway import failures
+from ridgeway.coordinator.serve.gateway.expert_link import EVENT_STREAM, JSON, Attempt, Endpoint, ExpertLink
+from ridgeway.coordinator.serve.gateway.failures import FailureKind
+from ridgeway.coordinator.serve.gateway.sse import BadStream, EventStream, StreamAnswer
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of an answer that is not streamed."""
+MAX_PARSED_BYTES = 256 * 1024
+"""Of a longer answer, only how it begins and ends is looked at."""
+MAX_ONE_WRITE_BYTES = 1024 * 1024
+MAX_EXPERT_CONNECTIONS = 8192
+KEEP_ALIVE_S = 15.0
+FAILURE_BY_STATUS = {
+    429: failures.BUSY,
+    503: failures.UNAVAILABLE,
+    **dict.fromkeys((408, 504), failures.TIMEOUT),
+    **dict.fromkeys((401, 402, 403, 404, 405, 407, 410), failures.REFUSED),
+}
+"""The client cannot have caused a refusal: the gateway makes the address, the model's name and the key."""
+
+
+class ExpertClient:
+    """The gateway's connections. Use it in an `async with`."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> ExpertClient:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_EXPERT_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"accept-encoding": "identity", "user-agent": "ridgeway"},
+            auto_decompress=False,
+            trust_env=False,
+            trace_configs=[trace],
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self, link: ExpertLink, endpoint: Endpoint, body: bytes, streamed: bool
+    ) -> tuple[int, bytes] | StreamAnswer:
+        """An expert's answer: a stream, or the status and the JSON of a whole one, which may be a mistake of the
+        client's that the expert has found. Raises ExpertFailure.
+        """
+        attempt = link.begin()
+        try:
+            async with asyncio.timeout(link.expert.timeout):
+                response = await self._post(attempt, endpoint, body, streamed)
+                if not (streamed and response.ok):
+                    return await _whole(attempt, response)
+            return await _begun(attempt, response)
+        except TimeoutError:
+            raise attempt.fail(failures.TIMEOUT) from None
+        except BaseException:
+            attempt.end("gone", None)  # nothing, if it has failed already
+            raise
+
+    async def _post(self, attempt: Attempt, endpoint: Endpoint, body: bytes, streamed: bool) -> aiohttp.ClientResponse:
+        try:
+            response = await self._send(attempt.link, endpoint, body, streamed)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            raise attempt.fail(failures.UNREACHABLE) from None
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            raise attempt.fail(failures.FAILED) from None
+        except aiohttp.ClientError:
+            raise attempt.fail(failures.GARBAGE) from None
+        kind = _failed(response)
+        if kind is not None:
+            response.close()
+            raise attempt.fail(kind, _retry_after(response))
+        attempt.heard()
+        return response
+
+    async def _send(self, link: ExpertLink, endpoint: Endpoint, body: bytes, streamed: bool) -> aiohttp.ClientResponse:
+        """Sent again at most once, and only if the first cannot have been read."""
+        assert self._session is not None, "the gateway is used inside its `async with`"
+        trail = SimpleNamespace(reused=False, is_second=False)
+        while True:
+            try:
+                return await self._session.post(
+                    link.urls[endpoint],
+                    data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
+                    headers=link.headers(streamed),
+                    timeout=link.timeout,
+                    allow_redirects=False,
+                    trace_request_ctx=trail,
+                )
+            except aiohttp.ClientError as error:
+                if trail.is_second or not _was_never_read(error, trail.reused):
+                    raise
+                trail.is_second = True
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, _: Any) -> None:
+    context.trace_request_ctx.reused = True
+
+
+def _was_never_read(error: aiohttp.ClientError, reused: bool) -> bool:
+    """`reused`: whether the request went over a connection that was used before."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return True
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return reused and isinstance(error.message, str)  # otherwise the beginning of an answer had come
+    return reused and isinstance(error, aiohttp.ClientOSError)
+
+
+def _failed(response: aiohttp.ClientResponse) -> FailureKind | None:
+    """What is wrong with an answer by its head alone."""
+    status = response.status
+    if status in FAILURE_BY_STATUS:
+        return FAILURE_BY_STATUS[status]
+    if status >= 500:
+        return failures.FAILED
+    if not (200 <= status < 300 or status >= 400):
+        return failures.GARBAGE
+    return failures.GARBAGE if response.headers.get("content-encoding", "identity") != "identity" else None
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> str | None:
+    """The expert's own word, if it is a number of seconds or a date."""
+    value = response.headers.get("retry-after", "")
+    return value if 0 < len(value) <= 40 and value.isascii() and value.isprintable() else None
+
+
+def _media_type(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> tuple[int, bytes]:
+    """The answer, if it is a JSON object of a bearable size."""
+    try:
+        body = await _read_all(response)
+    except aiohttp.ClientError:
+        raise attempt.fail(failures.FAILED) from None
+    finally:
+        response.close()  # nothing, if it was read to its end
+    media_type = _media_type(response)
+    if body is None or not (media_type == JSON or media_type.endswith("+json")) or not _is_an_object(body):
+        raise attempt.fail(failures.GARBAGE)
+    attempt.end("ok" if response.ok else "mistake", True)
+    return response.status, body
+
+
+async def _read_all(response: aiohttp.ClientResponse) -> bytes | None:
+    """None if there is too much of it."""
+    if (response.content_length or 0) > MAX_ANSWER_BYTES:
+        return None
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            return None
+    return bytes(body)
+
+
+def _is_an_object(body: bytes) -> bool:
+    body = body.strip()
+    if not (body.startswith(b"{") and body.endswith(b"}")):
+        return False
+    if len(body) > MAX_PARSED_BYTES:
+        return True
+    try:
+        from_json(body)
+    except ValueError:
+        return False
+    return True
+
+
+async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAnswer:
+    """The stream, once its first events have come: until then another expert can still be asked."""
+    try:
+        if _media_type(response) != EVENT_STREAM:
+            raise BadStream(failures.GARBAGE)
+        framed = "content-length" in response.headers or "transfer-encoding" in response.headers
+        events = EventStream(response.content.readany, attempt.link.expert.silence, framed)
+        first = await events.next()
+    except BadStream as error:
+        response.close()
+        raise attempt.fail(error.kind) from None
+    except BaseException:
+        response.close()
+        raise
+    return StreamAnswer(attempt, response.close, events, first)

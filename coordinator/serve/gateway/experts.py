@@ -1,0 +1,223 @@
+"""experts.toml: which expert answers for which domain, where it is, what it costs, and which one a decision leads to.
+
+    mu = 0.0
+    fallback = "generalist"
+
+    [experts.law]
+    base_url = "http://127.0.0.1:9001/v1"
+    model = "law-7b"
+
+Knows the file, decisions and the environment's variables. Knows nothing of connections, or of whether an expert is up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.routing.router import Decision, Router
+
+AUTO = "auto"
+"""The model's name by which a client leaves the choice to the router; no expert may be called so."""
+MAX_TIMEOUT_S = 86_400
+ENDPOINT_ENDINGS = ("/completions", "/embeddings")
+
+Reason = Literal["best", "cost", "missing", "abstained", "down", "busy", "forced"]
+"""Why an expert is asked. `missing`, `down` and `busy`: the fallback answers in another's place."""
+
+
+class ExpertChoice(NamedTuple):
+    expert: str
+    reason: Reason
+
+
+def _web_address(text: str) -> str:
+    """An address that paths can be added to, without a secret in it."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an address begins with http:// or https:// and names a host, as http://127.0.0.1:9001/v1")
+    if "@" in parts.netloc:
+        raise ValueError("an address holds no password; name a variable of the environment in api_key_env")
+    if parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError("an address ends with its path, as http://127.0.0.1:9001/v1")
+    _ = parts.port  # raises if it is no number
+    text = text.rstrip("/")
+    if text.endswith(ENDPOINT_ENDINGS):
+        raise ValueError("an address ends before /chat/completions and the like, which are added to it")
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("a name has no line breaks and no blanks around it")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
+
+
+class Expert(Record):
+    """One expert. Times are in seconds.
+
+    base_url:        what `/chat/completions` is added to.
+    model:           the name by which its server knows it; embedding_model likewise, for embeddings.
+    api_key_env:     the variable of the environment that holds its key.
+    quality, cost:   what probability·quality − mu·cost is made of.
+    timeout:         to the head of an answer, or to the end of one that is not streamed.
+    silence:         between two pieces of a stream.
+    max_concurrent:  requests at a time; those that come then go to the fallback.
+    max_tokens:      a request that asks for more tokens is passed on with this number.
+    """
+
+    base_url: Annotated[str, AfterValidator(_web_address)]
+    model: Name
+    embedding_model: Name | None = None
+    api_key_env: Name | None = None
+    quality: float = Field(default=1.0, ge=0)
+    cost: float = Field(default=0.0, ge=0)
+    connect_timeout: Seconds = 3.0
+    timeout: Seconds = 120.0
+    silence: Seconds = 30.0
+    max_concurrent: int = Field(default=256, ge=1, le=100_000)
+    max_tokens: int | None = Field(default=None, ge=1)
+
+    def key(self, environment: Mapping[str, str]) -> str | None:
+        """The secret itself; it is kept nowhere in this record."""
+        if self.api_key_env is None:
+            return None
+        key = environment.get(self.api_key_env, "")
+        if not key:
+            raise InputError(f"the variable {self.api_key_env} is to hold an expert's key and is not set; set it")
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(f"the variable {self.api_key_env} holds no key: there are blanks or odd letters in it")
+        return key
+
+
+class Experts(Record):
+    """All of them.
+
+    mu:       the weight of cost against probability and quality.
+    fallback: the expert for abstentions, for domains without an expert, and for experts that are down.
+    """
+
+    mu: float = Field(default=0.0, ge=0)
+    fallback: str | None = None
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names(self) -> Experts:
+        if AUTO in self.experts:
+            raise ValueError(f"no expert may be called {AUTO!r}: by that name clients leave the choice to the router")
+        if self.fallback is not None and self.fallback not in self.experts:
+            raise ValueError(f"the fallback {self.fallback!r} is not among the experts; add [experts.{self.fallback}]")
+        return self
+
+    def check(self, router: Router) -> None:
+        """Raise if a decision of this router could find no expert."""
+        if self.fallback is not None:
+            return
+        missing = [domain for domain in router.domains if domain not in self.experts]
+        if missing:
+            raise InputError(f"there is no expert for {', '.join(missing)}; add one to the file, or a fallback")
+        about = router.confidence
+        if about.threshold > 0 and about.fallback not in self.experts:
+            raise InputError("the release can abstain, and there is no expert for that; name a fallback in the experts")
+
+    def choose(self, decision: Decision) -> ExpertChoice | None:
+        """The expert that is worth most by probability·quality − mu·cost; where the router abstained, the fallback.
+
+        A domain without an expert is served by the fallback, at its quality and cost. Of equals the more probable
+        domain is taken, then the one that the router put ahead, then the first. None if there is no expert, which
+        `check` rules out for the release in use.
+        """
+        experts = self.experts
+        if decision.abstained:
+            name = self.fallback or decision.domain
+            return ExpertChoice(name, "abstained") if name in experts else None
+        best: tuple[float, float, bool] | None = None
+        chosen = server = ""
+        for domain, probability in decision.scores.items():
+            name = domain if domain in experts else self.fallback or ""
+            expert = experts.get(name)
+            if expert is None:
+                continue
+            worth = (probability * expert.quality - self.mu * expert.cost, probability, domain == decision.best)
+            if best is None or worth > best:
+                best, chosen, server = worth, domain, name
+        if best is None:
+            return None
+        if chosen != decision.best:
+            return ExpertChoice(server, "cost")
+        return ExpertChoice(server, "best" if chosen == server else "missing")
+
+
+class ExpertsFile:
+    """The file and what it said last. `refresh` reads it again if it has changed."""
+
+    def __init__(self, path: Path, mu: float | None = None, environment: Mapping[str, str] = os.environ) -> None:
+        self.path = path
+        self._mu = mu
+        self._environment = environment
+        self._stamp = stamp_if_there(path)
+        self._refused_for: str | None = None  # the release that the file, as it is now, could not be used with
+        self.experts = self._read()
+
+    def _read(self) -> Experts:
+        if self.path.is_dir():
+            raise InputError(f"{self.path} is a folder; name the file of experts in it")
+        if not self.path.is_file():
+            raise InputError(f"there is no {self.path}; write one as docs/serving.md shows")
+        experts = read_settings(self.path, Experts)
+        for name in experts.experts:
+            self.key(name, experts)
+        return experts if self._mu is None else experts.model_copy(update={"mu": self._mu})
+
+    def key(self, name: str, experts: Experts | None = None) -> str | None:
+        try:
+            return (experts or self.experts).experts[name].key(self._environment)
+        except InputError as error:
+            raise InputError(f"{self.path}: experts.{name}: {error}") from None
+
+    def check(self, router: Router) -> None:
+        """For a new release: whether these experts can serve it."""
+        self.experts.check(router)
+
+    def expert_of(self, decision: Decision) -> str | None:
+        """The expert that a decision leads to."""
+        choice = self.experts.choose(decision)
+        return choice.expert if choice else None
+
+    def refresh(self, router: Router) -> bool:
+        """Whether there are other experts now; raises, and keeps the old ones, if the new file cannot be used."""
+        stamp = stamp_if_there(self.path)
+        is_known = stamp == self._stamp and self._refused_for in (None, router.release)
+        if is_known or stamp is None:  # in the middle of being replaced
+            return False
+        self._stamp, self._refused_for = stamp, router.release
+        experts = self._read()
+        experts.check(router)
+        self._refused_for = None
+        before, self.experts = self.experts, experts
+        return experts != before
+
+
+def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | None:
+    """The file, if one is named; mu takes the place of what it says."""
+    if path is None:
+        if mu is not None:
+            raise InputError("--mu weighs the cost of experts, and there are none; name them by --experts")
+        return None
+    if mu is not None and not 0 <= mu < math.inf:
+        raise InputError(f"--mu is a weight of cost, a number from 0 on, not {mu:g}")
+    return ExpertsFile(path, mu)

@@ -1,0 +1,74 @@
+"""What can go wrong between the gateway and an expert, and what the client is told if no other can answer.
+
+Knows names of experts and statuses. Sentences hold no address, no key and nothing that the expert said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeway.coordinator.serve.http_errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FailureKind:
+    """A way to fail.
+
+    outcome: how it is counted.
+    status:  what the client gets if there is no fallback, or it fails too.
+    words:   what is said after the expert's name.
+    reason:  why the fallback answers instead; None: it must not, since asking another would hide a mistake.
+    good:    what the breaker is told: whether the expert is there and well; None if that is not known.
+    """
+
+    outcome: str
+    status: int
+    words: str
+    reason: Literal["down", "busy"] | None
+    good: bool | None = False
+
+
+FULL = FailureKind("full", 429, "has as many requests as it may have at a time; try again soon", "busy", None)
+BUSY = FailureKind("busy", 429, "has too many requests; try again later", "busy", True)
+UNAVAILABLE = FailureKind("unavailable", 503, "is not available now; try again later", "busy")
+DOWN = FailureKind(
+    "down", 503, "has failed several times and is left alone for some seconds; try again then", "down", None
+)
+UNREACHABLE = FailureKind("unreachable", 503, "cannot be reached now; try again later", "down")
+TIMEOUT = FailureKind("timeout", 504, "did not answer in time; try again, or ask for less", "down")
+FAILED = FailureKind("failed", 502, "failed; try again later", "down")
+GARBAGE = FailureKind("garbage", 502, "gave an answer that cannot be understood; its operator must look at it", "down")
+BROKEN_OFF = FailureKind("broken_off", 502, "broke off in the middle of its answer; try again", "down")
+SILENT = FailureKind("silent", 504, "fell silent in the middle of its answer; try again", "down")
+REFUSED = FailureKind(
+    "refused",
+    502,
+    "does not accept the gateway's requests; its operator must check its address, model and key",
+    None,
+    True,
+)
+
+
+class ExpertFailure(Exception):
+    """An expert did not answer as it should."""
+
+    def __init__(self, kind: FailureKind, expert: str, retry_after: str | None = None) -> None:
+        super().__init__(kind.outcome)
+        self.kind = kind
+        self.expert = expert
+        self.retry_after = retry_after
+
+    @property
+    def sentence(self) -> str:
+        return f"the expert {self.expert!r} {self.kind.words}"
+
+    def problem(self, headers: Mapping[str, str], before: ExpertFailure | None = None) -> Problem:
+        """The error that a client gets; `before`: how the expert failed in whose place this one was asked."""
+        own = dict(headers)
+        wait = self.retry_after or (before.retry_after if before else None)
+        if wait is not None:
+            own["retry-after"] = wait
+        words = self.sentence if before is None else f"{before.sentence}; and in its place {self.sentence}"
+        return Problem(self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own)

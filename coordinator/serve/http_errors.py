@@ -1,0 +1,90 @@
+"""What a client did wrong, or what went wrong for it, in the shape that OpenAI's clients understand.
+
+    {"error": {"message": "…", "type": "invalid_request_error", "param": null, "code": "model_not_found"}}
+
+Knows HTTP's statuses. Messages hold no prompt, no path and no traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger("ridgeway.serve")
+
+CLIENT_GONE = 499
+"""The status that is counted for a client that left before it was answered; no client is sent it."""
+
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: nothing is left to answer."""
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """An answer that is an error; raised anywhere while a request is served."""
+
+    status: int
+    message: str
+    code: str | None = field(default=None, kw_only=True)
+    param: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None = field(default=None, kw_only=True)
+
+    def body(self) -> bytes:
+        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return to_json({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, self.headers, "application/json")
+
+
+def validation_problem(error: ValidationError | RequestValidationError) -> Problem:
+    """The first thing that a check of the body found, without the value it found it in."""
+    without = {"include_url": False, "include_context": False, "include_input": False}
+    first = (error.errors() if isinstance(error, RequestValidationError) else error.errors(**without))[0]
+    if first["type"] == "json_invalid":
+        return Problem(400, "the body is not valid JSON", code="invalid_json")
+    # `str` and `list[ContentPart]` on the way to a field only say as what it was read
+    where = ".".join(part for part in map(str, first["loc"]) if part not in ("body", "str") and "[" not in part)
+    words = first["msg"].removeprefix("Value error, ")
+    return Problem(400, f"{where or 'the body'}: {words}", code="invalid_value", param=where or None)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a client is told of any error. Of a mistake of ours the kind goes to the log, and nothing to the client."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        return validation_problem(error)
+    if isinstance(error, HTTPException):
+        words = {404: "there is nothing at this address", 405: "this address has no such method"}
+        message = words.get(error.status_code, str(error.detail))
+        return Problem(error.status_code, message, headers=error.headers)
+    log.error("a request failed: %s", type(error).__name__)
+    return Problem(500, "the server made a mistake; its log says which", code="internal_error")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let every error of an application be answered in this shape."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return problem_of(error).response()
+
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, Exception]
+    for kind in kinds:
+        app.add_exception_handler(kind, answer)

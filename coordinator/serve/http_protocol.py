@@ -1,0 +1,167 @@
+"""Connections that cannot be held for nothing: requests are soon there, their heads are short, and answers are read.
+
+uvicorn bounds neither how long a head may be nor how long a request may take to come, nor for how long a client may
+leave its answer unread. This adds the bounds to its protocol, and lets refusals at this depth look like all the others.
+
+Knows uvicorn's protocol over httptools. How long bodies may be is bounded elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ridgeway.coordinator.serve.access.guard import BODY_IS_SLOW, SECURITY_HEADERS, with_security_headers
+from ridgeway.coordinator.serve.http_errors import Problem
+
+MAX_HEAD_BYTES = 32 * 1024
+"""The address and all headers of a request together, trailers as well."""
+MAX_UNPARSED_BYTES = 512 * 1024
+"""The most bytes that may come of which nothing can be made yet; twice what is read at a time."""
+HEAD_TIMEOUT_S = 10.0
+BODY_SILENCE_S = 30.0
+"""A body of which nothing comes for this long is given up."""
+BODY_TIMEOUT_S = 120.0
+"""And so is one that is not there by then."""
+UNREAD_TIMEOUT_S = 60.0
+"""An answer that a client does not read for this long is broken off."""
+
+HEAD_TOO_LONG = Problem(431, "the headers of the request are too long", code="headers_too_long")
+NOT_HTTP = Problem(400, "this is not a request of HTTP/1.1", code="invalid_http")
+TimerName = Literal["head", "body", "unread"]
+
+
+class HeadTooLong(Exception):
+    pass
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection. `max_open` of them may be open."""
+
+    max_open = 8192
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head = 0
+        self._unparsed = 0
+        self._heard = 0.0
+        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_open:
+            self._end_with(Problem(503, "too many connections are open", code="overloaded"))
+        else:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in tuple(self._timers):
+            self._stop(name)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        self._unparsed += len(data)
+        if self._unparsed > MAX_UNPARSED_BYTES:
+            self._end_with(HEAD_TOO_LONG)
+        elif self.cycle is None or self.cycle.response_complete:
+            self._wait_for_head()
+        elif self.cycle.more_body:
+            self._wait_for_body()
+        else:
+            self._stop("body")
+
+    def on_message_begin(self) -> None:
+        self._head = self._unparsed = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unparsed = 0
+        self._stop("head")
+        self._stop("body")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("unread", UNREAD_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop("unread")
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls for a request that is not HTTP, and for one whose head is too long."""
+        self._end_with(HEAD_TOO_LONG if self._head > MAX_HEAD_BYTES else NOT_HTTP)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request to speak another protocol is answered as if it had not asked, and not worth a line in the log."""
+
+    def _count(self, length: int) -> None:
+        self._unparsed = 0
+        self._head += length
+        if self._head > MAX_HEAD_BYTES:
+            raise HeadTooLong
+
+    def _wait_for_head(self) -> None:
+        if "head" not in self._timers:
+            self._start("head", HEAD_TIMEOUT_S, self._give_up)
+
+    def _wait_for_body(self) -> None:
+        self._heard = self.loop.time()
+        if "body" not in self._timers:
+            self._start("body", BODY_SILENCE_S, self._look_for_body, self._heard + BODY_TIMEOUT_S)
+
+    def _look_for_body(self, end: float) -> None:
+        """Wait on, if something came meanwhile or it is not the client's fault; else let the request be refused."""
+        silent_at = self.loop.time() if self.flow.read_paused else self._heard
+        left = min(silent_at + BODY_SILENCE_S, end) - self.loop.time()
+        if left > 0:
+            self._start("body", left, self._look_for_body, end)
+            return
+        self._stop("body")
+        self.cycle.scope[BODY_IS_SLOW] = True  # type: ignore[literal-required]
+        self.cycle.message_event.set()
+
+    def _give_up(self) -> None:
+        self._stop("head")
+        self._end_with(Problem(408, "the request did not come in time", code="slow_request"))
+
+    def _end_with(self, problem: Problem) -> None:
+        """Say what is wrong, unless something else is being said or a refused body goes by, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body):
+            self.transport.write(wire_bytes(problem))
+        self.transport.close()
+
+    def _start(self, name: TimerName, seconds: float, then: Callable[..., None], *arguments: float) -> None:
+        self._timers[name] = self.loop.call_later(seconds, then, *arguments)
+
+    def _stop(self, name: TimerName) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+
+
+def wire_bytes(problem: Problem) -> bytes:
+    """An answer as it goes over the wire."""
+    body = problem.body()
+    ours = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
+    return b"\r\n".join([b"HTTP/1.1 %d Refused" % problem.status, *headers, b"", body])

@@ -1,0 +1,1 @@
+"""The routing API: the current release, micro-batches, drift and telemetry."""

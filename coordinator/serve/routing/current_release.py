@@ -1,0 +1,157 @@
+"""The release in use, and the next one taking its place while requests go on.
+
+Knows releases. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
+from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.routing import drift_sketch
+from ridgeway.common.routing.drift_sketch import DriftSketch
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
+from ridgeway.common.routing.router import Router, router_of
+from ridgeway.common.routing.token_table import TokenTable
+
+log = logging.getLogger("ridgeway.serve")
+
+LATEST = Path("releases", "latest")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedRelease:
+    """A release that was verified and is ready to route.
+
+    since:        when it was taken, in seconds since 1970.
+    leverage:     what the operator keeps beside it to tell how unusual a prompt is, if that is there.
+    runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
+    """
+
+    release: Release
+    router: Router
+    folder: Path
+    since: float
+    leverage: DriftSketch | None = None
+    id: str = field(init=False)
+    runs_a_model: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", str(self.router.release))  # what every request reads is worked out once
+        object.__setattr__(self, "runs_a_model", not isinstance(self.router.compiled, TokenTable))
+
+    def card(self) -> dict[str, Any]:
+        manifest = self.release.manifest
+        return {
+            "release": self.id,
+            "signer": self.release.signer,
+            "since": self.since,
+            "domains": manifest["domains"],
+            "masses": manifest["masses"],
+            "manifest": {name: value for name, value in manifest.items() if name != "signature"},
+        }
+
+
+def find_release(path: Path) -> Path:
+    """The folder of the release: the path itself, or the newest of a coordinator's folder or of its releases."""
+    for place in (path, path / LATEST, path / LATEST.name):
+        if (place / MANIFEST).is_file():
+            return place
+    if not path.is_dir():
+        raise ReleaseError(f"there is no folder {path}; name that of a release, or a coordinator's")
+    raise ReleaseError(f"{path} holds no release: neither {MANIFEST} nor {LATEST} is there")
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSource:
+    """Where releases come from, and what is asked of them.
+
+    key:          the public key that must have signed them; without one, that of the first release.
+    model, device: of a contextual encoder.
+    check:        raises if a release cannot be used here, for a reason of its own.
+    changes:      of the confidence that releases come with: threshold, fallback.
+    """
+
+    folder: Path
+    key: str | None = None
+    model: Path | None = None
+    device: str = "auto"
+    check: Callable[[Router], None] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def stamp(self) -> list[object]:
+        """What changes when the release does."""
+        return [stamp_if_there(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
+
+    def open(self, signer: str | None = None) -> ServedRelease:
+        """Read and verify the release that is there now, and route a first prompt with it."""
+        folder = self.folder.resolve()
+        release = load_release(folder, key=self.key or signer, model=self.model, device=self.device)
+        if self.changes:
+            release = replace(release, confidence=replace(release.confidence, **self.changes))
+        router = router_of(release)
+        if self.check is not None:
+            self.check(router)
+        router.route("Is it ready?")
+        return ServedRelease(release, router, folder, time.time(), _leverage(folder, release))
+
+
+def _leverage(folder: Path, release: Release) -> DriftSketch | None:
+    """What lies beside the release; if it cannot be used, the release can."""
+    try:
+        found = drift_sketch.load(folder, release.manifest["files"][ROUTER])
+    except (FormatError, OSError) as error:
+        log.warning("the companion of release %s cannot be used: %s", release.id[:12], type(error).__name__)
+        return None
+    if found is not None and len(found.rows) < release.tokenizer.rows:
+        log.warning("the companion of release %s is of another tokenizer", release.id[:12])
+        return None
+    return found
+
+
+def _without_path(words: str, folder: Path) -> str:
+    """What is wrong with a release, without saying where on this machine it lies."""
+    for path in (str(folder.resolve()), str(folder.absolute())):
+        words = words.replace(f"the release in {path}", "the new release").replace(f"{path}/", "")
+    return words
+
+
+class CurrentRelease:
+    """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is refused."""
+
+    def __init__(self, source: ReleaseSource) -> None:
+        self._source = source
+        self._stamp = source.stamp()
+        self.served = source.open()
+        self.refused: str | None = None
+
+    def look_again(self) -> None:
+        """What a release was refused for may be different now."""
+        if self.refused is not None:
+            self._stamp = []
+
+    def refresh(self) -> bool:
+        """Whether the release in use, or what is known of a refused one, has changed."""
+        stamp = self._source.stamp()
+        if stamp == self._stamp or None in stamp:  # in the middle of being replaced
+            return False
+        self._stamp = stamp
+        before = (self.served.id, self.refused)
+        try:
+            taken = self._source.open(self.served.release.signer)
+        except OSError:
+            self._stamp = []  # that may pass: look again
+            self.refused = "it cannot be read now, and is tried again"
+        except RidgewayError as error:
+            self.refused = _without_path(str(error), self._source.folder)
+        else:
+            self.refused = None
+            if taken.id != self.served.id:
+                self.served = taken
+        return before != (self.served.id, self.refused)

@@ -1,0 +1,144 @@
+"""The routing API: where a prompt should go and why, the release in use, and how the service is.
+
+Four endpoints for applications and operators, and one for the page; and a shorter way to those that are called most.
+Knows HTTP; decisions are made by the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ridgeway.common.routing.conversation import Turn
+from ridgeway.common.routing.decision_json import fields, origin, reasons
+from ridgeway.common.routing.router import Decision
+from ridgeway.coordinator.serve.access.guard import HAS_KEY, PATH_SERVED
+from ridgeway.coordinator.serve.http_errors import Problem, problem_of
+from ridgeway.coordinator.serve.request_bodies import RouteRequest, described, read_body
+from ridgeway.coordinator.serve.routing.current_release import ServedRelease
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.coordinator.serve.schemas import ERRORS, Health, Readiness, ReleaseCard, Routed, RoutedMany
+
+Handler = Callable[[Request], Awaitable[Response]]
+ExpertOf = Callable[[Decision], str | None]
+"""The expert that the gateway would choose by a decision."""
+
+MAX_EXPLAINED_CHARACTERS = 100_000
+
+
+class Shortcut:
+    """Answers POST requests to some paths itself and leaves everything else to the application.
+
+    FastAPI's way to a handler takes longer than routing decides a short prompt. The handlers are the very ones that
+    the framework has and describes; what they raise is answered alike.
+    """
+
+    def __init__(self, app: ASGIApp, *apis: APIRouter) -> None:
+        self.app = app
+        routes = [route for api in apis for route in api.routes if isinstance(route, APIRoute)]
+        self._handlers: dict[str, Handler] = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if handler is None:
+            await self.app(scope, receive, send)
+            return
+        scope[PATH_SERVED] = scope["path"]
+        try:
+            response = await handler(Request(scope, receive))
+        except Exception as error:
+            response = problem_of(error).response()
+        await response(scope, receive, send)
+
+
+def json_answer(value: Any) -> Response:
+    return Response(to_json(value), media_type="application/json")
+
+
+def routing_api(
+    service: RoutingService, expert_of: ExpertOf | None, experts: Callable[[], dict[str, str]]
+) -> APIRouter:
+    """The endpoints; `experts` says of each expert how it is."""
+    api = APIRouter(tags=["routing"])
+
+    def with_expert(decision: Decision) -> dict[str, Any]:
+        found = fields(decision)
+        if expert_of is not None and (expert := expert_of(decision)) is not None:
+            found["expert"] = expert
+        return found
+
+    @api.post(
+        "/v1/route",
+        responses={200: {"model": Routed | RoutedMany}, **ERRORS},
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )
+    async def route(request: Request) -> Response:
+        """Where a prompt, many prompts, or a conversation should go."""
+        asked = await read_body(request, RouteRequest)
+        if asked.explain:
+            return await _explained(service, asked, with_expert)
+        if asked.prompts is not None:
+            served, decisions = await service.decide_many(asked.prompts)
+            return json_answer(_many(served, [with_expert(each) for each in decisions]))
+        served, decision = await service.decide(asked.turns())
+        return json_answer(with_expert(decision) | origin(served.router))
+
+    @api.get("/v1/releases/current", responses=ERRORS)
+    async def current() -> ReleaseCard:
+        """The release in use: its manifest, who signed it, and why a newer one was refused, if one was."""
+        return ReleaseCard(**service.current.served.card(), refused=service.current.refused)
+
+    @api.get("/v1/activity", include_in_schema=False)
+    async def activity() -> Response:
+        """What the page shows: the last minutes, and drift."""
+        served = service.current.served
+        standing = {"release": served.id, "since": served.since, "refused": service.current.refused}
+        recent = {"activity": service.activity.to_json(), "drift": service.drift.to_json(served)}
+        return json_answer({**standing, **recent, "experts": experts()})
+
+    @api.get("/healthz", tags=["operating"])
+    async def health() -> Health:
+        """Whether the process answers."""
+        return Health(status="ok")
+
+    @api.get("/readyz", tags=["operating"])
+    async def ready(request: Request) -> Readiness:
+        """Whether prompts can be routed, and, to those with a key, how the experts are."""
+        states = experts() if request.scope.get(HAS_KEY, True) else {}
+        return Readiness(ready=True, release=service.current.served.id, experts=states)
+
+    @api.get("/metrics", tags=["operating"], response_class=PlainTextResponse, responses=ERRORS)
+    async def metrics() -> Response:
+        """Everything that is counted, for Prometheus."""
+        return Response(service.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return api
+
+
+def _many(served: ServedRelease, decided: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**origin(served.router), "decisions": decided}
+
+
+async def _explained(
+    service: RoutingService, asked: RouteRequest, with_expert: Callable[[Decision], dict[str, Any]]
+) -> Response:
+    """Put together beside the event loop, since every token is in it."""
+    texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [asked.turns()]
+    if sum(len(turn.text) for turns in texts for turn in turns) > MAX_EXPLAINED_CHARACTERS:
+        words = f"only texts of up to {MAX_EXPLAINED_CHARACTERS:,} characters are explained"
+        raise Problem(400, words, code="too_long_to_explain")
+    served, explanations = await service.explain(texts)
+
+    def written() -> Response:
+        decided = [with_expert(each.decision) | reasons(each, served.router) for each in explanations]
+        return json_answer(decided[0] | origin(served.router) if asked.prompts is None else _many(served, decided))
+
+    return await asyncio.to_thread(written)

@@ -1,0 +1,201 @@
+"""What all endpoints share: the release in use, the batches of prompts, and what is counted.
+
+Micro-batches: prompts that come while others are being routed wait, and are routed together next. Tokenising is most of
+the work and lets other threads run meanwhile, so it is done beside the event loop; many short prompts in one go cost
+little more than one. Long texts and batches go their own way and delay no other.
+
+Knows asyncio, and how a decision is made and recorded. Knows nothing of requests and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ridgeway.common.base.threads import cores
+from ridgeway.common.routing.conversation import Turn
+from ridgeway.common.routing.router import Decision, Explanation
+from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
+from ridgeway.coordinator.serve.routing.drift import DriftMonitor, DriftSettings
+from ridgeway.coordinator.serve.telemetry import Activity, Metrics
+
+log = logging.getLogger("ridgeway.serve")
+
+MAX_BATCHED_CHARACTERS = 16_384
+"""A longer text is routed on its own."""
+MAX_BATCH = 8
+
+Waiting = tuple[str, "asyncio.Future[tuple[ServedRelease, Decision]]"]
+Result = TypeVar("Result")
+
+
+class MicroBatcher:
+    """Routes with the release that is in use when a batch begins, and returns it with the decisions."""
+
+    def __init__(self, current: Callable[[], ServedRelease]) -> None:
+        self._current = current
+        self._waiting: list[Waiting] = []
+        self._busy = False
+        self._batches = ThreadPoolExecutor(1, "route")
+        self._others = ThreadPoolExecutor(2 * cores(), "route-long")  # while some tokenise, others put answers together
+
+    async def route(self, text: str) -> tuple[ServedRelease, Decision]:
+        """Where one prompt should go."""
+        if len(text) > MAX_BATCHED_CHARACTERS:
+            return await self._beside(lambda served: served.router.route(text))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[tuple[ServedRelease, Decision]] = loop.create_future()
+        self._waiting.append((text, future))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._begin)  # those that come in the same moment go along
+        return await future
+
+    async def route_turns(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
+        """Where a conversation should go."""
+        if len(turns) == 1:
+            return await self.route(turns[0].text)
+        return await self._beside(lambda served: served.router.route_turns(turns))
+
+    async def route_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
+        return await self._beside(lambda served: served.router.route_many(prompts))
+
+    async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[ServedRelease, list[Explanation]]:
+        return await self._beside(lambda served: [served.router.explain_turns(turns) for turns in texts])
+
+    async def _beside(self, work: Callable[[ServedRelease], Result]) -> tuple[ServedRelease, Result]:
+        served = self._current()
+        pool = self._batches if served.runs_a_model else self._others  # a model keeps all cores busy by itself
+        return served, await asyncio.get_running_loop().run_in_executor(pool, work, served)
+
+    def _begin(self) -> None:
+        batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        self._batches.submit(self._work, batch, self._current(), asyncio.get_running_loop())
+
+    def _work(self, batch: list[Waiting], served: ServedRelease, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own; the results go back to the loop in one call."""
+        results: list[Decision] | Exception
+        try:
+            results = served.router.route_many([text for text, _ in batch])
+        except BaseException as error:  # also what a library in another language raises when it gives up
+            results = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._finish, batch, served, results)
+
+    def _finish(self, batch: list[Waiting], served: ServedRelease, results: list[Decision] | Exception) -> None:
+        if self._waiting:
+            self._begin()
+        else:
+            self._busy = False
+        for place, (_, future) in enumerate(batch):
+            if future.done():  # the client has gone
+                continue
+            if isinstance(results, Exception):
+                future.set_exception(results)
+            else:
+                future.set_result((served, results[place]))
+
+    def close(self) -> None:
+        self._batches.shutdown(wait=False, cancel_futures=True)
+        self._others.shutdown(wait=False, cancel_futures=True)
+
+
+class RoutingService:
+    """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if that is 0."""
+
+    def __init__(self, source: ReleaseSource, drift: DriftSettings | None = None, watch_s: float = 1.0) -> None:
+        self.current = CurrentRelease(source)
+        self.batcher = MicroBatcher(lambda: self.current.served)
+        self.metrics = Metrics()
+        self.activity = Activity()
+        self.drift = DriftMonitor(drift or DriftSettings())
+        self._watch_s = watch_s
+        self.watchers: list[Callable[[], None]] = [self._watch_release]
+        self._note_release()
+
+    async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
+        """Where a prompt or a conversation should go."""
+        began = time.perf_counter()
+        served, decision = await self.batcher.route_turns(turns)
+        self._count([decision], time.perf_counter() - began)
+        self.drift.observe(served, [turns[0].text], [decision.confidence])
+        return served, decision
+
+    async def decide_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
+        began = time.perf_counter()
+        served, decisions = await self.batcher.route_many(prompts)
+        self._count(decisions, time.perf_counter() - began)
+        self.drift.observe(served, prompts, [decision.confidence for decision in decisions])
+        return served, decisions
+
+    async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[ServedRelease, list[Explanation]]:
+        began = time.perf_counter()
+        served, explanations = await self.batcher.explain(texts)
+        decisions = [each.decision for each in explanations]
+        self._count(decisions, time.perf_counter() - began)  # a person is looking: that tells nothing of drift
+        return served, explanations
+
+    def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
+        counts: dict[str, int] = {}
+        for decision in decisions:
+            counts[decision.best] = counts.get(decision.best, 0) + 1
+        abstained = sum(decision.abstained for decision in decisions)
+        self.metrics.routing_seconds.observe(seconds)
+        for domain, count in counts.items():
+            self.metrics.decisions.labels(domain).inc(count)
+        if abstained:
+            self.metrics.abstentions.inc(abstained)
+        self.activity.add(counts, abstained, seconds)
+
+    def exposition(self) -> bytes:
+        """The metrics, drift brought up to date."""
+        drift = self.drift.to_json(self.current.served)
+        for gauge, name in ((self.metrics.low_confidence, "low_confidence_share"), (self.metrics.leverage, "leverage")):
+            gauge.set(math.nan if drift[name] is None else drift[name])
+        self.metrics.alarm.set(drift["alarm"])
+        return self.metrics.exposition()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While the service runs, files are watched."""
+        tasks = [asyncio.create_task(self._watch(look)) for look in self.watchers if self._watch_s]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.batcher.close()
+
+    async def _watch(self, look: Callable[[], None]) -> None:
+        """Each file on its own: one that takes long to read does not keep another from being looked at."""
+        while True:
+            await asyncio.sleep(self._watch_s)
+            try:
+                await asyncio.to_thread(look)
+            except Exception as error:  # the service goes on with what it has
+                log.error("a file could not be looked at: %s", type(error).__name__)
+
+    def _watch_release(self) -> None:
+        before = self.current.served
+        if not self.current.refresh():
+            return
+        if self.current.refused is not None:
+            self.metrics.refused_releases.inc()
+            log.error("a new release is refused and the old one goes on: %s", self.current.refused)
+        elif self.current.served is before:
+            log.warning("the release that was refused has gone; release %s goes on", before.id[:12])
+        else:
+            self._note_release()
+            log.warning("release %s is in use now", self.current.served.id[:12])
+
+    def _note_release(self) -> None:
+        served = self.current.served
+        self.metrics.release.info({"id": served.id, "signer": served.release.signer})
+        self.metrics.release_since.set(served.since)

@@ -1,0 +1,139 @@
+"""What is answered over HTTP, as typed records; the OpenAPI description is made of them.
+
+Knows shapes. Knows nothing of routers. The shapes of what is asked are in `request_bodies`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class Token(BaseModel):
+    """A token, the domain it speaks for, what it adds to the margin, and to each domain over their mean."""
+
+    text: str
+    domain: str
+    weight: float
+    parts: list[float]
+
+
+class RoutedPrompt(BaseModel):
+    """Where one prompt should go. The last four are there if an explanation was asked for."""
+
+    domain: str = Field(description="Where it should go; the fallback's name if the router abstained.")
+    confidence: float = Field(description="The probability that `best` is right, if the router is calibrated.")
+    scores: dict[str, float] = Field(description="Every domain's probability.")
+    abstained: bool = Field(description="Whether the confidence lay below the threshold.")
+    best: str = Field(description="The domain ahead of the others, abstention or not.")
+    tokens: int = Field(description="How many tokens the prompt has.")
+    expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
+    runner_up: str | None = Field(None, description="The domain in the second place.")
+    margin: float | None = Field(None, description="What separates `best` from the runner-up.")
+    order: list[str] | None = Field(None, description="The domains in the order of the tokens' parts.")
+    explanation: list[Token] | None = Field(None, description="The tokens; their weights add up to the margin.")
+
+
+class Origin(BaseModel):
+    """Where decisions come from."""
+
+    calibrated: bool = Field(description="Whether confidence was fitted on held-out text.")
+    release: str = Field(description="The release that decided.")
+
+
+class Routed(RoutedPrompt, Origin):
+    """Where one prompt should go, and by which release."""
+
+
+class RoutedMany(Origin):
+    """Where each of many prompts should go, in their order."""
+
+    decisions: list[RoutedPrompt]
+
+
+class Health(BaseModel):
+    status: str
+
+
+class Readiness(BaseModel):
+    ready: bool
+    release: str
+    experts: dict[str, str] = Field(
+        description="Each expert: up, down, trying (again), or refusing (its address, model or key is wrong)."
+    )
+
+
+class ReleaseCard(BaseModel):
+    """The release in use: what its manifest says, who signed it, since when it is in use."""
+
+    release: str
+    signer: str
+    since: float = Field(description="Seconds since 1970.")
+    domains: list[str]
+    masses: dict[str, int]
+    manifest: dict[str, Any]
+    refused: str | None = Field(description="Why a newer release was not taken, if one was not.")
+
+
+class ModelCard(BaseModel):
+    """A name that can be asked for."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "ridgeway"
+
+
+class ModelList(BaseModel):
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class Complaint(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """Every answer that is an error."""
+
+    error: Complaint
+
+
+Responses = dict[int | str, dict[str, Any]]
+"""What FastAPI takes as the description of an endpoint's answers, by status."""
+
+
+def _errors(descriptions: dict[int, str]) -> Responses:
+    return {status: {"model": ErrorReply, "description": words} for status, words in descriptions.items()}
+
+
+ERRORS = _errors(
+    {
+        400: "The body cannot be used.",
+        401: "There is no key, or it is not known.",
+        403: "A page of another site may not ask.",
+        413: "The body is too large.",
+        415: "The body is not said to be JSON.",
+        429: "Too many requests.",
+    }
+)
+EXPERT_ERRORS = _errors(
+    {
+        404: "There is no such model, or there are no experts.",
+        422: "The expert cannot use the body.",
+        429: "Too many requests, here or at the expert.",
+        502: "The expert failed.",
+        503: "The expert is down.",
+        504: "The expert did not answer in time.",
+    }
+)
+EXPERT_ANSWER: Responses = {
+    200: {
+        "description": "The expert's own answer. The headers x-ridgeway-… say which expert it was, and why.",
+        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
+    }
+}

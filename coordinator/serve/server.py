@@ -1,0 +1,202 @@
+"""The service as a process: uvicorn, one worker, bound to an address, with or without a certificate.
+
+Knows sockets, OpenSSL and logs. No access log is kept: it would hold addresses and paths of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import stamp_if_there
+from ridgeway.coordinator.serve.http_protocol import HttpConnection
+
+log = logging.getLogger("ridgeway.serve")
+
+DRAIN_S = 10
+BACKLOG = 2048
+THREAD_SWITCH_S = 0.0005
+"""The longest that a thread that has routed waits for its turn; Python's own 5 ms is too long."""
+SPARE_FILES = 256
+"""Open files that are kept for other things than clients and experts."""
+MAX_CONNECTIONS = 8192
+
+
+class Certificate:
+    """A pair of files, checked when this is made; `context` is what connections are made with."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._pair = (certificate, key)
+        self._stamp = self._stamps()
+        self.context = _context(certificate, key)
+
+    def watch(self) -> None:
+        """Take the pair as it is now, if it has changed and is good."""
+        stamp = self._stamps()
+        if stamp == self._stamp or None in stamp:
+            return
+        self._stamp = stamp
+        try:
+            _context(*self._pair)
+            self.context.load_cert_chain(*self._pair, password=_no_password)
+        except OSError:
+            self._stamp = []
+            log.error("the new certificate cannot be used now; it is tried again, and the old one stays until then")
+        except (InputError, ValueError):
+            log.error("the new certificate does not fit its key, or cannot be read; the old one stays")
+        else:
+            log.warning("the new certificate is in use")
+
+    def _stamps(self) -> list[object]:
+        return [stamp_if_there(path) for path in self._pair]
+
+
+def find_certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
+    """The certificate of --tls-cert and --tls-key: both or none."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("--tls-cert and --tls-key go together; give both, or neither")
+    return Certificate(certificate, key)
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise InputError(_certificate_reason(certificate, key, error)) from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("encrypted")  # else OpenSSL would ask at the terminal
+
+
+def _certificate_reason(certificate: Path, key: Path, error: Exception) -> str:
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"the key {key} does not belong to the certificate {certificate}; give the pair that was made together"
+    if str(error) == "encrypted":
+        return f"the key {key} is locked by a password; give one that is not, readable by the service alone"
+    return f"{certificate} and {key} are not a certificate and its private key in PEM"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the service listens, and the certificate that it shows."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    certificate: Certificate | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate else 'http'}://{host}:{self.port}/"
+
+
+def bind_sockets(address: Address) -> list[socket.socket]:
+    """Listening sockets: one, or for a name of several addresses, several."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise InputError(f"--host {address.host} is not an address or a name of this machine") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, place in dict.fromkeys(found):
+            sockets.append(socket.create_server(place, family=family, backlog=BACKLOG))
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise InputError(_bind_reason(address, error)) from None
+    return sockets
+
+
+def _bind_reason(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {address.port} is in use on {address.host}; stop what listens there, or choose another --port"
+    if error.errno == errno.EACCES:
+        return f"port {address.port} is not open to this user; choose a --port above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {address.host} is not an address of this machine"
+    words = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot listen on {address.host}, port {address.port}: {words.lower()}"
+
+
+def run(app: Any, sockets: list[socket.socket], certificate: Certificate | None = None) -> None:
+    """Serve until told to stop; what is being answered then has ten seconds to be finished."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLineFormatter())
+    handler.addFilter(_is_worth_logging)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    HttpConnection.max_open = connection_limit()
+    server = make_server(app, certificate)
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    gc.collect()
+    gc.freeze()  # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # uvicorn stops in good order, then raises the signal once more
+    server.run(sockets)
+
+
+def make_server(app: Any, certificate: Certificate | None = None) -> uvicorn.Server:
+    """uvicorn as it is used here: it logs errors alone, and does not tell clients what it is."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=HttpConnection,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=DRAIN_S,
+        backlog=BACKLOG,
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        log_level="error",
+    )
+    config.load()
+    config.ssl = certificate.context if certificate else None
+    return uvicorn.Server(config)
+
+
+def connection_limit() -> int:
+    """How many clients can be held: each may need a connection to an expert besides. Asks for all that may be had."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = most if most != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    return max(1, min(MAX_CONNECTIONS, (files - SPARE_FILES) // 2))
+
+
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Not that a request was cut off because the service stops, which uvicorn tells at length."""
+    cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cut and not record.getMessage().startswith("Traceback")
+
+
+class OneLineFormatter(logging.Formatter):
+    """One line for each thing that happened: no traceback, which could show what was asked or where files are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = record.getMessage().partition("\n")[0]
+        kind = record.exc_info[0] if record.exc_info else None
+        return f"{self.formatTime(record)} {words}{f': {kind.__name__}' if kind else ''}"

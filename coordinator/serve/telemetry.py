@@ -1,0 +1,98 @@
+"""What is counted: metrics for Prometheus, and the last minutes of decisions for the page.
+
+Knows prometheus_client, counts and times. Holds no prompt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+ROUTING_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+STEP_S = 5
+MAX_STEPS = 60
+MAX_TIMES_PER_STEP = 256
+"""Of more times in a step, the latest are kept."""
+
+
+class Metrics:
+    """What Prometheus reads. Each service has a registry of its own, so that two in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace="ridgeway", registry=self.registry)
+        gauge = partial(Gauge, namespace="ridgeway", registry=self.registry)
+        histogram = partial(Histogram, namespace="ridgeway", registry=self.registry)
+        self.requests = counter("requests", "Answers, by address and status.", ("path", "status"))
+        words = "From a request's head to the end of its answer."
+        self.request_seconds = histogram("request_seconds", words, ("path",), buckets=REQUEST_BUCKETS_S)
+        words = "From the prompts of a request to their decisions."
+        self.routing_seconds = histogram("routing_seconds", words, buckets=ROUTING_BUCKETS_S)
+        self.decisions = counter("decisions", "Decisions, by the domain ahead.", ("domain",))
+        self.abstentions = counter("abstentions", "Decisions that the confidence was too low for.")
+        self.release = Info("ridgeway_release", "The release in use.", registry=self.registry)
+        self.release_since = gauge("release_since_seconds", "When the release in use was taken.")
+        self.refused_releases = counter("refused_releases", "New releases that were not good.")
+        self.refusals = counter("refusals", "Requests that were not let in, by reason.", ("reason",))
+        self.low_confidence = gauge("drift_low_confidence_share", "Share of recent prompts of low confidence.")
+        self.leverage = gauge("drift_leverage", "Leverage of recent prompts; 1: like the text of the release.")
+        self.alarm = gauge("drift_alarm", "1 while recent prompts are too far from the text of the release.")
+        self.expert_requests = counter("expert_requests", "What became of requests to experts.", ("expert", "outcome"))
+        words = "From a request to an expert to the head of its answer."
+        self.expert_seconds = histogram("expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S)
+        self.expert_up = gauge("expert_up", "0 while an expert is not asked because it failed.", ("expert",))
+        self.streams = gauge("streams", "Answers that are being streamed now.")
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+@dataclass(slots=True)
+class ActivityStep:
+    """What happened in five seconds."""
+
+    number: int
+    decisions: dict[str, int] = field(default_factory=dict)
+    abstained: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_TIMES_PER_STEP))
+
+    def to_json(self) -> dict[str, Any]:
+        times = sorted(self.times)
+        return {
+            "start": self.number * STEP_S,
+            "decisions": self.decisions,
+            "abstained": self.abstained,
+            "p50_ms": 1000 * times[len(times) // 2] if times else None,
+            "p99_ms": 1000 * times[len(times) * 99 // 100] if times else None,
+        }
+
+
+class Activity:
+    """The last minutes, in steps: decisions by domain, abstentions, and how long deciding took."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._steps: deque[ActivityStep] = deque(maxlen=MAX_STEPS)
+
+    def add(self, decisions: Mapping[str, int], abstained: int, seconds: float) -> None:
+        """Count the decisions of one request, by domain, and how long they took together."""
+        number = int(self._clock()) // STEP_S
+        if not self._steps or self._steps[-1].number < number:
+            self._steps.append(ActivityStep(number))
+        step = self._steps[-1]
+        for domain, count in decisions.items():
+            step.decisions[domain] = step.decisions.get(domain, 0) + count
+        step.abstained += abstained
+        step.times.append(seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        oldest = int(self._clock()) // STEP_S - MAX_STEPS
+        steps = [step.to_json() for step in self._steps if step.number > oldest]
+        return {"now": self._clock(), "step_s": STEP_S, "steps": steps, "kept": MAX_STEPS}

@@ -1,0 +1,93 @@
+"""The Flower ServerApp of the coordinator: a transport for round/round.py, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
+from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import PeerFailed, Watch, progress_file
+from ridgeway.coordinator.round.round import deliver_newest, run_round
+
+app = ServerApp()
+POLL_S = 0.5
+UNREADABLE = Packet(b"", "")
+LINK = "RIDGEWAY_COORDINATOR"
+MODES: dict[str, Mode | None] = {"clear": "clear", "masked": "masked", "": None}
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what the operator asked for in the coordinator's folder; what happens is written there as it happens.
+
+    Holders see a run's configuration, so it holds no path: the folder comes with the environment. What an operator can
+    mend is the last line of the progress file, and no traceback in Flower's log.
+    """
+    federation = Federation(Path(os.environ[LINK]).parent)
+    work, name, mode = (str(context.run_config[key]) for key in ("work", "name", "mode"))
+    with suppress(RidgewayError), progress_file(federation.progress(name)) as watch, federation.logged():
+        transport = GridTransport(grid, watch)
+        if work == "deliver":
+            deliver_newest(federation, transport, watch)
+        else:
+            run_round(federation, transport, watch, MODES[mode])
+
+
+class GridTransport:
+    """Flower's Grid as the transport of a round."""
+
+    def __init__(self, grid: Grid, watch: Watch, poll_s: float = POLL_S) -> None:
+        self._grid, self._watch, self._poll_s = grid, watch, poll_s
+        self._late: dict[str, int] = {}
+
+    def peers(self) -> Sequence[int]:
+        return sorted(self._grid.get_node_ids())
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        until = time.monotonic() + seconds
+        records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
+        messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
+        sent = dict(zip(self._grid.push_messages(messages), packets, strict=True))
+        waiting = {number: peer for number, peer in sent.items() if number}
+        while waiting:
+            yield from self._arrived(waiting)
+            if not waiting or time.monotonic() >= until:
+                break
+            time.sleep(self._poll_s)
+        yield from self._arrived(self._late)
+        self._late |= waiting
+
+    def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, Packet | None]]:
+        """What has come since, fetched one by one: memory stays small, and no peer can spoil another's reply."""
+        for number in list(waiting):
+            try:
+                replies = list(self._grid.pull_messages([number]))
+            except httpx.HTTPError:  # the SuperLink is away for the moment
+                continue
+            except Exception:  # Flower cannot put together what this peer has sent
+                yield waiting.pop(number), None
+                continue
+            for reply in replies:
+                yield waiting.pop(number), self._packet(reply)
+                break
+
+    def _packet(self, reply: Message) -> Packet | None:
+        if reply.has_error():
+            reason = "".join(filter(str.isprintable, reply.error.reason or ""))[:200]
+            self._watch(PeerFailed(reply.error.code, reason))
+            return None
+        try:
+            return from_record(reply.content)
+        except Refused:
+            return UNREADABLE

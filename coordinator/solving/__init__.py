@@ -1,0 +1,1 @@
+"""From statistics to a release: totals, the ridge equation, candidates, publishing."""

@@ -1,0 +1,129 @@
+"""Candidate routers of one total, and the choice among them by what holders counted on their held-out documents.
+
+Pure: counts in, a choice out. Knows nothing of messages, files or holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector, SelectorName
+from ridgeway.common.protocol.messages import Candidate
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, Evaluation
+from ridgeway.common.statistics.sums import Statistics
+
+Counts = NDArray[np.int64]
+Penalty = Annotated[float, Field(gt=0)]
+Voters = Annotated[int, Field(ge=1, le=1 << 20)]
+
+BIN_MIDDLES = np.array(
+    [(low + high) / 2 for low, high in zip(CONFIDENCE_EDGES, (*CONFIDENCE_EDGES[1:], 1.0), strict=True)]
+)
+TEMPERATURE_STEPS = range(-28, 13)
+CHANCE_STANDARD_ERRORS = 2.0
+"""Two accuracies that differ by less than this many standard errors of the better one are taken for equal."""
+
+
+class Grid(Record):
+    """What is tried. Where chance could explain a difference the first wins, so the usual choice stands first."""
+
+    ridges: tuple[Penalty, ...] = Field(default=(DEFAULT.ridge.value, 1e-4, 1e-2, 1e-1), min_length=1, max_length=16)
+    normalise_columns: tuple[bool, ...] = Field(default=(False, True), min_length=1, max_length=2)
+    selectors: tuple[SelectorName, ...] = Field(default=("average", "all", "entropy"), min_length=1, max_length=3)
+    k: tuple[Voters, ...] = Field(default=(10, 5, 20, 50), min_length=1, max_length=16)
+
+    def penalties(self) -> list[Ridge]:
+        return [Ridge(value) for value in self.ridges]
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        rules = [(name, k) for name in self.selectors for k in (self.k if name == "entropy" else (DEFAULT.selector.k,))]
+        return tuple(
+            Candidate(ridge=place, normalise_columns=normalise, selector=name, k=k)
+            for place in range(len(self.ridges))
+            for normalise in self.normalise_columns
+            for name, k in rules
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateChoice:
+    """The candidate that did best, how it did, and how many were tried on how many documents."""
+
+    candidate: Candidate
+    evaluation: Evaluation | None
+    tried: int
+    documents: int
+
+    def to_json(self) -> dict[str, Any] | None:
+        if self.evaluation is None:
+            return None
+        return {**self.evaluation.to_json(), "candidates": self.tried, "documents": self.documents}
+
+
+def choose(candidates: Sequence[Candidate], domains: Sequence[str], counts: Mapping[str, Counts]) -> CandidateChoice:
+    """The first candidate whose mean accuracy over the domains that had documents is within chance of the best.
+
+    Few held-out documents cannot tell many candidates apart: the best of them is often just lucky, so the usual one
+    stays unless another is ahead by more than CHANCE_STANDARD_ERRORS of them.
+
+    counts: by domain, candidates × domains: where the domain's documents were routed.
+    """
+    heard = {name: rows for name, rows in counts.items() if rows[0].sum() > 0}
+    if not heard:
+        return CandidateChoice(candidates[0], None, len(candidates), 0)
+    right = np.array([rows[:, domains.index(name)] for name, rows in sorted(heard.items())])
+    totals = np.array([rows.sum(axis=1) for _, rows in sorted(heard.items())])
+    accuracies = (right / totals).mean(axis=0)
+    shares = (right + 1) / (totals + 2)  # so that no error is nought, however few documents there are
+    errors = np.sqrt((shares * (1 - shares) / totals).sum(axis=0)) / len(totals)
+    enough = accuracies.max() - CHANCE_STANDARD_ERRORS * errors[accuracies.argmax()]
+    best = int(np.argmax(accuracies.round(12) >= enough.round(12)))
+    confusion = tuple(tuple(heard[name][best].tolist()) if name in heard else (0,) * len(domains) for name in domains)
+    documents = int(sum(rows[best].sum() for rows in heard.values()))
+    return CandidateChoice(candidates[best], Evaluation(tuple(domains), confusion), len(candidates), documents)
+
+
+def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector) -> tuple[float, ...]:
+    """Temperatures to try: around the spread of the router's scores over the text it was built from, or of votes."""
+    unit = 1.0
+    if rule.name == "average":
+        scaled = weights.copy()
+        scaled[:-1] *= scale
+        squares = np.einsum("fc,fc->c", scaled, total.gram.astype(np.float64) @ scaled)
+        unit = float(np.sqrt(max(squares.mean(), 1e-300) / total.mass))
+    return tuple(unit * 2.0 ** (step / 4) for step in TEMPERATURE_STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The temperature and growth under which confidence was truest, and the gap to accuracy left, in percent."""
+
+    temperature: float
+    growth: float
+    gap: float
+
+    def confidence(self, threshold: float, fallback: str | None) -> Confidence:
+        return Confidence(self.temperature, self.growth, True, threshold, fallback)
+
+
+def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
+    """Choose temperature and growth by how surprising the counts are, every domain weighing the same.
+
+    counts: by domain, growths × temperatures × bins × (fallen there, of those right).
+    """
+    shares = [rows / rows[0, 0, :, 0].sum() for rows in counts.values() if rows[0, 0, :, 0].sum() > 0]
+    if not shares:
+        return None
+    met = np.mean(shares, axis=0)
+    fallen, right = met[..., 0], met[..., 1]
+    surprise = -(right * np.log(BIN_MIDDLES) + (fallen - right) * np.log1p(-BIN_MIDDLES)).sum(axis=-1)
+    row, column = divmod(int(np.argmin(surprise.round(12))), surprise.shape[1])
+    gap = float(np.abs(right[row, column] - fallen[row, column] * BIN_MIDDLES).sum() * 100)
+    return Fitted(tried[column], GROWTHS[row], gap)

@@ -1,0 +1,248 @@
+"""Statistics → total → weights → compiled table → signed release, and the drift sketch beside it: the whole path.
+
+Knows the steps and their order. Makes the sketch that common/routing/drift_sketch.py describes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeway.common.base.errors import EncoderMismatch, InputError, UnsolvableTotal
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.jsonl import labelled_texts
+from ridgeway.common.base.settings import Confidence, Ridge, Sampling, Selector, Weighting
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, ContextualEncoder
+from ridgeway.common.routing import drift_sketch
+from ridgeway.common.routing.evaluation import Calibration, Evaluation, calibrate, evaluate
+from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.routing.release import (
+    ROUTER,
+    amend_release,
+    load_release,
+    refuse_foreign,
+    router_file,
+    save_release,
+)
+from ridgeway.common.routing.router import router_of
+from ridgeway.common.routing.token_table import RouterTable, normalised_columns
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.solving.solve import Matrix, Solution, equation, solve
+from ridgeway.coordinator.solving.total import Total, add_up
+
+SKETCH_DIRECTIONS = 64
+"""As many give a leverage to about a sixth of itself in any one direction, and text goes in many."""
+SKETCH_RIDGE = Ridge(1e-3)
+"""The same for every release, so that the λ that was chosen for routing does not change what is unusual."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterChoices:
+    """What the operator decides about a release."""
+
+    weighting: Weighting
+    ridge: Ridge
+    normalise_columns: bool
+    selector: Selector
+    confidence: Confidence
+
+    @classmethod
+    def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:
+        """What was decided about a release, as its manifest says."""
+        return cls(
+            weighting=manifest["weighting"],
+            ridge=Ridge(**manifest["ridge"]),
+            normalise_columns=manifest["normalise_columns"],
+            selector=Selector(**manifest["selector"]),
+            confidence=Confidence(**manifest["confidence"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRelease:
+    """A release that was written, and the figures of its making."""
+
+    release: str
+    total: Total
+    solution: Solution
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Draft:
+    """A router that was solved and compiled, ready to be signed."""
+
+    total: Total
+    solution: Solution
+    compiled: RouterTable
+    encoder: AnyEncoder
+    facts: dict[str, Any]
+
+
+def publish(
+    parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices, identity: Identity, folder: Path
+) -> PublishedRelease:
+    """Make and sign a release; the order of the parts does not change a byte of it."""
+    return sign(draft(parts, encoder, choices), identity, folder)
+
+
+def draft(parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices) -> Draft:
+    """Add up, solve and compile; nothing is written."""
+    total = add_up(parts, choices.weighting)
+    if encoder.fingerprint != total.fingerprint:
+        raise EncoderMismatch(
+            f"the statistics were made with encoder {total.encoder_name} ({total.fingerprint}) but the one here is "
+            f"{encoder.name} ({encoder.fingerprint}); name the right one with --encoder"
+        )
+    return compose(total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge))
+
+
+def compose(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution, **more: Any) -> Draft:
+    """Compile a solved total; `more` are facts of the manifest beyond the usual ones."""
+    if choices.normalise_columns:
+        solution = replace(solution, weights=normalised_columns(solution.weights))
+    compiled = compile_router(encoder, total.sampling, solution.weights)
+    facts = _facts(total, encoder, choices, solution) | more
+    return Draft(total, solution, compiled, encoder, facts)
+
+
+def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
+    """Write a draft as a signed release."""
+    parts = made.facts, made.solution.weights, made.compiled, made.encoder.definition
+    return PublishedRelease(save_release(folder, *parts, identity), made.total, made.solution)
+
+
+def issue(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
+    """Write a draft as a signed release, and beside it the drift sketch, which the operator alone keeps.
+
+    The sketch comes first, so that it is there when the release is. A contextual encoder has no table to make it of.
+    """
+    refuse_foreign(folder, identity.public)
+    if isinstance(made.encoder, ContextualEncoder):
+        drift_sketch.companion(folder).unlink(missing_ok=True)
+    else:
+        router = hashlib.sha256(router_file(made.solution.weights, made.compiled)).hexdigest()
+        sketch = make_sketch(made.total.statistics, made.encoder, made.total.sampling)
+        drift_sketch.save(folder, replace(sketch, router=router))
+    return sign(made, identity, folder)
+
+
+def make_sketch(
+    total: Statistics, encoder: TableEncoder, sampling: Sampling, directions: int = SKETCH_DIRECTIONS
+) -> drift_sketch.DriftSketch:
+    """Sketch a total.
+
+    The directions are drawn from the total itself: the same total gives the same bytes, and they are known to
+    nobody who does not know the total.
+    """
+    whitening = _whitening(total, encoder.scale, directions)
+    whitening[:-1] *= encoder.scale
+    narrow = whitening.astype(np.float32)
+    rows = np.empty((encoder.rows, narrow.shape[1]), dtype=np.float16)
+    for start in range(0, encoder.rows, 8192):
+        block = slice(start, start + 8192)
+        rows[block] = encoder.table[block].astype(np.float32) @ narrow[:-1] + narrow[-1]
+    return drift_sketch.DriftSketch(rows, max(sampling.window, sampling.stride))
+
+
+def _whitening(total: Statistics, scale: float, directions: int) -> Matrix:
+    """F×r: features times this have a sum of squares whose expectation is their leverage."""
+    from scipy.linalg import cholesky, solve_triangular
+
+    posed = equation(total, scale, SKETCH_RIDGE)
+    features = len(posed.gram)
+    count = min(directions, features)
+    try:
+        factor = cholesky(posed.gram / total.mass, lower=True)
+    except np.linalg.LinAlgError as error:
+        raise UnsolvableTotal("the total is not positive definite, so no leverage can be told under it") from error
+    seed = int(sha256(np.ascontiguousarray(total.gram).data), 16)
+    drawn = np.random.default_rng(seed).standard_normal((features, count))
+    whitening: Matrix = solve_triangular(factor, np.linalg.qr(drawn)[0], lower=True, trans="T") / math.sqrt(count)
+    return whitening
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A release that was calibrated and signed again."""
+
+    release: str
+    calibration: Calibration
+    evaluation: Evaluation
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What the manifest records: counts and rates over the held-out text, none of the text itself."""
+        return {**asdict(self.calibration), **self.evaluation.to_json()}
+
+
+def calibrate_release(
+    folder: Path,
+    data: Path,
+    fields: Sequence[str],
+    changes: dict[str, Any],
+    identity: Identity,
+    model: Path | None = None,
+    device: str = "auto",
+) -> Calibrated:
+    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it.
+
+    What lies beside it to tell leverage learns what is usual on this text.
+    """
+    loaded = load_release(folder, model=model, device=device)
+    if loaded.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
+            "name the coordinator's key with --key-file"
+        )
+    router = router_of(loaded)
+    texts = labelled_texts(data, router.domains, fields)
+    fitted = calibrate(router, texts)
+    facts = {"temperature": fitted.temperature, "growth": fitted.growth, "calibrated": True, **changes}
+    confidence = Confidence(**router.confidence.to_json() | facts)
+    result = Calibrated("", fitted, evaluate(router, texts))
+    sketch = drift_sketch.load_if_whole(folder, loaded.manifest["files"][ROUTER])
+    if sketch is not None:
+        ids = ([loaded.tokenizer.encode(text) for text in own] for own in texts.values())
+        drift_sketch.save(folder, replace(sketch, usual=drift_sketch.usual(sketch, ids)))
+    amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
+    return replace(result, release=amended)
+
+
+def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution) -> dict[str, Any]:
+    return {
+        "domains": list(total.domains),
+        "masses": total.masses,
+        "cohort": {"holders": total.holders},
+        "encoder": {
+            "name": total.encoder_name,
+            "fingerprint": encoder.fingerprint,
+            "rows": encoder.rows,
+            "width": encoder.width,
+            "scale": encoder.scale,
+            **({"kind": KIND, "weights": encoder.weights} if isinstance(encoder, ContextualEncoder) else {}),
+        },
+        "sampling": total.sampling.to_json(),
+        "holdout": total.holdout,
+        "weighting": choices.weighting,
+        "ridge": choices.ridge.to_json(),
+        "normalise_columns": choices.normalise_columns,
+        "selector": choices.selector.to_json(),
+        "confidence": choices.confidence.to_json(),
+        "solved": {
+            "ridge": solution.ridge,
+            "condition": solution.condition,
+            "residual": solution.residual,
+            "device": solution.device,
+        },
+        "evaluation": None,
+        "parent": None,
+    }

@@ -1,0 +1,171 @@
+"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a graphics card where A is large.
+
+Knows linear algebra, and scipy or torch once something is solved. Knows nothing of files, encoders or releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base import devices
+from ridgeway.common.base.errors import UnsolvableTotal
+from ridgeway.common.base.settings import Ridge
+from ridgeway.common.statistics.sums import Statistics
+
+Matrix = NDArray[np.float64]
+Tensor = Any
+"""torch.Tensor, which this module may not name before it is needed."""
+
+MIN_CARD_FEATURES = 4096
+"""From this many features on a card is used where there is one; below it, the CPU is done before a card is set up."""
+
+MAX_CLIMBS = 5
+"""How often the estimate of ‖A⁻¹‖ may climb; LAPACK's own limit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solution:
+    """weights: F×C in the embedding's own units, the last row belonging to the constant feature.
+
+    ridge:     the λ that was added to the diagonal, as an absolute number.
+    condition: an estimate of the condition number of A + λI (1-norm).
+    residual:  ‖(A + λI)W − B‖ / ‖B‖.
+    device:    `cpu` or `cuda`; the last bits of the weights may differ between them.
+    note:      why the CPU has solved what a card was meant for, in words for the operator; mostly empty.
+    """
+
+    weights: Matrix
+    ridge: float
+    condition: float
+    residual: float
+    device: str = "cpu"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Equation:
+    """(A + λI)W = B in the embedding's own units: `gram` holds the λ, `added`, already."""
+
+    gram: Matrix
+    cross: Matrix
+    added: float
+    mass: int
+
+
+def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
+    """Solve for the router's weights. Columns are independent: those of other domains do not change a domain's own."""
+    posed = equation(total, scale, ridge)
+    if len(posed.gram) < MIN_CARD_FEATURES:
+        return on_cpu(posed)
+    cards = devices.cards()
+    if cards:
+        try:
+            return on_card(posed, cards[0])
+        except MemoryError as error:
+            return replace(on_cpu(posed), note=f"{error}, so the CPU solves")
+    reason = devices.missed()
+    return replace(on_cpu(posed), note=f"{reason}; the CPU solves" if reason else "")
+
+
+def equation(total: Statistics, scale: float, ridge: Ridge) -> Equation:
+    """What is to be solved."""
+    units = np.full(total.shape[0], scale)
+    units[-1] = 1.0
+    gram = total.gram.astype(np.float64) * units[:, None] * units[None, :]
+    cross = total.cross.astype(np.float64) * units[:, None]
+    added = ridge.value * float(gram.diagonal().mean()) if ridge.relative else ridge.value
+    gram[np.diag_indices_from(gram)] += added
+    return Equation(gram, cross, added, total.mass)
+
+
+def on_cpu(posed: Equation) -> Solution:
+    """The same bits whatever the number of threads: LAPACK is held to one. Raises UnsolvableTotal."""
+    from scipy.linalg import cho_factor, cho_solve
+    from scipy.linalg.lapack import dpocon
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        try:
+            factor = cho_factor(posed.gram, lower=True)
+        except np.linalg.LinAlgError as error:
+            raise _unsolvable(posed) from error
+        reciprocal, _ = dpocon(factor[0], np.abs(posed.gram).sum(axis=0).max(), uplo="L")
+        weights = cho_solve(factor, posed.cross)
+        residual = float(np.linalg.norm(posed.gram @ weights - posed.cross) / np.linalg.norm(posed.cross))
+    condition = float(1 / reciprocal) if reciprocal else float("inf")
+    return Solution(weights, posed.added, condition, residual)
+
+
+def on_card(posed: Equation, device: str) -> Solution:
+    """Raises UnsolvableTotal, and MemoryError if the card cannot hold the work."""
+    try:
+        weights, condition, residual = solved(posed.gram, posed.cross, device)
+    except np.linalg.LinAlgError as error:
+        raise _unsolvable(posed) from error
+    except RuntimeError as error:
+        if devices.is_out_of_memory(error):
+            raise MemoryError(f"{device} cannot hold a solve of {len(posed.gram):,} features") from error
+        raise
+    return Solution(weights, posed.added, condition, residual, device.partition(":")[0])
+
+
+def _unsolvable(posed: Equation) -> UnsolvableTotal:
+    return UnsolvableTotal(
+        f"the total over {posed.mass:_} samples is not positive definite at λ={posed.added:g}; the text may be too "
+        "little for so small a λ, or a mask did not cancel: raise the ridge or run the round again, and keep the ledger"
+    )
+
+
+# On a graphics card: the same figures as LAPACK gives, by the same code on every device of torch, `cpu` among them
+
+
+def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, float]:
+    """Weights, condition number (an estimate in the 1-norm) and residual of `gram @ weights = cross`.
+
+    Raises LinAlgError if the matrix is not positive definite.
+    """
+    import torch
+
+    matrix, right = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (gram, cross))
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info):
+        raise np.linalg.LinAlgError(f"the leading minor of order {int(info)} is not positive")
+    weights = torch.cholesky_solve(right, factor)
+    residual = float(torch.linalg.norm(matrix @ weights - right) / torch.linalg.norm(right))
+    condition = float(matrix.abs().sum(dim=0).max()) * inverse_norm(factor)
+    return np.ascontiguousarray(weights.cpu().numpy()), condition, residual
+
+
+def inverse_norm(factor: Tensor) -> float:
+    """An estimate of ‖A⁻¹‖ in the 1-norm from A's Cholesky factor, by a few solves: Hager's climb as in LAPACK.
+
+    Each step solves for the unit vector that promises most, until none promises more. The last guess, a vector of
+    alternating signs, catches matrices on which the climb stands still.
+    """
+    import torch
+
+    size = len(factor)
+
+    def solve(vector: Tensor) -> Tensor:
+        return torch.cholesky_solve(vector[:, None], factor)[:, 0]
+
+    found = solve(torch.full_like(factor[0], 1 / size))
+    best, seen = float(found.abs().sum()), -1
+    for _ in range(MAX_CLIMBS):
+        signs = (found >= 0).to(found.dtype) * 2 - 1
+        promising = int(solve(signs).abs().argmax())
+        if promising == seen:
+            break
+        unit = torch.zeros_like(factor[0])
+        unit[promising] = 1
+        found, seen = solve(unit), promising
+        if float(found.abs().sum()) <= best:
+            break
+        best = float(found.abs().sum())
+    places = torch.arange(size, dtype=factor.dtype, device=factor.device)
+    slanted = (1 - 2 * (places % 2)) * (1 + places / max(1, size - 1))
+    return max(best, 2 * float(solve(slanted).abs().sum()) / (3 * size))

@@ -1,0 +1,52 @@
+"""Ridgeway: a router for domain-expert language models, built from corpora that never leave their owners.
+
+What users import. Importing this, and routing a prompt, imports neither torch nor Flower.
+
+    from ridgeway import Router
+    router = Router.load("release/")
+    router.route("Is a verbal contract binding?").domain
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeway.common.base.errors import RidgewayError
+    from ridgeway.common.routing.conversation import Turn, weighted_turns
+    from ridgeway.common.routing.router import Decision, Explanation, Router, TokenWeight
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Decision",
+    "Explanation",
+    "RidgewayError",
+    "Router",
+    "TokenWeight",
+    "Turn",
+    "__version__",
+    "weighted_turns",
+]
+
+_HOMES = {
+    "RidgewayError": "base.errors",
+    "Turn": "routing.conversation",
+    "weighted_turns": "routing.conversation",
+    "Decision": "routing.router",
+    "Explanation": "routing.router",
+    "Router": "routing.router",
+    "TokenWeight": "routing.router",
+}
+"""Where each name lives in ridgeway.common; it is imported when it is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ridgeway' has no attribute {name!r}")
+    return getattr(import_module(f"ridgeway.common.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,118 @@
+"""A whole round in the in-process engine: what the protocol costs beside tokenising, summing and solving.
+
+Run as a module with a number of holders, it simulates one federation in a process of its own and prints the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import ridgeway.client.round.holder
+import ridgeway.coordinator.round.round
+from ridgeway.client.round.scoring import Scorer
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.cli.terminal import ticking
+from ridgeway.simulations.bench.measuring import Result, at_most, peak_gb
+from ridgeway.simulations.simulate import simulate
+
+FEW_HOLDERS, SOME_HOLDERS, MANY_HOLDERS = 6, 50, 200
+DROP_RATE = 0.2
+WORK: dict[str, list[tuple[Any, str]]] = {
+    "reading, tokenising and summing": [
+        (ridgeway.client.round.holder, "prepare"),
+        (ridgeway.client.round.holder, "held_out_sample"),
+    ],
+    "scoring": [(Scorer, "routed"), (Scorer, "reliability")],
+    "solving": [(ridgeway.coordinator.round.round, "solve"), (ridgeway.coordinator.round.round, "compose")],
+}
+
+
+def bench_federation() -> list[Result]:
+    """Seconds and memory of a round, and the share of it that is neither summing nor solving."""
+    plans: list[tuple[int, Mode, float]] = [
+        (FEW_HOLDERS, "clear", 0.0),
+        (MANY_HOLDERS, "clear", 0.0),
+        (SOME_HOLDERS, "masked", DROP_RATE),
+    ]
+    measured = []
+    with ticking("federation", len(plans)) as tick:
+        for plan in plans:
+            measured.append(_measured(*plan))
+            tick()
+    few, many, some = measured
+    each = (many["overhead"] - few["overhead"]) / (MANY_HOLDERS - FEW_HOLDERS)
+    whole = f"{many['round']:.1f} s in the round"
+    parts = ", ".join(f"{name} {many[name]:.1f} s" for name in (*WORK, "overhead"))
+    return [
+        at_most(
+            f"{SOME_HOLDERS} holders masked, {DROP_RATE:.0%} fall away, seconds",
+            some["whole"],
+            120,
+            f"{some['whole']:.1f} s",
+            f"{some['round']:.1f} s in the round, {some['memory']:.2f} GB",
+        ),
+        at_most(f"a federation of {MANY_HOLDERS}, seconds", many["whole"], 60, f"{many['whole']:.1f} s", whole),
+        at_most(f"a federation of {MANY_HOLDERS}, memory in GB", many["memory"], 4, f"{many['memory']:.2f} GB", ""),
+        at_most("what each holder adds to the protocol, seconds", each, 0.25, parts, f"{MANY_HOLDERS} holders"),
+    ]
+
+
+def _measured(holders: int, mode: Mode, drop_rate: float) -> dict[str, float]:
+    command = [sys.executable, "-m", "ridgeway.simulations.bench.round_bench", str(holders), mode, str(drop_rate)]
+    started = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures | {"whole": time.perf_counter() - started}
+
+
+class Stopwatch:
+    """Adds up the seconds that calls of some functions take; a call within a call counts once."""
+
+    def __init__(self) -> None:
+        self.seconds, self._inside = dict.fromkeys(WORK, 0.0), False
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if self._inside:
+                return function(*arguments, **options)
+            self._inside, started = True, time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._inside = False
+                self.seconds[name] += time.perf_counter() - started
+
+        return wrapped
+
+
+@contextmanager
+def watched() -> Iterator[Stopwatch]:
+    """While this lasts, what is done of WORK is timed."""
+    watch = Stopwatch()
+    with ExitStack() as patches:
+        for name, places in WORK.items():
+            for module, function in places:
+                timed = watch.timed(name, getattr(module, function))
+                patches.enter_context(mock.patch.object(module, function, timed))
+        yield watch
+
+
+def main(holders: int, mode: Mode, drop_rate: float) -> None:
+    with watched() as watch, tempfile.TemporaryDirectory() as work:
+        done = simulate(Path(work), lambda event: None, holders=holders, mode=mode, drop_rate=drop_rate)
+    seconds = done.timings["round"]
+    overhead = seconds - sum(watch.seconds.values())
+    print(json.dumps({**watch.seconds, "round": seconds, "overhead": overhead, "memory": peak_gb()}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), "clear" if sys.argv[2] == "clear" else "masked", float(sys.argv[3]))

@@ -1,0 +1,94 @@
+"""ridgeway simulate: a whole federation on this machine.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeway.common.base.files import check_new_folder
+from ridgeway.common.base.settings import ENCODERS
+from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.cli.route_commands import show_evaluation
+from ridgeway.common.cli.terminal import count, emit_json, step
+from ridgeway.coordinator.round.progress import Event
+
+
+def simulate(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text on this machine)"),
+    ] = None,
+    holders: Annotated[
+        int | None, typer.Option(help="How many holders; several of one domain share its text. (default: one a domain)")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="memory: in this process; flower: on Flower's simulation engine.")
+    ] = "memory",
+    drop: Annotated[list[str] | None, typer.Option(help="A holder that is not there; may be given again.")] = None,
+    drop_rate: Annotated[
+        float, typer.Option(help="The part of the holders that fall away in the middle, at every stage of the round.")
+    ] = 0.0,
+    masked: Masked = None,
+    out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    json: Json = False,
+) -> None:
+    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
+    from ridgeway.coordinator.cli.narrator import MAX_HOLDERS_BY_NAME, Narrator
+    from ridgeway.simulations.dropouts import STAGES
+    from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
+    from ridgeway.simulations.simulate import simulate as run
+
+    narrator = Narrator()
+
+    def watch(event: Event) -> None:
+        match event:
+            case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
+                for name, documents in holders.items():
+                    step("holder", name, count(documents, "document"), "not there" if name in away else "")
+            case FederationSettled(holders):
+                step("settled", count(len(holders), "holder"))
+            case DropoutsChosen(names):
+                for name, answers in names.items():
+                    step("will fall", name, STAGES[answers])
+            case _:
+                narrator(event)
+
+    place: AbstractContextManager[str | Path]
+    if work is None:
+        place = tempfile.TemporaryDirectory(prefix="ridgeway-")
+    else:
+        check_new_folder(work)
+        work.mkdir(parents=True, exist_ok=True)
+        place = nullcontext(work)
+    with place as folder:
+        done = run(
+            Path(folder),
+            watch,
+            data=data,
+            holders=holders,
+            engine=engine,
+            drop=drop or [],
+            drop_rate=drop_rate,
+            out=out,
+            encoder=encoder,
+            mode="clear" if masked is False else "masked",
+        )
+    if json:
+        emit_json(done.to_json())
+        return
+    laps = done.timings
+    step(
+        "took", f"{sum(laps.values()):.1f} s", *(f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in laps.items())
+    )
+    if out is not None:
+        step("wrote", str(out), done.release[:12])
+    show_evaluation(done.evaluation)

@@ -1,0 +1,193 @@
+"""What a round, a width and a number of domains cost. Run as a module in a process of its own, it prints the figures.
+
+python -m ridgeway.simulations.experiments.scaling.scaling_costs round_costs HOLDERS clear|masked SEED FOLDER
+python -m ridgeway.simulations.experiments.scaling.scaling_costs holder_costs|coordinator_costs WIDTH SEED
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ridgeway.client.sums.accumulate import accumulators
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, Confidence, Ridge, Sampling
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import plain_definition
+from ridgeway.common.protocol.messages import ClearStatistics, SealedSums
+from ridgeway.common.protocol.packet import Blob, seal_packet, statistics_blobs
+from ridgeway.common.routing.router import Router
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Statistics, vector_size
+from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
+from ridgeway.coordinator.solving.solve import solve
+from ridgeway.coordinator.solving.total import add_up
+from ridgeway.simulations.bench.measuring import peak_gb, seconds_in_turns
+from ridgeway.simulations.bench.random_corpus import random_encoder
+from ridgeway.simulations.bench.round_bench import watched
+from ridgeway.simulations.corpora import Corpus
+from ridgeway.simulations.experiments.dataset import Dataset, in_turn
+from ridgeway.simulations.experiments.experiment_rounds import packet_bytes, watched_round
+from ridgeway.simulations.experiments.text_tokens import Tokens, sums_of
+from ridgeway.simulations.simulated_federation import create_simulated_federation
+
+WORDS, ROUND_WIDTH, ROUND_DOMAINS = 300, 64, 3
+DOCUMENTS_PER_HOLDER, WORDS_PER_DOCUMENT = 20, 40
+
+ROWS, WINDOWS, WINDOW = 2048, 2048, 16
+MEMBERS, DOMAINS = 5, 4
+SMALL_WIDTH = 1024
+"""Up to this width the median over several runs is taken."""
+
+TEXTS, PROMPTS = 600, 120
+DEALT = Sampling(window=64)
+CHOICES = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector, Confidence())
+
+
+# A round over random text
+
+
+def round_costs(holders: int, mode: Mode, seed: int, folder: str | Path) -> dict[str, Any]:
+    """Seconds, bytes and memory of a round. A holder's seconds are those of its answers, summing and scoring apart."""
+    home = Path(folder).resolve()
+    save_encoder(_word_encoder(), home / "encoder")
+    corpora, encoder = [_random_corpus(place, holders, seed) for place in range(ROUND_DOMAINS)], f"dir:{home}/encoder"
+    simulated = create_simulated_federation(home / "federation", corpora, holders=holders, encoder=encoder, mode=mode)
+    with watched() as watch:
+        done = watched_round(simulated)
+    if done.refused:
+        raise RoundFailed(done.refused)
+    reading, scoring, solving = watch.seconds.values()
+    down, up = sum(done.down.values()), sum(done.up.values())
+    return {
+        "holders": holders,
+        "seconds": done.seconds,
+        "summing": reading + scoring,
+        "solving": solving,
+        "holder": (done.holders - reading - scoring) / holders,
+        "coordinator": done.seconds - done.holders - solving,
+        "up": up / holders,
+        "down": down / holders,
+        "total": up + down,
+        "memory": peak_gb(),
+        "kinds": {kind: [size / holders for size in sizes] for kind, sizes in done.kinds.items()},
+    }
+
+
+def _word_encoder() -> TableEncoder:
+    """Every made-up word is a token, whose embedding is random: so the protocol is what is measured."""
+    vocabulary = {"<unk>": 0, **{f"w{number}": number + 1 for number in range(WORDS)}}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    definition = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    plain = random_encoder(len(vocabulary), ROUND_WIDTH)
+    return TableEncoder("random", plain_definition(json.dumps(definition).encode()), plain.table, plain.scale)
+
+
+def _random_corpus(place: int, holders: int, seed: int) -> Corpus:
+    """A domain of words of its own, with text for every holder."""
+    chance, words = random.Random(f"{seed} {place}"), [f"w{number}" for number in range(place, WORDS, ROUND_DOMAINS)]
+    count = -(-holders // ROUND_DOMAINS) * DOCUMENTS_PER_HOLDER + 2
+    texts = [" ".join(chance.choices(words, k=WORDS_PER_DOCUMENT)) for _ in range(count)]
+    return Corpus(f"domain-{place}", tuple(texts[2:]), tuple(texts[:2]))
+
+
+# A width
+
+
+def holder_costs(width: int, seed: int) -> dict[str, float]:
+    """Sum a fixed number of windows, and seal what came out. Memory is what this took beyond what there was before."""
+    from ridgeway.simulations.bench.masking_bench import bench_session, sealed_vector
+
+    chance = np.random.default_rng(seed)
+    table = chance.integers(-FEATURE_LIMIT, FEATURE_LIMIT, (ROWS, width), dtype=np.int16, endpoint=True)
+    ids = chance.integers(0, ROWS, WINDOWS * WINDOW, dtype=np.int32)
+    make = accumulators(table, Sampling(window=WINDOW))
+
+    def summed() -> Statistics:
+        accumulator = make()
+        accumulator.add(ids, np.array([len(ids)]))
+        return accumulator.statistics(accumulator.state())
+
+    session, before = bench_session(MEMBERS), peak_gb()
+    sums = summed()
+    sent = _sent_bytes(ClearStatistics(cohort="0" * 64, source="0" * 64), statistics_blobs(sums))
+    vector = sums.placed(0, DOMAINS).as_vector()
+    summing, sealing = seconds_in_turns(summed, lambda: sealed_vector(session, 1, vector), **_repeats(width))
+    return {"bytes": sent, "summing": summing, "sealing": sealing, "holder_memory": peak_gb() - before}
+
+
+def coordinator_costs(width: int, seed: int) -> dict[str, float]:
+    """Open a sum of sealed vectors, check a total, solve it. The vectors are noise, as vectors under masks are."""
+    from ridgeway.simulations.bench.masking_bench import bench_session, opened_sum, sealed_vector
+    from ridgeway.simulations.bench.solve_bench import SCALE, random_total
+
+    session, before = bench_session(MEMBERS), peak_gb()
+    vector = np.random.default_rng(seed).integers(0, 1 << 22, vector_size(width + 1, DOMAINS))
+    sealed = dict.fromkeys(session.agreement.places, sealed_vector(session, 1, vector))
+    (opening,) = seconds_in_turns(lambda: opened_sum(session, sealed), **_repeats(width))
+    total = random_total(width)
+    works: list[Callable[[], object]] = [total.check, lambda: solve(total, SCALE, Ridge())]
+    checking, solving = seconds_in_turns(*works, **_repeats(width))
+    return {"opening": opening, "checking": checking, "solving": solving, "coordinator_memory": peak_gb() - before}
+
+
+def _repeats(width: int) -> dict[str, Any]:
+    return {"rounds": 3, "warm": True} if width <= SMALL_WIDTH else {"rounds": 1, "warm": width <= 2 * SMALL_WIDTH}
+
+
+def _sent_bytes(message: ClearStatistics | SealedSums, blobs: Sequence[Blob]) -> int:
+    identity = Identity(Ed25519PrivateKey.generate())
+    return packet_bytes(seal_packet(message, identity, round="0" * 32, reply_to="0" * 64, blobs=blobs))
+
+
+# A number of domains
+
+
+def domain_costs(encoder: TableEncoder, dataset: Dataset, domains: int, folder: Path) -> dict[str, Any]:
+    """A sealed message, solving, a release, and routing a prompt.
+
+    Texts of a dataset are dealt out to made-up domains; how well they are told apart is not asked here.
+    """
+    texts, prompts = in_turn(dataset.train, TEXTS), in_turn(dataset.test, PROMPTS)
+    dealt = {
+        f"domain-{place:03}": Tokens(*encoder.tokenizer.encode_many(texts[place::domains])) for place in range(domains)
+    }
+    sums = sums_of(encoder, DEALT, dealt)
+    parts = [Prepared(name, "local", encoder.fingerprint, DEALT, own) for name, own in sums.items()]
+    total = add_up(parts, CHOICES.weighting)
+    (solving,) = seconds_in_turns(lambda: solve(total.statistics, encoder.scale, CHOICES.ridge), rounds=3)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = compose(total, encoder, CHOICES, solve(total.statistics, encoder.scale, CHOICES.ridge))
+    sign(draft, Identity(Ed25519PrivateKey.generate()), folder)
+    router = Router.load(folder)
+    vector = bytes(8 * vector_size(*total.statistics.shape))  # what is under masks is noise, and zeros weigh as much
+    return {
+        "domains": domains,
+        "bytes": _sent_bytes(SealedSums(session="0" * 64, lot="statistics"), [vector]),
+        "solving": solving,
+        "release": sum(path.stat().st_size for path in folder.iterdir()),
+        "routing": _warm_seconds(router.route, prompts),
+        "tokenising": _warm_seconds(router.tokenizer.encode, prompts),
+    }
+
+
+def _warm_seconds(work: Callable[[str], object], prompts: Sequence[str]) -> float:
+    """The median over prompts, each once before it counts."""
+    return statistics.median(seconds_in_turns(partial(work, prompt), rounds=1)[0] for prompt in prompts)
+
+
+if __name__ == "__main__":
+    costs: Any = {each.__name__: each for each in (round_costs, holder_costs, coordinator_costs)}[sys.argv[1]]
+    print(json.dumps(costs(*(int(word) if word.isdigit() else word for word in sys.argv[2:]))))

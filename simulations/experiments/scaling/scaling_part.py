@@ -1,0 +1,292 @@
+"""The part `scaling`: time, bytes and memory over holders, over the width h and over domains, with the slope of each.
+
+scaling_costs (mostly in a process of its own) ──▶ figures ──▶ tables, log–log plots, slopes
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.simulations.experiments.dataset import in_turn
+from ridgeway.simulations.experiments.plan import ExperimentPlan, Tick
+from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, ReportPart, Series, Table
+from ridgeway.simulations.experiments.scaling import scaling_costs as costs
+
+KEY = "scaling"
+TITLE = "What grows, and how fast"
+CODE = 2
+MODES: tuple[Mode, ...] = ("masked", "clear")
+Point = Mapping[str, Any]
+CONTEXTUAL = "costs over domains: a contextual encoder has no table to compile a router to, so they were not measured"
+METHOD = (
+    "Whole rounds in the in-memory engine over random text, so that the protocol is what counts; then a single "
+    "message, its masks and the solve over widths; then releases over domains. Seconds are of this machine, bytes "
+    "hardly depend on it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A figure of every point. factor: from what is measured to the table's unit.
+
+    exponent: the power it grows with once what is fixed no longer counts; None: unknown. why: "" where no growth is
+    looked at.
+    """
+
+    name: str
+    label: str
+    unit: str
+    factor: float = 1.0
+    digits: int = 1
+    exponent: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Costs over one quantity, which every point has under the name `x`. plots: figures that share a plot, by title."""
+
+    key: str
+    title: str
+    x: str
+    costs: tuple[Cost, ...]
+    plots: Mapping[str, tuple[str, ...]]
+    note: str = ""
+
+    def table(self, points: Sequence[Point]) -> Table:
+        columns = (Column(self.x, digits=0), *(Column(each.label, each.unit, each.digits) for each in self.costs))
+        rows = tuple((point[self.x], *(point[each.name] * each.factor for each in self.costs)) for point in points)
+        return Table(f"scaling-{self.key}", self.title, columns, rows, self.note)
+
+    def drawn(self, points: Sequence[Point]) -> tuple[Plot, ...]:
+        labels = {each.name: each.label for each in self.costs}
+        x = tuple(float(point[self.x]) for point in points)
+
+        def line(name: str) -> Series:
+            return Series(labels[name], x, tuple(point[name] if point[name] > 0 else None for point in points))
+
+        return tuple(
+            Plot(
+                f"scaling-{self.key}-{unit}",
+                f"{self.title}: {unit}",
+                self.x,
+                unit,
+                tuple(map(line, names)),
+                "log",
+                "log",
+            )
+            for unit, names in self.plots.items()
+        )
+
+    def slopes(self, points: Sequence[Point]) -> list[tuple[Cell, ...]]:
+        """A row for each cost that has a growth; those that are zero somewhere, or have one point, have none."""
+        x, found = [float(point[self.x]) for point in points], list[tuple[Cell, ...]]()
+        for each in self.costs:
+            y = [float(point[each.name]) for point in points]
+            if each.why and len(y) > 1 and min(y) > 0:
+                both = slope(x, y), slope(x[-2:], y[-2:])
+                found.append((each.label, self.title, len(y), *both, each.exponent, each.why))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSizes:
+    """What is measured over."""
+
+    holders: tuple[int, ...]
+    widths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
+    domains: tuple[int, ...] = (2, 5, 10, 20, 50, 100)
+
+
+SHORT = ScalingSizes((3, 6, 12, 25, 50))
+FULL = ScalingSizes((3, 6, 12, 25, 50, 100, 200))
+
+GROWTH: Mapping[Mode, Mapping[str, tuple[float, str]]] = {
+    "masked": {
+        "holder": (1, "keys, shares and signatures of every other member"),
+        "coordinator": (2, "every member's envelope for every other passes"),
+        "up": (1, "an envelope and a share for every other member"),
+        "down": (1, "keys, envelopes and signatures of every other member"),
+        "total": (2, "n holders, each with something for every other"),
+    },
+    "clear": {
+        "holder": (0, "a holder hears of the others by name alone"),
+        "coordinator": (1, "one message after the other"),
+        "up": (0, "its own sums and counts"),
+        "down": (1, "the cohort's list names every member"),
+        "total": (2, "n holders, each told of every other"),
+    },
+}
+
+
+def _rounds(mode: Mode) -> Sweep:
+    own = GROWTH[mode]
+    return Sweep(
+        f"holders-{mode}",
+        f"A {mode} round over holders",
+        "holders",
+        (
+            Cost("seconds", "round", "s", digits=2),
+            Cost("summing", "summing and scoring", "s", digits=2),
+            Cost("solving", "solving", "s", digits=3),
+            Cost("holder", "protocol at a holder", "ms", 1e3, 1, *own["holder"]),
+            Cost("coordinator", "protocol at the coordinator", "s", 1, 2, *own["coordinator"]),
+            Cost("up", "up from a holder", "kB", 1e-3, 1, *own["up"]),
+            Cost("down", "down to a holder", "kB", 1e-3, 1, *own["down"]),
+            Cost("total", "through the coordinator", "MB", 1e-6, 2, *own["total"]),
+            Cost("memory", "peak memory", "MB", 1e3, 0, None, "one member's message at a time, holders in the process"),
+        ),
+        {"seconds": ("holder", "coordinator"), "bytes": ("up", "down", "total")},
+        f"Random text, {costs.DOCUMENTS_PER_HOLDER} documents a holder, {costs.ROUND_DOMAINS} domains, "
+        f"h = {costs.ROUND_WIDTH}; all holders one after the other in one process, the round's seconds are therefore "
+        "theirs together. Bytes are those of packets: headers, signatures and numbers.",
+    )
+
+
+ROUNDS = {mode: _rounds(mode) for mode in MODES}
+WIDTHS = Sweep(
+    "width",
+    "Costs over the width h",
+    "h",
+    (
+        Cost("bytes", "a message", "MB", 1e-6, 2, 2, "the upper triangle has (h + 1)(h + 2) / 2 numbers"),
+        Cost("summing", f"summing {costs.WINDOWS:,} windows", "ms", 1e3, 1, 2, "a product φφᵀ for each window"),
+        Cost("sealing", "sealing", "ms", 1e3, 1, 2, "every number of a message is masked"),
+        Cost("opening", "opening", "ms", 1e3, 1, 2, "every number of a message is unmasked"),
+        Cost("checking", "checking the total", "ms", 1e3, 1, 3, "a Cholesky factor"),
+        Cost("solving", "solving", "ms", 1e3, 1, 3, "a Cholesky factor"),
+        Cost("holder_memory", "memory at a holder", "MB", 1e3, 0, 2, "the Gram matrix, and the table"),
+        Cost("coordinator_memory", "memory at the coordinator", "MB", 1e3, 0, 2, "the Gram matrix"),
+    ),
+    {"seconds": ("summing", "sealing", "opening", "checking", "solving"), "bytes": ("bytes",)},
+    f"A random table of {costs.ROWS:,} tokens; a message in the clear with its column; windows of "
+    f"{costs.WINDOW} tokens; masks among {costs.MEMBERS} members, {costs.DOMAINS} domains. Memory is "
+    "the largest resident size beyond that before the work.",
+)
+DOMAINS = Sweep(
+    "domains",
+    "Costs over domains",
+    "domains",
+    (
+        Cost("bytes", "a sealed message", "MB", 1e-6, 3, 1, "h + 1 numbers a domain, beside the triangle"),
+        Cost("solving", "solving", "ms", 1e3, 1, 1, "a column of B for each domain, beside the factor"),
+        Cost("release", "a release", "MB", 1e-6, 2, 1, "a logit for each token and domain, beside the tokenizer"),
+        Cost("routing", "routing a prompt", "ms", 1e3, 3, 1, "a sum for each domain, beside the tokenising"),
+        Cost("tokenising", "of it tokenising", "ms", 1e3, 3),
+    ),
+    {"seconds": ("solving", "routing"), "bytes": ("bytes", "release")},
+    "Texts of the first dataset dealt out to made-up domains; test texts as prompts, warm, median.",
+)
+
+
+def run(plan: ExperimentPlan) -> ReportPart:
+    return measure(plan, FULL if plan.full else SHORT)
+
+
+def measure(plan: ExperimentPlan, sizes: ScalingSizes) -> ReportPart:
+    encoder = find_encoder(plan.encoder)
+    static = encoder if isinstance(encoder, TableEncoder) else None
+    counts = [count for count in sizes.domains if count <= len(in_turn(plan.datasets[0].train, costs.TEXTS))]
+    ticks = len(MODES) * len(sizes.holders) + len(sizes.widths) + (len(counts) if static else 0)
+    with plan.ticking("scaling", ticks) as tick:
+        rounds = {mode: [_round(plan, count, mode, tick) for count in sizes.holders] for mode in MODES}
+        widths = [_width(plan, width, tick) for width in sizes.widths]
+        domains = [_domains(plan, static, count, tick) for count in counts] if static else []
+    found = [*((ROUNDS[mode], rounds[mode]) for mode in MODES), (WIDTHS, widths), *[(DOMAINS, domains)] * bool(domains)]
+    slopes = slopes_table([row for sweep, points in found for row in sweep.slopes(points)])
+    words = headline(rounds["masked"][-1], widths[-1]), METHOD
+    tables = (*(sweep.table(points) for sweep, points in found), _kinds_table(rounds), slopes)
+    plots = tuple(plot for sweep, points in found for plot in sweep.drawn(points))
+    facts = {**plan.facts(), **asdict(sizes)}
+    return ReportPart(KEY, TITLE, words, tables, plots, facts, () if static else (CONTEXTUAL,))
+
+
+def headline(masked: Point, widest: Point) -> str:
+    return (
+        f"A masked round of {masked['holders']} holders takes {masked['holder']:.2f} s of protocol at each holder and "
+        f"{masked['coordinator']:.1f} s at the coordinator; a holder sends {masked['up'] / 1e3:.0f} kB and gets "
+        f"{masked['down'] / 1e3:.0f} kB. A message weighs {widest['bytes'] / 1e6:.1f} MB at h = {widest['h']}, and a "
+        f"total is solved in {widest['solving']:.1f} s."
+    )
+
+
+def _round(plan: ExperimentPlan, holders: int, mode: Mode, tick: Tick) -> dict[str, Any]:
+    def make() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="ridgeway-") as folder:
+            return apart("round_costs", holders, mode, plan.seed, folder)
+
+    return _kept(plan, "round", {"holders": holders, "mode": mode, "seed": plan.seed}, make, tick)
+
+
+def _width(plan: ExperimentPlan, width: int, tick: Tick) -> dict[str, Any]:
+    def make() -> dict[str, Any]:
+        sides = [apart(side, width, plan.seed) for side in ("holder_costs", "coordinator_costs")]
+        return {"h": width, **sides[0], **sides[1]}
+
+    return _kept(plan, "width", {"width": width, "seed": plan.seed}, make, tick)
+
+
+def _domains(plan: ExperimentPlan, encoder: TableEncoder, count: int, tick: Tick) -> dict[str, Any]:
+    make = partial(costs.domain_costs, encoder, plan.datasets[0], count, plan.work / f"release-{count}")
+    return _kept(plan, "domains", {**plan.facts(), "domains": count, "texts": costs.TEXTS}, make, tick)
+
+
+def _kept(
+    plan: ExperimentPlan, name: str, key: Mapping[str, Any], make: Callable[[], dict[str, Any]], tick: Tick
+) -> dict[str, Any]:
+    found: dict[str, Any] = plan.cache.kept(f"scaling-{name}", {**key, "code": CODE}, make)
+    tick()
+    return found
+
+
+def apart(name: str, *words: object) -> dict[str, Any]:
+    """Costs measured in a process of their own, so that its memory is its own."""
+    command = [sys.executable, "-m", costs.__name__, name, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ProcessError(f"measuring {name} {' '.join(map(str, words))} failed: {last}; run it by hand to see more")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _kinds_table(rounds: Mapping[Mode, Sequence[Point]]) -> Table:
+    """Where the bytes go in the largest round."""
+    rows: list[tuple[Cell, ...]] = [
+        (mode, kind, down / 1e3, up / 1e3) for mode in MODES for kind, (down, up) in rounds[mode][-1]["kinds"].items()
+    ]
+    columns = (Column("round"), Column("request"), Column("down to a holder", "kB"), Column("up from a holder", "kB"))
+    title = f"Where the bytes of a round of {rounds['masked'][-1]['holders']} holders go"
+    return Table("scaling-messages", title, columns, tuple(rows))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The least-squares slope of log y over log x. Law: that of y = a·xᵇ is b, whatever a > 0."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def slopes_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
+    columns = (
+        *(Column("what"), Column("over"), Column("points", digits=0), Column("slope", digits=2)),
+        *(Column("slope at the end", digits=2), Column("expected", digits=0), Column("why")),
+    )
+    note = (
+        "slope: of log y over log x by least squares over all points; at the end: between the last two. 0 stays, "
+        "1 grows in proportion, 2 with the square. Expected is the slope once what is fixed no longer counts; until "
+        "then that flattens the line."
+    )
+    return Table("scaling-slopes", "How costs grow", columns, tuple(rows), note)

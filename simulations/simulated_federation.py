@@ -1,0 +1,129 @@
+"""A whole federation in a folder: corpora dealt out to holders, holders' folders, a coordinator's folder.
+
+Made with the same code that makes real ones. Knows nothing of how a round is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeway.client.deploy.holder_folder import CARD, create_holder
+from ridgeway.client.round.holder import HolderSettings
+from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.roster import pin
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT, Weighting
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.masking.agreement import SMALLEST_COHORT
+from ridgeway.common.protocol.invitation import Card, Place, read_paper
+from ridgeway.coordinator.deploy.coordinator_folder import create_federation
+from ridgeway.coordinator.round.federation import Federation, RoundSettings, usual_settings
+from ridgeway.simulations import corpora
+
+UNUSED_ADDRESS = "127.0.0.1:1"
+NO_BUNDLE = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedFederation:
+    """A federation whose holders and coordinator lie in one folder.
+
+    nodes: the folders of the holders that are there, by holder, in the order of their names.
+    tests: the test texts, by domain. sizes: how many documents each holder has, also those that are not there.
+    """
+
+    folder: Path
+    federation: Federation
+    nodes: Mapping[str, Path]
+    tests: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+
+
+def create_simulated_federation(
+    folder: Path,
+    found: Sequence[corpora.Corpus],
+    *,
+    holders: int | None = None,
+    drop: Sequence[str] = (),
+    encoder: str = "smollm2",
+    loaded: AnyEncoder | None = None,
+    mode: Mode = "masked",
+    weighting: Weighting = DEFAULT.weighting,
+) -> SimulatedFederation:
+    """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
+    dealt = deal(found, len(found) if holders is None else holders)
+    unknown = sorted(set(drop) - set(dealt))
+    if unknown:
+        raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
+    if mode == "masked" and len(dealt) < SMALLEST_COHORT:
+        raise InputError(
+            f"a masked round needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with --holders, "
+            "or for a round in the clear with --clear"
+        )
+    shared = loaded or find_encoder(encoder)
+    settings = usual_settings(shared, encoder=encoder, mode=mode, weighting=weighting, round=RoundSettings(wait=0.0))
+    federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
+    homes, roster = {}, []
+    for name, (domain, texts) in dealt.items():
+        homes[name] = _holder(folder, name, domain, texts, federation)
+        card = read_paper(homes[name] / CARD, Card)
+        federation.ledger.admit(name, card, weight=1)
+        roster.append(Place(name=name, domain=domain, key=card.key))
+    for name, home in homes.items():
+        pin(home, [place for place in roster if place.name != name])
+        if name in drop:
+            home.rename(folder / f"away-{name}")
+    nodes = {name: home for name, home in homes.items() if name not in drop}
+    tests = {each.name: each.test for each in found}
+    return SimulatedFederation(
+        folder, federation, nodes, tests, {name: len(texts) for name, (_, texts) in dealt.items()}
+    )
+
+
+def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Each holder's domain and texts: domains take turns, and the texts of one are dealt out to its holders in turn."""
+    if holders < len(found):
+        raise InputError(f"{len(found)} domains need at least as many holders, not {holders}")
+    dealt = {}
+    for place, each in enumerate(found):
+        own = (holders - place + len(found) - 1) // len(found)
+        if own > len(each.train):
+            raise InputError(f"{each.name!r} has {len(each.train)} documents, too few for {own} holders")
+        for turn in range(own):
+            name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
+            if name in dealt:
+                raise InputError(f"two holders would be called {name!r}; rename one of the domains")
+            dealt[name] = (each.name, each.train[turn::own])
+    return dict(sorted(dealt.items()))
+
+
+def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federation: Federation) -> Path:
+    corpus = folder / "corpora" / f"{name}.jsonl"
+    corpora.write_texts(corpus, texts)
+    settings = federation.settings
+    policy = Policy(
+        coordinator=federation.identity.public,
+        encoders=(federation.terms.encoder,),
+        weightings=(settings.weighting,),
+        **settings.sampling.sampling.to_json(),
+        require_masking=settings.mode == "masked",
+        min_cohort=SMALLEST_COHORT if settings.mode == "masked" else 2,
+    )
+    home = folder / "holders" / name
+    create_holder(
+        home,
+        HolderSettings(
+            domain=domain,
+            corpus=(str(corpus.resolve()),),
+            holdout=DEFAULT.holdout,
+            encoder=settings.encoder if settings.encoder.startswith("dir:") else None,
+            address=UNUSED_ADDRESS,
+            bundles=(NO_BUNDLE,),
+            policy=policy,
+        ),
+    )
+    return home

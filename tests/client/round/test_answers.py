@@ -1,0 +1,345 @@
+"""A holder's answers: the right one to each request, and a refusal without anything private whatever goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ridgeway.client.round.holder
+from ridgeway.client.round.answers import NO_ROUND, answer
+from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.errors import BoundExceeded
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
+from ridgeway.common.protocol.messages import (
+    Announce,
+    Calibrate,
+    Candidate,
+    ClearStatistics,
+    Collect,
+    Deliver,
+    Evaluate,
+    Hello,
+    Here,
+    Message,
+    Offer,
+    Refusal,
+    Reliability,
+    Scores,
+)
+from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, statistics_of, weights_blob
+from tests.support.making import fixed_identity
+from tests.support.simulated_federation import Parties, found, hurry, own_texts
+
+ROUND = "cd" * 16
+SECRET = "the secret sentence of a private document"
+WORDS = (b"Traceback", b"Error", b"Exception", b"Errno", b"No space", b"secret", b"/tmp", b".jsonl", b".py")
+BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
+DOMAINS = ("code", "law", "medicine")
+WEIGHTS = weights_blob(np.eye(7, 3))
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """One holder, of law."""
+    made = found(tmp_path_factory.mktemp("private-place"))
+    made.settle("law", "law", [*own_texts("law", "law", 20), SECRET])
+    return made
+
+
+@pytest.fixture
+def home(parties: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holder]:
+    """The holder in a folder of its own."""
+    hurry(monkeypatch)
+    forget = ridgeway.client.round.holder._encoder.cache_clear
+    forget()
+    holder = parties.copy(tmp_path / "private-place").holder("law")
+    yield holder
+    forget()
+    for handler in logging.getLogger(holder.log.name).handlers:
+        handler.close()
+
+
+@pytest.fixture
+def terms(parties: Parties) -> Terms:
+    return parties.federation().terms
+
+
+@pytest.fixture
+def ask(parties: Parties, home: Holder) -> Callable[..., Message]:
+    """Ask the holder as its coordinator; the answer is signed, names the request, and holds nothing private."""
+
+    def asked(message: Message, blobs: Sequence[Blob] = ()) -> Message:
+        request = seal_packet(message, parties.federation().identity, round=ROUND, blobs=blobs)
+        reply = answer(home, request)
+        opened = open_packet(reply)
+        assert (opened.sender, opened.round, opened.reply_to) == (home.identity.public, ROUND, request.digest)
+        must_be_clean(reply, home)
+        return opened.message
+
+    return asked
+
+
+def must_be_clean(reply: Packet, holder: Holder) -> None:
+    """No path, no text, no word of an exception."""
+    everything = b"".join((reply.header, *map(bytes, reply.blobs)))
+    for word in (*WORDS, str(holder.folder).encode(), holder.folder.name.encode() + b"/", b"private-place"):
+        assert word not in everything
+
+
+def cohort_of(holder: Holder, terms: Terms, domain: str = "law", others: int = 1) -> Cohort:
+    domains = {holder.identity.public: domain} | {fixed_identity(9 + n).public: "code" for n in range(others)}
+    return form_cohort(terms, domains, dict.fromkeys(domains, 1))
+
+
+# When all is well
+
+
+def test_a_greeting_is_answered_with_the_newest_release(ask: Callable[..., Message]) -> None:
+    """None yet."""
+    assert ask(Hello()) == Here(release=0)
+
+
+def test_an_announcement_is_answered_with_an_offer(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
+    """It names the sums without giving them away, the same as long as they are the same."""
+    offer = ask(Announce(terms=terms))
+    assert offer == Offer(domain="law", source=home.source(home.ready(terms)), holdout=0.25, release=0)
+    assert home.ready(terms).content != home.source(home.ready(terms))
+    assert ask(Announce(terms=terms)) == offer
+
+
+def test_what_is_sent_is_the_own_sums_weighted_to_the_share_in_the_own_column(
+    parties: Parties, home: Holder, terms: Terms
+) -> None:
+    """And nothing else."""
+    cohort = cohort_of(home, terms)
+    request = seal_packet(Collect(cohort=cohort), parties.federation().identity, round=ROUND)
+    opened = open_packet(answer(home, request))
+    raw = home.ready(terms)
+    assert opened.message == ClearStatistics(cohort=cohort.id, source=home.source(raw))
+    sent = statistics_of(opened.blobs, 7, 2)
+    assert sent.equals(raw.statistics.weighted(EQUAL_MASS).placed(1, 2))
+
+
+def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
+    """So that a holder can tell what left its machine; of sums, also for which cohort."""
+    for message in (Hello(), Announce(terms=terms), Collect(cohort=cohort_of(home, terms)), Here(release=3)):
+        ask(message)
+    noted = [entry.facts for entry in home.journal.entries() if entry.kind == "sent"]
+    assert [facts["kind"] for facts in noted] == ["here", "offer", "clear_statistics", "refusal"]
+    assert all(facts["bytes"] > 200 and facts["round"] == ROUND for facts in noted)
+    assert noted[2]["cohort"] == cohort_of(home, terms).id
+    assert noted[3]["code"] == "malformed"
+
+
+# When somebody asks for what it must not have
+
+
+@pytest.mark.parametrize(
+    ("request_of", "blobs", "code"),
+    [
+        (lambda h, t: Here(release=0), (), "malformed"),
+        (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
+        (lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})), (), "encoder_not_allowed"),
+        (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "not_masked"),
+        (lambda h, t: Collect(cohort=cohort_of(h, t, "code")), (), "wrong_domain"),
+        (lambda h, t: Collect(cohort=cohort_of(h, t, others=0)), (), "cohort_too_small"),
+        (lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST,)), (b"",), "shape_mismatch"),
+        (
+            lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST.model_copy(update={"ridge": 1}),)),
+            (WEIGHTS,),
+            "malformed",
+        ),
+        (
+            lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST,)),
+            (weights_blob(np.full((7, 3), np.nan)),),
+            "malformed",
+        ),
+        (
+            lambda h, t: Calibrate(
+                terms=t, domains=("a", "b", "c"), candidate=BEST, temperatures=(1.0,), growths=(0.0,)
+            ),
+            (WEIGHTS,),
+            "wrong_domain",
+        ),
+        (lambda h, t: Deliver(number=1, release="0" * 64), (b"", b"", b""), "bad_release"),
+    ],
+)
+def test_what_the_policy_or_the_form_does_not_allow_is_refused_with_its_code(
+    ask: Callable[..., Message],
+    home: Holder,
+    terms: Terms,
+    request_of: Callable[[Holder, Terms], Message],
+    blobs: Sequence[Blob],
+    code: str,
+) -> None:
+    """And a reason that says nothing private."""
+    refusal = ask(request_of(home, terms), blobs)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+
+
+@pytest.mark.parametrize("message", [Hello(), Deliver(number=1, release="0" * 64)])
+def test_a_request_of_anybody_else_is_refused_and_tells_no_round(home: Holder, message: Message) -> None:
+    """Only the pinned coordinator is answered."""
+    blobs = (b"",) * message.blob_count.start
+    request = seal_packet(message, fixed_identity(9), round=ROUND, blobs=blobs)
+    opened = open_packet(answer(home, request))
+    assert isinstance(opened.message, Refusal)
+    assert (opened.message.code, opened.round) == ("unknown_coordinator", NO_ROUND)
+
+
+@given(header=st.binary(max_size=50), signature=st.text(max_size=20), blobs=st.lists(st.binary(max_size=9), max_size=3))
+def test_whatever_arrives_is_answered_with_a_signed_refusal(
+    parties: Parties, header: bytes, signature: str, blobs: list[bytes]
+) -> None:
+    """Signed by the coordinator or by nobody, of any form."""
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        holder = parties.holder("law")
+        for sign in (signature, parties.federation().identity.sign(header)):
+            packet = Packet(header, sign, tuple(blobs))
+            reply = answer(holder, packet)
+            opened = open_packet(reply)
+            assert isinstance(opened.message, Refusal)
+            assert opened.reply_to == packet.digest
+            must_be_clean(reply, holder)
+
+
+# When something goes wrong here
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/private-place/secret")
+
+
+def unexpected(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(f"{SECRET} in /tmp/private-place/law.jsonl")
+
+
+def no_memory(*_: Any, **__: Any) -> Any:
+    raise MemoryError("private-place")
+
+
+def too_deep(*_: Any, **__: Any) -> Any:
+    raise RecursionError("private-place")
+
+
+def over_bound(*_: Any, **__: Any) -> Any:
+    raise BoundExceeded("1_234_567 samples of /tmp/private-place")
+
+
+@pytest.mark.parametrize(
+    ("place", "trouble", "code"),
+    [
+        ("save_prepared", full, "failed"),
+        ("prepare", full, "failed"),
+        ("prepare", unexpected, "failed"),
+        ("prepare", no_memory, "failed"),
+        ("prepare", too_deep, "failed"),
+        ("prepare", over_bound, "over_bound"),
+    ],
+)
+def test_trouble_with_the_sums_is_a_refusal_and_the_story_is_in_the_own_log(
+    ask: Callable[..., Message],
+    home: Holder,
+    terms: Terms,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    trouble: Callable[..., Any],
+    code: str,
+) -> None:
+    """A full disk, a bug, no memory: the coordinator learns a code, the holder everything."""
+    monkeypatch.setattr(ridgeway.client.round.holder, place, trouble)
+    refusal = ask(Announce(terms=terms))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+    log = (home.folder / "logs" / "holder.log").read_text()
+    assert "Traceback" in log
+    assert "private-place" in log
+
+
+@pytest.mark.parametrize("place", ["held_out_sample", "_encoder"])
+@pytest.mark.parametrize("message", ["evaluate", "calibrate"])
+def test_trouble_with_the_evaluation_is_a_refusal(
+    ask: Callable[..., Message], terms: Terms, monkeypatch: pytest.MonkeyPatch, place: str, message: str
+) -> None:
+    """In either step."""
+    monkeypatch.setattr(ridgeway.client.round.holder, place, unexpected)
+    growths, temperatures = (0.0,), (1.0,)
+    asked: dict[str, Message] = {
+        "evaluate": Evaluate(terms=terms, domains=DOMAINS, candidates=(BEST,)),
+        "calibrate": Calibrate(
+            terms=terms, domains=DOMAINS, candidate=BEST, temperatures=temperatures, growths=growths
+        ),
+    }
+    refusal = ask(asked[message], (WEIGHTS,))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "failed"
+
+
+def test_a_release_that_finds_no_room_is_refused(ask: Callable[..., Message], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not half stored."""
+    monkeypatch.setattr(ridgeway.client.round.holder, "write_whole", full)
+    refusal = ask(Deliver(number=1, release="0" * 64), (b"a", b"b", b"c"))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "failed"
+    assert ask(Hello()) == Here(release=0)
+
+
+def rewrite(home: Holder, old: str, new: str) -> Holder:
+    path = home.folder / "client.toml"
+    path.write_text(path.read_text().replace(old, new))
+    return Holder(home.folder)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe not text", b'{"other": "secret"}\n', b"not json\n"])
+def test_a_corpus_that_is_gone_or_cannot_be_read_is_said_so_without_its_place(
+    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, content: bytes | None
+) -> None:
+    """Deleted, emptied, or damaged since the holder joined."""
+    corpus = tmp_path / "private-place" / "corpus.jsonl"
+    if content is not None:
+        corpus.write_bytes(content)
+    holder = rewrite(home, str(parties.folder / "corpora" / "law.jsonl"), str(corpus))
+    request = seal_packet(Announce(terms=terms), parties.federation().identity, round=ROUND)
+    reply = answer(holder, request)
+    must_be_clean(reply, holder)
+    message = open_packet(reply).message
+    assert isinstance(message, Refusal)
+    assert message.code == "corpus_unreadable"
+    assert str(corpus) in (home.folder / "logs" / "holder.log").read_text()
+
+
+def test_an_encoder_that_is_not_there_is_named_by_its_fingerprint_alone(
+    parties: Parties, home: Holder, terms: Terms, tmp_path: Path
+) -> None:
+    """Where it was looked for stays here."""
+    holder = rewrite(home, f"dir:{parties.folder / 'encoder'}", f"dir:{tmp_path / 'private-place' / 'nothing'}")
+    reply = answer(holder, seal_packet(Announce(terms=terms), parties.federation().identity, round=ROUND))
+    must_be_clean(reply, holder)
+    message = open_packet(reply).message
+    assert isinstance(message, Refusal)
+    assert message.code == "encoder_missing"
+    assert terms.encoder[:12] in message.reason
+
+
+def test_counts_are_the_only_thing_that_an_evaluation_gives_away(ask: Callable[..., Message], terms: Terms) -> None:
+    """For every candidate over as many documents as were held out; for every temperature over their beginnings."""
+    scores = ask(Evaluate(terms=terms, domains=DOMAINS, candidates=(BEST, BEST)), (WEIGHTS,))
+    assert isinstance(scores, Scores)
+    assert scores.counts[0] == scores.counts[1]
+    assert sum(scores.counts[0]) > 0
+    asked = Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0, 2.0), growths=(0.0,))
+    reliability = ask(asked, (WEIGHTS,))
+    assert isinstance(reliability, Reliability)
+    assert json.loads(reliability.model_dump_json()).keys() == {"counts"}

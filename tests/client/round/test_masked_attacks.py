@@ -1,0 +1,466 @@
+"""A hostile coordinator before any sum: whom it names, under which terms, what it passes on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
+from ridgeway.client.round.roster import ROSTER, unpin
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.masking.agreement import Advert, public_half
+from ridgeway.common.masking.member import advertise, new_secrets
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.messages import (
+    LOTS,
+    Announce,
+    Calibrate,
+    ClearStatistics,
+    Collect,
+    ConfirmSum,
+    Envelopes,
+    Evaluate,
+    Hello,
+    Hold,
+    Message,
+    Offer,
+    OpenSum,
+    Refusal,
+    Reliability,
+    Scores,
+    Seal,
+    SealedSums,
+    Share,
+)
+from ridgeway.common.protocol.packet import Blob, seal_packet
+from tests.support.faults import make_haste
+from tests.support.hostile import (
+    ANNOUNCE,
+    BEST,
+    CONFIRM,
+    MEMBERS,
+    SEAL,
+    SHARE,
+    WEIGHTS,
+    Hostile,
+    Stages,
+    code_of,
+    nothing_revealed,
+    plain_sum,
+)
+from tests.support.making import fixed_identity
+from tests.support.tiny import tiny_encoder
+
+VICTIM = "law-1"
+DOMAINS = ("code", "law", "medicine")
+
+
+def still_opens(coordinator: Hostile) -> None:
+    """Without the lie the session comes to the sum that it should: so the refusal was due to the lie alone."""
+    nothing_revealed(coordinator)
+    if not coordinator.shared:
+        coordinator.share()
+    coordinator.seal()
+    total = coordinator.finish("statistics")
+    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)).all()
+
+
+def shared_nothing(coordinator: Hostile) -> None:
+    """No member has dealt its secrets out."""
+    assert coordinator.gave(Envelopes) == []
+    nothing_revealed(coordinator)
+
+
+def with_advert(coordinator: Hostile, name: str, advert: Advert) -> Share:
+    """A session in which other keys are shown for one member."""
+    adverts = [advert if each.key == coordinator.key_of[name] else each for each in coordinator.agreement().adverts]
+    return coordinator.share_request(adverts=tuple(adverts))
+
+
+# Keys and roster
+
+
+def test_swapped_keys_of_another_member_are_refused(at: Callable[[int], Hostile]) -> None:
+    """A coordinator that knew a member's mask keys would see through its masks."""
+    coordinator = at(SHARE)
+    known = tuple(public_half(secrets.token_bytes(32)).hex() for _ in LOTS)
+    forged = coordinator.adverts["law-2"].model_copy(update={"masks": known})
+    assert code_of(coordinator.ask(VICTIM, with_advert(coordinator, "law-2", forged))) == "bad_advert"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def test_swapped_keys_of_the_member_itself_are_refused(at: Callable[[int], Hostile]) -> None:
+    """Though the member has signed them, for an earlier round."""
+    earlier = at(SHARE)
+    coordinator = at_another_round(earlier)
+    request = with_advert(coordinator, VICTIM, earlier.adverts[VICTIM])
+    assert code_of(coordinator.ask(VICTIM, request)) == "swapped_key"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def test_keys_of_an_earlier_round_cannot_be_shown_again(at: Callable[[int], Hostile]) -> None:
+    """Their secrets may be known by now."""
+    earlier = at(SHARE)
+    coordinator = at_another_round(earlier)
+    request = with_advert(coordinator, "law-2", earlier.adverts["law-2"])
+    assert code_of(coordinator.ask(VICTIM, request)) == "bad_advert"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def at_another_round(coordinator: Hostile) -> Hostile:
+    other = Hostile(coordinator.parties, coordinator.names, "ef" * 16)
+    other.announce()
+    return other
+
+
+def test_a_member_that_nobody_pinned_is_refused(at: Callable[[int], Hostile]) -> None:
+    """However well it signs: a coordinator could invent members until one real one is left."""
+    parties = at(ANNOUNCE).parties
+    spy = parties.settle("spy", "code", ["a", "b", "c"])
+    parties.admit("spy")
+    coordinator = Hostile(parties, [*MEMBERS, "spy"])
+    coordinator.announce(MEMBERS)
+    made = new_secrets(len(LOTS), secrets.token_bytes)
+    shown = advertise(made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64)
+    coordinator.adverts["spy"] = shown
+    assert code_of(coordinator.ask(VICTIM, coordinator.share_request())) == "forged_roster"
+    shared_nothing(coordinator)
+
+
+def test_a_member_that_was_unpinned_since_the_announcement_is_refused(at: Callable[[int], Hostile]) -> None:
+    """The roster counts as it stands when secrets would leave."""
+    coordinator = at(SHARE)
+    unpin(coordinator.parties.homes[VICTIM], [coordinator.key_of["law-2"]])
+    assert code_of(coordinator.ask(VICTIM, coordinator.share_request())) == "forged_roster"
+    shared_nothing(coordinator)
+
+
+def test_without_a_pinned_roster_no_keys_are_shown(at: Callable[[int], Hostile]) -> None:
+    """Whoever has pinned nobody cannot tell members from inventions."""
+    coordinator = at(ANNOUNCE)
+    (coordinator.parties.homes[VICTIM] / ROSTER).unlink()
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "roster_not_pinned"
+    assert coordinator.gave(Offer) == []
+
+
+def test_an_agreement_of_other_members_than_the_cohort_is_refused(at: Callable[[int], Hostile]) -> None:
+    """One of them would be summed without being named."""
+    coordinator = at(SHARE)
+    fewer = coordinator.cohort([name for name in coordinator.names if name != "medicine"])
+    agreement = coordinator.agreement(cohort=coordinator.cohort())
+    for lie in (
+        Share(cohort=fewer, agreement=agreement),
+        Share(cohort=fewer, agreement=agreement.model_copy(update={"cohort": fewer.id})),
+    ):
+        assert code_of(coordinator.ask(VICTIM, lie)) == "other_session"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def test_an_agreement_of_another_round_or_of_other_sums_is_refused(at: Callable[[int], Hostile]) -> None:
+    """Keys serve one round, for the three sums that every round has."""
+    coordinator = at(SHARE)
+    for changes in ({"round": "ef" * 16}, {"lots": LOTS[::-1]}, {"lots": LOTS[:1]}, {"terms": "0" * 64}):
+        lie = coordinator.share_request(**changes)
+        assert code_of(coordinator.ask(VICTIM, lie)) == "other_session"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+# How many
+
+
+@pytest.mark.parametrize("own_minimum", [1, 3])
+def test_a_cohort_of_two_is_refused_whatever_the_holder_allows(at: Callable[[int], Hostile], own_minimum: int) -> None:
+    """Each of the two would see the other's sums."""
+    coordinator = at(SHARE)
+    coordinator.parties.rewrite(VICTIM, "min_cohort = 3", f"min_cohort = {own_minimum}")
+    lie = coordinator.share_request(coordinator.cohort([VICTIM, "code-1"]))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "cohort_too_small"
+    shared_nothing(coordinator)
+
+
+def test_a_cohort_below_the_holders_own_minimum_is_refused(at: Callable[[int], Hostile]) -> None:
+    """Three are the fewest for everybody; a holder may ask for more."""
+    coordinator = at(SHARE)
+    coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 5")
+    lie = coordinator.share_request(coordinator.cohort([VICTIM, "law-2", "code-1", "code-2"]))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "cohort_too_small"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 5])
+def test_a_threshold_other_than_the_rule_is_refused(at: Callable[[int], Hostile], threshold: int) -> None:
+    """With a lower one two halves of the members could open two sums."""
+    coordinator = at(SHARE)
+    assert code_of(coordinator.ask(VICTIM, coordinator.share_request(threshold=threshold))) == "wrong_threshold"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def test_a_cohort_without_the_holder_or_with_another_domain_for_it_is_refused(at: Callable[[int], Hostile]) -> None:
+    """Its sums belong to nobody else's column."""
+    coordinator = at(SHARE)
+    without = coordinator.share_request(coordinator.cohort([name for name in coordinator.names if name != VICTIM]))
+    assert code_of(coordinator.ask(VICTIM, without)) == "not_in_cohort"
+    cohort = coordinator.cohort()
+    moved = [
+        each.model_copy(update={"domain": "code"}) if each.key == coordinator.key_of[VICTIM] else each
+        for each in cohort.members
+    ]
+    ordered = tuple(sorted(moved, key=lambda member: (member.domain, member.key)))
+    lie = coordinator.share_request(cohort.model_copy(update={"members": ordered}))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "wrong_domain"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+# Downgrades
+
+
+def clear(terms: Terms) -> Terms:
+    return terms.model_copy(update={"mode": "clear"})
+
+
+def evaluate(terms: Terms) -> Evaluate:
+    return Evaluate(terms=terms, domains=DOMAINS, candidates=(BEST,))
+
+
+def calibrate(terms: Terms) -> Calibrate:
+    return Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0,), growths=(0.0,))
+
+
+@pytest.mark.parametrize("kind", [Announce, Collect, Share, Evaluate, Calibrate])
+def test_a_downgrade_to_the_clear_is_refused_at_every_step(at: Callable[[int], Hostile], kind: type[Message]) -> None:
+    """A holder that asks for masks sends nothing without, whatever a request says."""
+    coordinator = at(SEAL if kind in (Evaluate, Calibrate) else SHARE)
+    terms = clear(coordinator.terms)
+    cohort = coordinator.cohort(terms=terms)
+    asked: dict[type[Message], tuple[Message, tuple[Blob, ...]]] = {
+        Announce: (Announce(terms=terms), ()),
+        Collect: (Collect(cohort=cohort), ()),
+        Share: (coordinator.share_request(cohort), ()),
+        Evaluate: (evaluate(terms), (WEIGHTS,)),
+        Calibrate: (calibrate(terms), (WEIGHTS,)),
+    }
+    assert code_of(coordinator.ask(VICTIM, *asked[kind])) == "masking_required"
+    assert not [name for sent in (Offer, ClearStatistics, Scores, Reliability) for name in coordinator.gave(sent)]
+    still_opens(coordinator)
+
+
+@pytest.mark.parametrize("question", [evaluate, calibrate])
+def test_counts_under_masked_terms_are_not_sent_without_a_session(
+    at: Callable[[int], Hostile], question: Callable[[Terms], Message]
+) -> None:
+    """That the terms say masked does not make it so."""
+    coordinator = at(CONFIRM)
+    assert code_of(coordinator.ask(VICTIM, question(coordinator.terms), (WEIGHTS,))) == "not_masked"
+    assert coordinator.gave(SealedSums) == []
+    nothing_revealed(coordinator)
+
+
+def test_statistics_under_masked_terms_are_not_collected(at: Callable[[int], Hostile]) -> None:
+    """The request for sums in the clear gets none, under any terms."""
+    coordinator = at(CONFIRM)
+    assert code_of(coordinator.ask(VICTIM, Collect(cohort=coordinator.cohort()))) == "not_masked"
+    assert coordinator.gave(ClearStatistics) == []
+
+
+def test_secrets_are_not_shared_for_clear_terms(at: Callable[[int], Hostile]) -> None:
+    """Not even by a holder that agrees to clear rounds: its keys were signed for masked ones."""
+    coordinator = at(SHARE)
+    coordinator.parties.rewrite(VICTIM, "require_masking = true", "require_masking = false")
+    lie = coordinator.share_request(coordinator.cohort(terms=clear(coordinator.terms)))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "not_masked"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+# Two views of one session
+
+
+def test_an_encoder_that_the_holder_has_not_agreed_to_is_refused(at: Callable[[int], Hostile]) -> None:
+    """An encoder made for the purpose could single texts out."""
+    coordinator = at(SHARE)
+    other = coordinator.terms.model_copy(update={"encoder": "0" * 64})
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=other))) == "encoder_not_allowed"
+    lie = coordinator.share_request(coordinator.cohort(terms=other))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "encoder_not_allowed"
+    shared_nothing(coordinator)
+    still_opens(coordinator)
+
+
+def test_another_encoder_shown_to_one_member_is_noticed_by_it_and_by_the_others(
+    at: Callable[[int], Hostile], tmp_path: Path
+) -> None:
+    """Though it has agreed to both: keys are signed for terms, and terms name the encoder."""
+    parties = at(ANNOUNCE).parties
+    other = tiny_encoder(seed=5)
+    save_encoder(other, tmp_path / "other")
+    parties.rewrite(
+        VICTIM, f'["{parties.encoder.fingerprint}"]', f'["{parties.encoder.fingerprint}", "{other.fingerprint}"]'
+    )
+    coordinator = Hostile(parties, list(MEMBERS))
+    coordinator.announce([name for name in MEMBERS if name != VICTIM])
+    told = coordinator.terms.model_copy(update={"encoder": other.fingerprint})
+    settings = parties.holder(VICTIM).settings
+    parties.rewrite(VICTIM, f'encoder = "{settings.encoder}"', f'encoder = "dir:{tmp_path / "other"}"')
+    offer = coordinator.ask(VICTIM, Announce(terms=told)).message
+    assert isinstance(offer, Offer)
+    assert offer.advert is not None
+    coordinator.adverts[VICTIM] = offer.advert
+    for terms in (told, coordinator.terms):
+        lie = coordinator.share_request(coordinator.cohort(terms=terms))
+        assert code_of(coordinator.ask(VICTIM, lie)) == "bad_advert"
+    assert code_of(coordinator.ask("law-2", coordinator.share_request())) == "bad_advert"
+    shared_nothing(coordinator)
+
+
+def two_views(coordinator: Hostile) -> tuple[str, str]:
+    """Show one member a cohort with other shares than the rest; the names of the two sessions."""
+    shown = coordinator.lopsided({"law-1": EQUAL_MASS // 2 + 5, "law-2": EQUAL_MASS // 2 - 5})
+    lie = coordinator.share_request(shown)
+    coordinator.share([VICTIM], lie)
+    coordinator.share([name for name in coordinator.names if name != VICTIM])
+    return lie.agreement.id.hex(), coordinator.session
+
+
+def test_a_cohort_with_other_shares_shown_to_one_member_is_noticed(at: Callable[[int], Hostile]) -> None:
+    """What was agreed stands in every key: the shares of one view cannot be read in the other, nor sealed for it."""
+    coordinator = at(SHARE)
+    shown, true = two_views(coordinator)
+    for name, session, code in (
+        (VICTIM, shown, "bad_envelope"),
+        (VICTIM, true, "other_session"),
+        ("law-2", true, "bad_envelope"),
+        ("law-2", shown, "other_session"),
+    ):
+        request = Seal(session=session, shared=coordinator.places(coordinator.shared))
+        assert code_of(coordinator.ask(name, request, (coordinator.post(name),))) == code
+    assert coordinator.gave(SealedSums) == []
+    nothing_revealed(coordinator)
+
+
+def test_different_cohorts_shown_to_two_members_are_noticed(at: Callable[[int], Hostile]) -> None:
+    """One is told that a member takes part of whom the other hears nothing."""
+    coordinator = at(SHARE)
+    fewer = [name for name in coordinator.names if name != "medicine"]
+    smaller = Hostile(coordinator.parties, fewer, coordinator.round, coordinator.adverts)
+    smaller.share([VICTIM])
+    coordinator.share(["law-2", "code-1", "code-2", "medicine"])
+    coordinator.shared = tuple(coordinator.in_order(coordinator.names))
+    smaller.envelopes |= {name: coordinator.envelopes[name] for name in ("law-2", "code-1", "code-2")}
+    coordinator.envelopes[VICTIM] = smaller.envelopes[VICTIM] + bytes(ENVELOPE_BYTES)
+    smaller.shared = tuple(smaller.in_order(fewer))
+    assert code_of(smaller.ask(VICTIM, smaller.hold_request(Seal), (smaller.post(VICTIM),))) == "bad_envelope"
+    assert code_of(coordinator.ask("law-2", coordinator.hold_request(Seal), (coordinator.post("law-2"),))) == (
+        "bad_envelope"
+    )
+    assert coordinator.gave(SealedSums) + smaller.gave(SealedSums) == []
+
+
+# What is passed on
+
+
+@pytest.mark.parametrize("kind", [Hold, Seal])
+@pytest.mark.parametrize("change", ["flip", "cut", "grow", "swap", "own", "empty"])
+def test_changed_envelopes_are_refused_and_nothing_is_sealed(
+    at: Callable[[int], Hostile], kind: type[Hold], change: str
+) -> None:
+    """Whatever was done to them on their way; the right ones are still taken afterwards."""
+    coordinator = at(SEAL)
+    post, size = coordinator.post(VICTIM), len(coordinator.post(VICTIM)) // 4
+    changed = {
+        "flip": bytes([post[0] ^ 1]) + post[1:],
+        "cut": post[:-1],
+        "grow": post + b"x",
+        "swap": post[size : 2 * size] + post[:size] + post[2 * size :],
+        "own": coordinator.envelopes[VICTIM],
+        "empty": b"",
+    }[change]
+    assert code_of(coordinator.ask(VICTIM, coordinator.hold_request(kind), (changed,))) == "bad_envelope"
+    assert coordinator.gave(SealedSums) == []
+    still_opens(coordinator)
+
+
+def test_envelopes_changed_after_they_were_signed_are_refused(at: Callable[[int], Hostile]) -> None:
+    """By whoever carries the coordinator's messages."""
+    coordinator = at(SEAL)
+    packet = coordinator.packet(coordinator.hold_request(Seal), (coordinator.post(VICTIM),))
+    for blob in (b"x" + coordinator.post(VICTIM)[1:], coordinator.post(VICTIM)[:-1]):
+        assert code_of(coordinator.send(VICTIM, replace(packet, blobs=(blob,)))) == "malformed"
+    changed = json.loads(packet.header) | {"round": "ef" * 16}
+    assert code_of(coordinator.send(VICTIM, replace(packet, header=json.dumps(changed).encode()))) == "bad_signature"
+    still_opens(coordinator)
+
+
+@pytest.mark.parametrize("kind", [Hold, Seal])
+def test_a_set_of_sharers_that_cannot_be_is_refused(at: Callable[[int], Hostile], kind: type[Hold]) -> None:
+    """Too few, one that is no member, or without the holder itself."""
+    coordinator = at(SEAL)
+    own = coordinator.place(VICTIM)
+    others = tuple(place for place in range(1, 6) if place != own)
+    for shared, code in (
+        ((own, *others[:2]), "too_few_survivors"),
+        ((own, *others, 6), "impossible_survivors"),
+        (others, "not_in_cohort"),
+        ((own, own, own, own), "too_few_survivors"),
+    ):
+        request = kind(session=coordinator.session, shared=shared)
+        assert code_of(coordinator.ask(VICTIM, request, (coordinator.post(VICTIM),))) == code
+    still_opens(coordinator)
+
+
+# Who asks
+
+
+@pytest.mark.parametrize("kind", [Hello, Announce, Share, Seal, ConfirmSum, OpenSum, Evaluate])
+def test_nobody_but_the_coordinator_leads_a_session(at: Callable[[int], Hostile], kind: type[Message]) -> None:
+    """Another key, a member's among them, gets a refusal to every step."""
+    coordinator = at(CONFIRM)
+    asked: dict[type[Message], tuple[Message, tuple[Blob, ...]]] = {
+        Hello: (Hello(), ()),
+        Announce: (Announce(terms=coordinator.terms), ()),
+        Share: (coordinator.share_request(), (b"[[]]",)),
+        Seal: (coordinator.hold_request(Seal), (coordinator.post(VICTIM),)),
+        ConfirmSum: (coordinator.confirm_request("statistics", coordinator.names), ()),
+        OpenSum: (coordinator.open_request("statistics", coordinator.names, {}), ()),
+        Evaluate: (coordinator.question("scores"), (WEIGHTS,)),
+    }
+    message, blobs = asked[kind]
+    for identity in (fixed_identity(9), coordinator.parties.holder("law-2").identity):
+        packet = seal_packet(message, identity, round=coordinator.round, blobs=blobs)
+        assert code_of(coordinator.send(VICTIM, packet)) == "unknown_coordinator"
+    assert all(isinstance(opened.message, Refusal) for _, opened in coordinator.replies)
+    coordinator.finish("statistics")
+
+
+# What was advertised is what is sealed
+
+
+def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have judged by what was advertised whether the sum may be opened."""
+    make_haste(monkeypatch)
+    coordinator = stages.at(SEAL, tmp_path / "parties")
+    coordinator.parties.change_corpus(VICTIM)
+    coordinator.parties.holder(VICTIM).ready(coordinator.terms)
+    seal = coordinator.packet(coordinator.hold_request(Seal), (coordinator.post(VICTIM),))
+    assert code_of(coordinator.send(VICTIM, seal)) == "source_changed"
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+    assert code_of(coordinator.send(VICTIM, seal)) == "source_changed"
+    assert coordinator.gave(SealedSums) == []
+    coordinator.seal(others := [name for name in coordinator.names if name != VICTIM])
+    total = coordinator.finish("statistics", others)
+    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), others)).all()

@@ -1,0 +1,213 @@
+"""Every message of a masked session sent again: the very same one gets the very same bytes, any other is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.masked_answers import forget_session
+from ridgeway.common.protocol.messages import (
+    Announce,
+    Confirmed,
+    Envelopes,
+    Held,
+    Hold,
+    Lot,
+    Message,
+    Offer,
+    Revealed,
+    Seal,
+    SealedSums,
+)
+from ridgeway.common.protocol.packet import Blob, Opened, Packet
+from tests.support.faults import make_haste
+from tests.support.hostile import (
+    ANNOUNCE,
+    CONFIRM,
+    MEMBERS,
+    OPEN,
+    OTHER_WEIGHTS,
+    OVER,
+    SEAL,
+    SHARE,
+    WEIGHTS,
+    Hostile,
+    Stages,
+    code_of,
+)
+
+VICTIM = "law-1"
+ALL = list(MEMBERS)
+FEWER = [name for name in ALL if name != "medicine"]
+Asked = tuple[Message, tuple[Blob, ...]]
+
+
+class Step:
+    """One message of a session: the stage it comes at, what is asked, what else could be asked in its place."""
+
+    def __init__(
+        self,
+        stage: int,
+        lot: Lot,
+        kind: type[Message],
+        asked: Callable[[Hostile], Asked],
+        *changed: Callable[[Hostile], Asked],
+    ) -> None:
+        self.stage, self.lot, self.kind, self.asked, self.changed = stage, lot, kind, asked, changed
+
+
+def seal(kind: type[Hold], names: list[str]) -> Callable[[Hostile], Asked]:
+    return lambda c: (c.hold_request(kind, names), (c.post(VICTIM, names),))
+
+
+def confirm(lot: Lot, names: list[str]) -> Callable[[Hostile], Asked]:
+    return lambda c: (c.confirm_request(lot, names), ())
+
+
+def open_(lot: Lot, signers: range, names: list[str] = ALL) -> Callable[[Hostile], Asked]:
+    return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
+
+
+def count(lot: Lot, weights: Blob) -> Callable[[Hostile], Asked]:
+    return lambda c: (c.question(lot), (weights,))
+
+
+def fewer_members(c: Hostile) -> Asked:
+    return c.share_request(c.cohort(FEWER)), ()
+
+
+STEPS: dict[str, Step] = {
+    "share": Step(SHARE, "statistics", Envelopes, lambda c: (c.share_request(), ()), fewer_members),
+    "hold": Step(SEAL, "statistics", Held, seal(Hold, ALL), seal(Hold, FEWER), seal(Seal, ALL)),
+    "seal": Step(SEAL, "statistics", SealedSums, seal(Seal, ALL), seal(Seal, FEWER), seal(Hold, ALL)),
+    "scores": Step(CONFIRM, "statistics", SealedSums, count("scores", WEIGHTS), count("scores", OTHER_WEIGHTS)),
+    "reliability": Step(
+        CONFIRM, "statistics", SealedSums, count("reliability", WEIGHTS), count("reliability", OTHER_WEIGHTS)
+    ),
+    **{
+        f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, ALL), confirm(lot, FEWER))
+        for lot in ("statistics", "scores", "reliability")
+    },
+    **{
+        f"open {lot}": Step(
+            OPEN, lot, Revealed, open_(lot, range(1, 6)), open_(lot, range(1, 5)), open_(lot, range(1, 6), FEWER)
+        )
+        for lot in ("statistics", "scores", "reliability")
+    },
+}
+
+
+@pytest.fixture(params=list(STEPS))
+def step(request: pytest.FixtureRequest) -> Step:
+    return STEPS[request.param]
+
+
+@pytest.fixture
+def coordinator(step: Step, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    """Right before the step."""
+    make_haste(monkeypatch)
+    return stages.at(step.stage, tmp_path / "parties", step.lot)
+
+
+@pytest.fixture
+def packet(step: Step, coordinator: Hostile) -> Packet:
+    return coordinator.packet(*step.asked(coordinator))
+
+
+def parts(opened: Opened[Message]) -> tuple[Message, list[bytes]]:
+    return opened.message, [bytes(blob) for blob in opened.blobs]
+
+
+def test_the_very_same_request_gets_the_very_same_answer(step: Step, coordinator: Hostile, packet: Packet) -> None:
+    """In every byte, however often and by however many processes: a repeat tells nothing new."""
+    first = coordinator.send(VICTIM, packet)
+    assert isinstance(first.message, step.kind)
+    for _ in range(2):
+        assert parts(coordinator.send(VICTIM, packet)) == parts(first)
+
+
+def test_a_changed_request_for_a_step_that_was_taken_is_refused(
+    step: Step, coordinator: Hostile, packet: Packet
+) -> None:
+    """And the first one still gets its answer again."""
+    first = coordinator.send(VICTIM, packet)
+    for changed in step.changed:
+        assert code_of(coordinator.ask(VICTIM, *changed(coordinator))) == "already_answered"
+    assert parts(coordinator.send(VICTIM, packet)) == parts(first)
+
+
+def test_a_replay_after_the_session_is_over_is_refused(coordinator: Hostile, packet: Packet) -> None:
+    """Nothing of it is there any more."""
+    coordinator.send(VICTIM, packet)
+    forget_session(coordinator.parties.holder(VICTIM), coordinator.round)
+    assert code_of(coordinator.send(VICTIM, packet)) == "no_session"
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+
+
+def test_a_replay_after_a_new_announcement_is_refused(coordinator: Hostile, packet: Packet) -> None:
+    """One session takes the place of the other, for good."""
+    coordinator.send(VICTIM, packet)
+    later = Hostile(coordinator.parties, ALL, "ef" * 16)
+    later.begin()
+    assert code_of(coordinator.send(VICTIM, packet)) == "no_session"
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+    later.seal()
+    later.finish("statistics")
+
+
+def test_a_message_moved_to_another_round_is_refused(step: Step, coordinator: Hostile, packet: Packet) -> None:
+    """Signed anew by the coordinator for a round that the holder has since been announced."""
+    coordinator.send(VICTIM, packet)
+    later = Hostile(coordinator.parties, ALL, "ef" * 16)
+    later.begin()
+    code = code_of(later.ask(VICTIM, *step.asked(coordinator)))
+    assert code == ("already_answered" if step.kind is Envelopes else "other_session")
+    later.seal()
+    later.finish("statistics")
+
+
+# The announcement
+
+
+@pytest.fixture
+def announced(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    make_haste(monkeypatch)
+    return stages.at(ANNOUNCE, tmp_path / "parties")
+
+
+def test_the_same_announcement_shows_the_same_keys(announced: Hostile) -> None:
+    """As long as its session lasts, also once secrets were shared."""
+    packet = announced.packet(Announce(terms=announced.terms))
+    first = announced.send(VICTIM, packet)
+    assert isinstance(first.message, Offer)
+    assert announced.send(VICTIM, packet).message == first.message
+    announced.begin()
+    assert announced.send(VICTIM, packet).message == first.message
+    announced.seal()
+    announced.finish("statistics")
+
+
+def test_a_rounds_name_serves_once(announced: Hostile) -> None:
+    """Announced under other terms it is refused, and so it is when its session has ended or was replaced."""
+    announced.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
+    packet = announced.packet(Announce(terms=announced.terms))
+    announced.send(VICTIM, packet)
+    other = announced.terms.model_copy(update={"weighting": "tokens", "mass": 0})
+    assert code_of(announced.ask(VICTIM, Announce(terms=other))) == "session_reused"
+    Hostile(announced.parties, ALL, "ef" * 16).announce()
+    assert code_of(announced.send(VICTIM, packet)) == "session_reused"
+    assert code_of(announced.ask(VICTIM, Announce(terms=other))) == "session_reused"
+    assert announced.gave(Offer) == [VICTIM]
+
+
+def test_what_was_opened_is_not_sealed_or_opened_again(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its masks are gone; the shares that left are the only ones that leave."""
+    make_haste(monkeypatch)
+    coordinator = stages.at(OVER, tmp_path / "parties")
+    assert code_of(coordinator.ask(VICTIM, *seal(Seal, ALL)(coordinator))) == "already_answered"
+    assert code_of(coordinator.ask(VICTIM, *open_("statistics", range(1, 5))(coordinator))) == "already_answered"
+    assert isinstance(coordinator.ask(VICTIM, *open_("statistics", range(1, 6))(coordinator)).message, Revealed)

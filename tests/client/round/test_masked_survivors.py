@@ -1,0 +1,392 @@
+"""A hostile coordinator at the last steps: who has sent, what was asked, which sums lie side by side once opened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from ridgeway.client.round.session_store import SessionFile, SessionState
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.protocol.messages import (
+    Confirmed,
+    ConfirmSum,
+    Envelopes,
+    Lot,
+    Message,
+    Refusal,
+    Revealed,
+    Seal,
+    SealedSums,
+    Share,
+)
+from ridgeway.common.protocol.packet import Opened
+from tests.support.hostile import (
+    ANNOUNCE,
+    CONFIRM,
+    FURTHER,
+    MEMBERS,
+    OPEN,
+    OTHER_WEIGHTS,
+    OVER,
+    SEAL,
+    SHARE,
+    WEIGHTS,
+    Hostile,
+    code_of,
+    nothing_revealed,
+    plain_sum,
+)
+from tests.support.simulated_federation import Parties
+
+VICTIM = "law-1"
+ALL = list(MEMBERS)
+WITHOUT = {name: [other for other in ALL if other != name] for name in ALL}
+COUNTED: tuple[Lot, ...] = ("scores", "reliability")
+EVERY: tuple[Lot, ...] = ("statistics", *COUNTED)
+
+At = Callable[..., Hostile]
+
+
+# Alive and dead
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: Lot) -> None:
+    """Shares of a member's seed for one set and of its mask key for another would unmask it."""
+    coordinator = at(OPEN, lot)
+    for sent in (WITHOUT["medicine"], WITHOUT["law-2"]):
+        lie = coordinator.open_request(lot, sent, coordinator.signatures)
+        assert code_of(coordinator.ask(VICTIM, lie)) == "two_survivor_sets"
+    nothing_revealed(coordinator)
+    coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_what_was_not_confirmed_is_not_opened(at: At, lot: Lot) -> None:
+    """The step cannot be left out, whatever the others have signed."""
+    coordinator = at(CONFIRM, lot)
+    signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
+    lie = coordinator.open_request(lot, ALL, signatures)
+    assert code_of(coordinator.ask(VICTIM, lie)) == "two_survivor_sets"
+    nothing_revealed(coordinator)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_no_second_set_is_confirmed(at: At, lot: Lot) -> None:
+    """A member signs once who has sent."""
+    coordinator = at(OPEN, lot)
+    lie = coordinator.confirm_request(lot, WITHOUT["medicine"])
+    assert code_of(coordinator.ask(VICTIM, lie)) == "already_answered"
+    coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At, lot: Lot) -> None:
+    """It knows better."""
+    coordinator = at(CONFIRM, lot)
+    lie = coordinator.confirm_request(lot, WITHOUT[VICTIM])
+    assert code_of(coordinator.ask(VICTIM, lie)) == "declared_dead"
+    assert coordinator.gave(Confirmed) == []
+    coordinator.finish(lot)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(at: At, lot: Lot) -> None:
+    """Nor opened: a share of its seed would leave before the vector that it masks."""
+    coordinator = at(SEAL)
+    coordinator.seal(WITHOUT[VICTIM] if lot == "statistics" else ALL)
+    if lot != "statistics":
+        coordinator.count(lot, WITHOUT[VICTIM])
+    assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, ALL))) == "not_sealed"
+    signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
+    assert code_of(coordinator.ask(VICTIM, coordinator.open_request(lot, ALL, signatures))) == "not_sealed"
+    nothing_revealed(coordinator)
+
+
+def test_a_set_that_cannot_be_is_not_confirmed(at: At) -> None:
+    """Fewer than the threshold, or with somebody who has not shared."""
+    coordinator = at(SHARE)
+    coordinator.share(WITHOUT["medicine"])
+    coordinator.seal()
+    for sent, code in ((ALL[:3], "too_few_survivors"), (ALL, "impossible_survivors")):
+        assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request("statistics", sent))) == code
+    total = coordinator.finish("statistics", WITHOUT["medicine"])
+    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), WITHOUT["medicine"])).all()
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_two_survivor_sets_shown_to_two_halves_are_opened_by_neither(at: At, lot: Lot) -> None:
+    """No set gets enough signatures, and signatures of one set do not count for another."""
+    coordinator = at(CONFIRM, lot)
+    first, second = WITHOUT["code-1"], WITHOUT["code-2"]
+    half, other = ["law-1", "code-2"], ["law-2", "code-1", "medicine"]
+    signatures = {**coordinator.confirm(lot, half, first), **coordinator.confirm(lot, other, second)}
+    for name, sent in ((half[0], first), (half[1], first), (other[0], second), (other[1], second)):
+        assert code_of(coordinator.ask(name, coordinator.open_request(lot, sent, signatures))) == "not_confirmed"
+    nothing_revealed(coordinator)
+
+
+def test_one_confirmation_under_many_names_is_one(at: At) -> None:
+    """A coordinator cannot multiply what it got, nor sign itself."""
+    coordinator = at(OPEN)
+    one = coordinator.signatures[coordinator.place("law-2")]
+    own = coordinator.identity.sign(b"anything")
+    for copied in (one, own):
+        lie = coordinator.open_request("statistics", ALL, dict.fromkeys(range(1, 6), copied))
+        assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
+    nothing_revealed(coordinator)
+
+
+def test_confirmations_of_one_sum_do_not_open_another(at: At) -> None:
+    """Every signature names its sum."""
+    coordinator = at(OPEN)
+    coordinator.count("scores")
+    coordinator.confirm("scores", ALL)
+    lie = coordinator.open_request("scores", ALL, coordinator.signatures)
+    assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
+    nothing_revealed(coordinator)
+
+
+def test_survivors_below_the_holders_own_minimum_are_not_confirmed(at: At) -> None:
+    """A cohort that was large enough may have shrunk."""
+    coordinator = at(SEAL)
+    coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 5")
+    coordinator.seal(WITHOUT["medicine"])
+    lie = coordinator.confirm_request("statistics", WITHOUT["medicine"])
+    assert code_of(coordinator.ask(VICTIM, lie)) == "cohort_too_small"
+    nothing_revealed(coordinator)
+    coordinator.seal(["medicine"])
+    coordinator.finish("statistics")
+
+
+# What was asked
+
+
+@pytest.mark.parametrize("lot", COUNTED)
+def test_different_questions_to_two_members_are_not_opened(at: At, lot: Lot) -> None:
+    """What stands for the question is signed: a router made to single one member out must be shown to all."""
+    coordinator = at(CONFIRM)
+    coordinator.count(lot, WITHOUT[VICTIM])
+    asked = coordinator.ask(VICTIM, coordinator.question(lot), (OTHER_WEIGHTS,))
+    assert isinstance(asked.message, SealedSums)
+    signatures = coordinator.confirm(lot, ALL)
+    assert code_of(coordinator.ask(VICTIM, coordinator.open_request(lot, ALL, signatures))) == "not_confirmed"
+    nothing_revealed(coordinator)
+    halves = coordinator.open_request(lot, ALL, {place: signatures[place] for place in list(signatures)[:3]})
+    assert code_of(coordinator.ask(VICTIM, halves)) == "not_confirmed"
+
+
+@pytest.mark.parametrize("lot", COUNTED)
+def test_counts_under_other_terms_than_the_sessions_are_refused(at: At, lot: Lot) -> None:
+    """Two weightings that a holder agrees to are still two sets of terms."""
+    coordinator = at(CONFIRM)
+    coordinator.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
+    other = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
+    lie = coordinator.question(lot).model_copy(update={"terms": other})
+    assert code_of(coordinator.ask(VICTIM, lie, (WEIGHTS,))) == "other_session"
+    assert coordinator.gave(SealedSums) == []
+
+
+@pytest.mark.parametrize("lot", COUNTED)
+def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot) -> None:
+    """Nobody could take their masks off."""
+    coordinator = at(SEAL)
+    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (WEIGHTS,))) == "no_session"
+    assert coordinator.gave(SealedSums) == []
+
+
+@pytest.mark.parametrize("lot", COUNTED)
+def test_no_second_question_is_answered_under_the_same_masks(at: At, lot: Lot) -> None:
+    """Two vectors under one mask show their difference."""
+    coordinator = at(CONFIRM, lot)
+    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (OTHER_WEIGHTS,))) == "already_answered"
+    coordinator.finish(lot)
+    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (WEIGHTS,))) == "already_answered"
+
+
+# Shares of the mass
+
+
+def with_shares(coordinator: Hostile, shares: dict[str, int]) -> Share:
+    """Let everybody seal in a session whose cohort has these shares; returns the request that showed it."""
+    shown = coordinator.share_request(coordinator.lopsided(shares))
+    coordinator.share(request=shown)
+    for name in coordinator.names:
+        request = Seal(session=shown.agreement.id.hex(), shared=coordinator.places(coordinator.shared))
+        assert isinstance(coordinator.ask(name, request, (coordinator.post(name),)).message, SealedSums)
+    return shown
+
+
+def confirm_in(coordinator: Hostile, shown: Share, name: str, sent: Collection[str]) -> Opened[Message]:
+    session = shown.agreement.id.hex()
+    return coordinator.ask(name, ConfirmSum(session=session, lot="statistics", sent=coordinator.places(sent)))
+
+
+def test_shares_that_do_not_add_up_are_refused_before_anything_is_shared(at: At) -> None:
+    """All others with next to nothing would make a sum of five the sums of one."""
+    coordinator = at(SHARE)
+    lie = coordinator.share_request(coordinator.lopsided(dict.fromkeys(WITHOUT["medicine"], 1)))
+    assert code_of(coordinator.ask(VICTIM, lie)) == "uneven_shares"
+    assert coordinator.gave(Envelopes) == []
+
+
+@pytest.fixture
+def four(at: At) -> Hostile:
+    """Three holders of one domain and one of another, of whom three open a sum."""
+    coordinator = Hostile(at(ANNOUNCE).parties, ["law-1", "law-2", FURTHER, "medicine"])
+    coordinator.announce()
+    return coordinator
+
+
+@pytest.mark.parametrize("little", [1, EQUAL_MASS // 9])
+def test_a_sum_that_is_almost_one_members_alone_is_not_opened(four: Hostile, little: int) -> None:
+    """Though the shares add up: whoever had the rest of them is said to have fallen away."""
+    rest = EQUAL_MASS - 2 * little
+    shown = with_shares(four, {"law-1": little, "law-2": little, FURTHER: rest})
+    sent = ["law-1", "law-2", "medicine"]
+    for name in sent:
+        assert code_of(confirm_in(four, shown, name, sent)) == "lopsided_shares"
+    nothing_revealed(four)
+    assert four.gave(Confirmed) == []
+    assert isinstance(confirm_in(four, shown, "medicine", four.names).message, Confirmed)
+
+
+# Sums side by side
+
+
+def second(parties: Parties, names: Collection[str], round_: str = "ef" * 16) -> Hostile:
+    """A further round of the same coordinator."""
+    return Hostile(parties, list(names), round_)
+
+
+def sealed(coordinator: Hostile, lot: Lot) -> Hostile:
+    coordinator.until(CONFIRM, lot)
+    return coordinator
+
+
+def nobody_opens(coordinator: Hostile, lot: Lot, sent: Collection[str], members: Collection[str]) -> None:
+    """None of these confirms the sum, nor opens it without."""
+    for name in members:
+        assert code_of(coordinator.ask(name, coordinator.confirm_request(lot, sent))) == "sets_apart"
+        assert code_of(coordinator.ask(name, coordinator.open_request(lot, sent, {}))) == "two_survivor_sets"
+    nothing_revealed(coordinator)
+    assert coordinator.gave(Confirmed) == []
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At, lot: Lot) -> None:
+    """The difference of the two would be that member's own."""
+    parties = at(OVER, lot).parties
+    names = WITHOUT["medicine"]
+    nobody_opens(sealed(second(parties, names), lot), lot, names, names)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_second_sum_in_which_one_member_is_said_to_have_fallen_away_is_refused(at: At, lot: Lot) -> None:
+    """Whether it was left out or declared dead, the difference is the same."""
+    parties = at(OVER, lot).parties
+    names = WITHOUT["medicine"]
+    nobody_opens(sealed(second(parties, ALL), lot), lot, names, names)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_second_sum_with_one_changed_member_is_refused(at: At, lot: Lot) -> None:
+    """It would show what has changed in its corpus."""
+    parties = at(OVER, lot).parties
+    parties.change_corpus("medicine")
+    nobody_opens(sealed(second(parties, ALL), lot), lot, ALL, ALL)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_second_sum_with_one_that_has_joined_is_refused(at: At, lot: Lot) -> None:
+    """By those who were there before, and by the newcomer, whom they have told."""
+    parties = at(ANNOUNCE).parties
+    second(parties, WITHOUT["medicine"], "ab" * 16).play("statistics", *{lot} - {"statistics"})
+    nobody_opens(sealed(second(parties, ALL), lot), lot, ALL, ALL)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_the_same_sum_may_be_opened_again_and_one_that_differs_in_two(at: At, lot: Lot) -> None:
+    """Nothing new is shown by the one, and two members hide each other in the other."""
+    parties = at(OVER, lot).parties
+    sealed(second(parties, ALL), lot).finish(lot)
+    parties.change_corpus("medicine")
+    parties.change_corpus("law-2")
+    sealed(second(parties, ALL, "ab" * 16), lot).finish(lot)
+
+
+def test_three_sums_that_leave_a_member_alone_are_refused_by_it(at: At) -> None:
+    """No two of them differ in fewer than two members; the first two and the third together show one."""
+    parties = at(ANNOUNCE).parties
+    second(parties, [VICTIM, "code-1", "code-2"], "01" * 16).play("statistics")
+    second(parties, [VICTIM, "law-2", "medicine"], "02" * 16).play("statistics")
+    coordinator = sealed(second(parties, ALL), "statistics")
+    nobody_opens(coordinator, "statistics", ALL, [VICTIM])
+
+
+# Two requests at once
+
+
+@pytest.fixture
+def both_read_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two answers at once both read the state before either writes it, unless something keeps them apart."""
+    meeting = threading.Barrier(2)
+    plain = SessionFile.load
+
+    def load(file: SessionFile) -> SessionState | None:
+        state = plain(file)
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.15)
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionFile, "load", load)
+        yield
+
+
+def at_once(coordinator: Hostile, name: str, *requests: Message) -> list[Message]:
+    """The answers of one holder to requests that arrive at the same time, each in a process of its own."""
+
+    def send(request: Message) -> Opened[Message]:
+        return coordinator.ask(name, request)
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return [opened.message for opened in pool.map(send, requests)]
+
+
+def one_and_a_refusal(answers: list[Message], kind: type[Message]) -> None:
+    assert sorted(answer.kind for answer in answers) == sorted((kind.kind, Refusal.kind))
+    [refusal] = [answer for answer in answers if isinstance(answer, Refusal)]
+    assert refusal.code == "already_answered"
+
+
+@pytest.mark.usefixtures("both_read_first")
+def test_of_two_sets_asked_to_be_confirmed_at_once_one_is(at: At) -> None:
+    """The state of a session is locked from reading to writing."""
+    coordinator = at(CONFIRM)
+    requests = [coordinator.confirm_request("statistics", sent) for sent in (ALL, WITHOUT["medicine"])]
+    one_and_a_refusal(at_once(coordinator, VICTIM, *requests), Confirmed)
+
+
+@pytest.mark.usefixtures("both_read_first")
+def test_of_two_requests_to_open_at_once_one_is_answered_with_shares(at: At) -> None:
+    """Whichever comes first."""
+    coordinator = at(OPEN)
+    fewer = {place: signature for place, signature in coordinator.signatures.items() if place != 5}
+    requests = [coordinator.open_request("statistics", ALL, given) for given in (coordinator.signatures, fewer)]
+    one_and_a_refusal(at_once(coordinator, VICTIM, *requests), Revealed)
+    lie = coordinator.open_request("statistics", WITHOUT["medicine"], coordinator.signatures)
+    assert code_of(coordinator.ask(VICTIM, lie)) == "already_answered"
+
+
+@pytest.mark.usefixtures("both_read_first")
+def test_of_two_cohorts_shown_at_once_one_is_given_envelopes(at: At) -> None:
+    """Secrets are dealt out once."""
+    coordinator = at(SHARE)
+    fewer: Share = coordinator.share_request(coordinator.cohort(WITHOUT["medicine"]))
+    answers = at_once(coordinator, VICTIM, coordinator.share_request(), fewer)
+    assert [answer.code for answer in answers if isinstance(answer, Refusal)] == ["already_answered"]

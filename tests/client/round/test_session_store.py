@@ -1,0 +1,318 @@
+"""A session's state at rest: it survives processes and crashes, shows nothing, and forgets what was used."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.pretty import pretty_repr
+
+import ridgeway.client.round.answers
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.session_store import GONE, SessionFile, SessionState
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.protocol.messages import LOTS, Announce, Lot, Message, OpenSum, Refusal, Revealed, Seal
+from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import Crash, make_haste
+from tests.support.hostile import (
+    ANNOUNCE,
+    CONFIRM,
+    MEMBERS,
+    OPEN,
+    OTHER_WEIGHTS,
+    OVER,
+    SEAL,
+    SHARE,
+    Hostile,
+    Stages,
+    code_of,
+    plain_sum,
+)
+from tests.support.making import fixed_identity
+from tests.support.simulated_federation import Direct, no_watch
+
+VICTIM = "law-1"
+ALL = list(MEMBERS)
+FEWER = [name for name in ALL if name != "medicine"]
+STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, OPEN)
+PLACES: list[tuple[int, Lot]] = [
+    *((step, "statistics") for step in STEPS),
+    *((step, lot) for lot in LOTS[1:] for step in (SEAL, CONFIRM, OPEN)),
+]
+"""Every step of a session: those with the statistics, and those that come again with each of the counts."""
+
+At = Callable[..., Hostile]
+
+
+@pytest.fixture
+def at(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> At:
+    """A session right before a step. Holders note what they send."""
+    note = ridgeway.client.round.answers._note
+    make_haste(monkeypatch)
+    monkeypatch.setattr(ridgeway.client.round.answers, "_note", note)
+    return lambda step, lot="statistics": stages.at(step, tmp_path / "parties", lot)
+
+
+def session_of(coordinator: Hostile, name: str = VICTIM) -> Path:
+    return coordinator.parties.homes[name] / "session"
+
+
+def state_of(coordinator: Hostile, name: str = VICTIM) -> SessionState:
+    state = coordinator.parties.holder(name).sessions.load()
+    assert state is not None
+    return state
+
+
+def secrets_in(state: SessionState) -> dict[str, bytes]:
+    """Every secret that a state has, by a name for it."""
+    own = {"cipher": state.cipher, "kept": state.kept}
+    own |= {f"mask {lot}": key for lot, key in zip(LOTS, state.masks, strict=True)}
+    own |= {f"seed {lot}": seed for lot, seed in zip(LOTS, state.seeds, strict=True)}
+    size = 2 * SHARE_BYTES
+    for place, held in enumerate(state.held):
+        own |= {f"share {at} of {place}": held[at : at + size] for at in range(0, len(held), size)}
+    return {name: bytes.fromhex(each) for name, each in own.items() if each.strip("0")}
+
+
+# At rest
+
+
+def test_every_message_may_be_answered_by_a_process_of_its_own(at: At) -> None:
+    """All that a member must know lies in its file: here nobody remembers anything from one message to the next."""
+    coordinator = at(ANNOUNCE)
+    sums = coordinator.play(*LOTS)
+    assert (sums["statistics"] == plain_sum(coordinator.parties, coordinator.cohort(), ALL)).all()
+    assert sums["scores"].sum() > 0
+    assert sums["reliability"].sum() > 0
+
+
+@pytest.mark.parametrize("step", [SHARE, SEAL, CONFIRM, OPEN, OVER])
+def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(at: At, step: int) -> None:
+    """Neither as bytes nor as digits, in the state, the journal or the log; and the state is its owner's alone."""
+    coordinator = at(step)
+    secrets = secrets_in(state_of(coordinator))
+    assert len(secrets) >= 2 * len(LOTS) - 2
+    for path in (path for path in coordinator.parties.homes[VICTIM].rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        for name, secret in secrets.items():
+            assert secret not in content, (name, path.name)
+            assert secret.hex().encode() not in content.lower(), (name, path.name)
+    for name in ("session", "session.lock"):
+        assert stat.S_IMODE((coordinator.parties.homes[VICTIM] / name).stat().st_mode) == 0o600
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "the nonce changed": lambda content: bytes([content[0] ^ 1]) + content[1:],
+    "a byte changed": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
+    "the tag changed": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "one byte short": lambda content: content[:-1],
+    "one byte more": lambda content: content + b"x",
+    "the nonce alone": lambda content: content[:12],
+    "less than a nonce": lambda content: content[:5],
+    "empty": lambda content: b"",
+    "plain words": lambda content: b'{"round": "' + b"cd" * 16 + b'"}',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
+    """Every step is refused in words, none ends in a traceback, and the next round goes well."""
+    coordinator = at(OPEN)
+    path = session_of(coordinator)
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    for step in (SHARE, SEAL, CONFIRM, OPEN):
+        assert code_of(coordinator.send(VICTIM, coordinator.request(step, "statistics", VICTIM))) == "no_session"
+    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+    assert "Traceback" not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
+    Hostile(coordinator.parties, ALL, "ef" * 16).play("statistics")
+
+
+def test_a_state_moved_to_another_holder_is_as_good_as_none(at: At) -> None:
+    """Only the identity that wrote it gives the key; another one's state does not take its place."""
+    coordinator = at(OPEN)
+    folder = coordinator.parties.homes[VICTIM]
+    assert SessionFile(folder, coordinator.parties.holder(VICTIM).identity).load() is not None
+    assert SessionFile(folder, fixed_identity()).load() is None
+    session_of(coordinator).write_bytes(session_of(coordinator, "law-2").read_bytes())
+    assert code_of(coordinator.send(VICTIM, coordinator.request(OPEN, "statistics", VICTIM))) == "no_session"
+
+
+def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
+    """Neither alone nor within something else, nor where rich would lay them out."""
+    state = state_of(at(OPEN))
+    held = secrets_in(state)
+    for shown in (state, state.secrets, [state], {"state": state.secrets}):
+        for words in (repr(shown), str(shown), f"{shown}", pretty_repr(shown)):
+            assert not [name for name, secret in held.items() if secret.hex() in words or repr(secret)[2:-1] in words]
+
+
+# What was used is forgotten
+
+
+def test_the_cipher_key_is_gone_once_the_shares_are_held(at: At) -> None:
+    """Envelopes that somebody recorded cannot be opened any more, even by who has the folder."""
+    coordinator = at(SEAL)
+    cipher = state_of(coordinator).cipher
+    assert cipher != GONE
+    coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
+    after = state_of(coordinator)
+    assert (after.cipher, after.kept) == (GONE, GONE)
+    assert cipher not in after.model_dump_json()
+
+
+@pytest.mark.parametrize("lot", LOTS)
+def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: Lot) -> None:
+    """Its mask key, its seed, and every share held for others but those that have left; other sums keep theirs."""
+    coordinator = at(OPEN, lot)
+    before, index = state_of(coordinator), LOTS.index(lot)
+    coordinator.send(VICTIM, coordinator.request(OPEN, lot, VICTIM))
+    after = state_of(coordinator)
+    words = after.model_dump_json()
+    assert (after.masks[index], after.seeds[index]) == (GONE, GONE)
+    assert before.masks[index] not in words
+    assert before.seeds[index] not in words
+    size = 2 * SHARE_BYTES
+    for held in before.held:
+        seed, mask = (held[size * at : size * (at + 1)] for at in (2 * index, 2 * index + 1))
+        assert mask not in words
+        assert words.count(seed) == 1  # in the answer that may be repeated
+    kept = [at for at in range(len(LOTS)) if at != index]
+    assert [after.masks[at] for at in kept] == [before.masks[at] for at in kept]
+    assert all(
+        new[2 * size * at : 2 * size * (at + 1)] == old[2 * size * at : 2 * size * (at + 1)]
+        for new, old in zip(after.held, before.held, strict=True)
+        for at in kept
+    )
+
+
+def test_nothing_of_a_session_is_left_once_the_release_has_come(at: At) -> None:
+    """At every holder that received it."""
+    parties = at(ANNOUNCE).parties
+    published = run_round(parties.federation(), Direct(parties), no_watch)
+    for name in parties.homes:
+        assert parties.holder(name).newest == published.number
+        assert not (parties.homes[name] / "session").exists()
+
+
+# Crashes
+
+
+def crashing(
+    work: Callable[..., Any], error: Callable[[], BaseException], *, afterwards: bool, turn: int = 1
+) -> Callable[..., Any]:
+    """The work, after or before which something goes wrong, at one of its turns."""
+    turns: list[int] = []
+
+    def crash(*given: Any, **named: Any) -> Any:
+        turns.append(1)
+        if len(turns) != turn:
+            return work(*given, **named)
+        if afterwards:
+            work(*given, **named)
+        raise error()
+
+    return crash
+
+
+@pytest.fixture(params=["save", "append"])
+def written(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    """Where a holder writes: its session, its journal."""
+    return (SessionFile, "save") if request.param == "save" else (Journal, "append")
+
+
+def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[Any]]:
+    """What leaves the holder's machine in answer to these, whatever happens to its process meanwhile."""
+    for packet in packets:
+        try:
+            yield open_packet(answer(coordinator.parties.holder(VICTIM), packet))
+        except (Crash, OSError):
+            continue
+
+
+def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
+    """Another request for the same step, as a coordinator that hopes for a second answer would make it."""
+    tokens = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
+    asked: dict[int, tuple[Message, tuple[Blob, ...]]] = {ANNOUNCE: (Announce(terms=tokens), ())}
+    if step == SHARE:
+        asked[SHARE] = (coordinator.share_request(coordinator.cohort(FEWER)), ())
+    if step == SEAL:
+        fewer = (coordinator.hold_request(Seal, FEWER), (coordinator.post(VICTIM, FEWER),))
+        asked[SEAL] = fewer if lot == "statistics" else (coordinator.question(lot), (OTHER_WEIGHTS,))
+    if step == CONFIRM:
+        asked[CONFIRM] = (coordinator.confirm_request(lot, FEWER), ())
+    if step == OPEN:
+        asked[OPEN] = (coordinator.open_request(lot, ALL, dict(list(coordinator.signatures.items())[:4])), ())
+    return coordinator.packet(*asked[step])
+
+
+def full_disk() -> OSError:
+    return OSError("no space left")
+
+
+@pytest.mark.parametrize(
+    ("error", "turn", "afterwards"),
+    [(Crash, 1, False), (Crash, 1, True), (Crash, 2, False), (Crash, 2, True), (full_disk, 1, False)],
+    ids=["killed before", "killed after", "killed before the second", "killed after the second", "full disk"],
+)
+@pytest.mark.parametrize(("step", "lot"), PLACES)
+def test_a_crash_at_any_step_never_lets_two_different_answers_out(
+    at: At,
+    monkeypatch: pytest.MonkeyPatch,
+    written: tuple[Any, str],
+    step: int,
+    lot: Lot,
+    error: Callable[[], BaseException],
+    turn: int,
+    afterwards: bool,
+) -> None:
+    """Whatever was written when it came: a step is repeated to the byte, or taken by one request alone, or refused."""
+    coordinator = at(step, lot)
+    coordinator.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
+    asked, other = coordinator.request(step, lot, VICTIM), other_request(coordinator, step, lot)
+    place, name = written
+    monkeypatch.setattr(place, name, crashing(getattr(place, name), error, afterwards=afterwards, turn=turn))
+    answers = list(answers_of(coordinator, [asked, other, asked, asked, other]))
+    given = {
+        (opened.message.model_dump_json(), *map(bytes, opened.blobs))
+        for opened in answers
+        if not isinstance(opened.message, Refusal)
+    }
+    assert len(given) <= 1
+    codes = {opened.message.code for opened in answers if isinstance(opened.message, Refusal)}
+    assert codes <= {"failed", "session_reused", "already_answered", "two_survivor_sets"}
+
+
+@pytest.mark.parametrize("lot", LOTS)
+def test_what_is_opened_is_in_the_journal_before_any_share_leaves(
+    at: At, monkeypatch: pytest.MonkeyPatch, lot: Lot
+) -> None:
+    """Killed in between, the holder takes the sum for opened; it never forgets one that was."""
+    coordinator = at(OPEN, lot)
+    request = coordinator.request(OPEN, lot, VICTIM)
+    before = len(coordinator.parties.holder(VICTIM).known_sums())
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
+        assert list(answers_of(coordinator, [request])) == []
+    [opened] = coordinator.parties.holder(VICTIM).known_sums()[before:]
+    assert opened.lot == lot
+    assert set(opened.by_key()) == {coordinator.key_of[name] for name in ALL}
+    later = Hostile(coordinator.parties, FEWER, "ef" * 16)
+    later.until(CONFIRM, lot)
+    assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "sets_apart"
+
+
+def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the secrets of the sum are still there, for the very same request."""
+    coordinator = at(OPEN)
+    request = coordinator.request(OPEN, "statistics", VICTIM)
+    assert isinstance(open_packet(request).message, OpenSum)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", crashing(Journal.append, full_disk, afterwards=False))
+        assert code_of(coordinator.send(VICTIM, request)) == "failed"
+    assert coordinator.gave(Revealed) == []
+    assert isinstance(coordinator.send(VICTIM, request).message, Revealed)

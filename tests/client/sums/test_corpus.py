@@ -1,0 +1,464 @@
+"""Private files in, documents out: every kind of file, whole or damaged, large or empty."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import ridgeway.client.sums.corpus
+from ridgeway.client.sums.corpus import DOCUMENT_LIMIT, Counters, Position, cut, documents, find_sources
+from ridgeway.common.base.errors import CorpusError, InputError
+from tests.support.corpora_on_disk import read
+
+TEXTS = ["first record", "second, with a comma", "third\nwith a line end", 'fourth "quoted"', "naïve \u2028 😀"]
+BLOCK = 1 << 20
+"""Plain text is read in blocks of so many bytes."""
+
+Packing = Callable[[bytes], bytes]
+PACKINGS: dict[str, Packing] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+
+
+def as_jsonl(texts: list[str]) -> bytes:
+    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
+
+
+def as_csv(texts: list[str], delimiter: str = ",") -> bytes:
+    quoted = ('"' + text.replace('"', '""') + '"' for text in texts)
+    return "".join(
+        f"{line}\r\n" for line in [f"id{delimiter}text", *(f"7{delimiter}{text}" for text in quoted)]
+    ).encode()
+
+
+def as_tsv(texts: list[str]) -> bytes:
+    return as_csv(texts, "\t")
+
+
+def write_parquet(path: Path, **columns: Sequence[str | int | None]) -> Path:
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+RECORDS = {".jsonl": as_jsonl, ".ndjson": as_jsonl, ".csv": as_csv, ".tsv": as_tsv}
+
+
+# Every kind of file
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("suffix", RECORDS)
+def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suffix: str, packing: str) -> None:
+    """A record is a document, to the letter, whatever the file's kind and whether or not it is compressed."""
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(PACKINGS[packing](RECORDS[suffix](TEXTS)))
+    assert read(path) == (TEXTS, Counters())
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".py", ".unheard-of", ""])
+def test_every_kind_of_text_file_is_one_document(tmp_path: Path, suffix: str, packing: str) -> None:
+    """Prose and source code are read as they stand; a file that was named is read whatever its ending."""
+    text = "# Naïve 😀\r\n\n    indented\n"
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(PACKINGS[packing](text.encode()))
+    assert read(path) == ([text], Counters())
+
+
+def test_parquet_gives_the_same_documents(tmp_path: Path) -> None:
+    """A row is a document; a null is an empty one."""
+    path = write_parquet(tmp_path / "corpus.parquet", id=[1, 2, 3, 4, 5, 6], text=[*TEXTS, None])
+    assert read(path) == (TEXTS, Counters(empty=1))
+
+
+def test_compressed_files_may_have_several_frames(tmp_path: Path) -> None:
+    """Files that were compressed apart and joined are read to their end."""
+    for suffix in (".gz", ".zst"):
+        path = tmp_path / f"corpus.jsonl{suffix}"
+        path.write_bytes(b"".join(PACKINGS[suffix](as_jsonl([text])) for text in TEXTS))
+        assert read(path)[0] == TEXTS
+
+
+@pytest.mark.parametrize("name", ["CORPUS.JSONL", "CORPUS.CSV", "CORPUS.TSV", "CORPUS.TSV.GZ"])
+def test_capital_letters_in_an_ending_change_nothing(tmp_path: Path, name: str) -> None:
+    """Files from systems that shout are of the same kind."""
+    path = tmp_path / name
+    endings = name.lower().split(".")
+    raw = RECORDS[f".{endings[1]}"](TEXTS)
+    path.write_bytes(gzip.compress(raw) if endings[-1] == "gz" else raw)
+    assert read(path)[0] == TEXTS
+
+
+def test_a_table_is_divided_as_its_last_ending_says(tmp_path: Path) -> None:
+    """A name with .tsv in its middle is still a file of commas."""
+    path = tmp_path / "export.tsv.csv"
+    path.write_bytes(as_csv(TEXTS))
+    assert read(path)[0] == TEXTS
+
+
+# Folders
+
+
+def test_a_folder_is_read_in_a_fixed_order_without_hidden_and_unknown_files(tmp_path: Path) -> None:
+    """Known endings at any depth, sorted; hidden names are not looked at, other kinds are counted."""
+    names = [
+        "b.txt",
+        "a/z.md",
+        "a/b/c.jsonl.gz",
+        "c.py",
+        ".hidden.txt",
+        ".git/config.txt",
+        "image.png",
+        "notes.gz",
+        "d",
+    ]
+    for name in reversed(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    sources, skipped = find_sources([tmp_path])
+    assert [str(source.path.relative_to(tmp_path)) for source in sources] == [
+        "a/b/c.jsonl.gz",
+        "a/z.md",
+        "b.txt",
+        "c.py",
+    ]
+    assert skipped == 3
+
+
+def test_the_order_of_the_roots_changes_nothing_and_no_file_is_read_twice(tmp_path: Path) -> None:
+    """A file that was named and lies in a named folder, or was named by two ways, is one file."""
+    for name in ("one/a.txt", "two/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("text")
+    roots = [tmp_path / "two", tmp_path / "one", tmp_path / "one/a.txt", tmp_path / "two/../one/a.txt"]
+    found = [{source.path.resolve() for source in find_sources(order)[0]} for order in (roots, roots[::-1])]
+    assert found[0] == found[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
+    assert [len(find_sources(order)[0]) for order in (roots, roots[::-1])] == [2, 2]
+
+
+def test_a_binary_file_is_passed_over_in_a_folder_and_refused_by_name(tmp_path: Path) -> None:
+    """What holds a NUL byte is no text, whatever its ending says."""
+    (tmp_path / "text.txt").write_text("text")
+    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0")
+    sources, skipped = find_sources([tmp_path])
+    assert ([source.path.name for source in sources], skipped) == (["text.txt"], 1)
+    with pytest.raises(CorpusError, match=r"picture\.txt is a binary file"):
+        find_sources([tmp_path / "picture.txt"])
+
+
+def test_compressed_binary_data_is_refused(tmp_path: Path) -> None:
+    """A NUL byte shows when the file is unpacked."""
+    path = tmp_path / "picture.txt.gz"
+    path.write_bytes(gzip.compress(b"\x89PNG\0\0"))
+    with pytest.raises(CorpusError, match=r"picture\.txt\.gz holds binary data"):
+        read(path)
+
+
+def test_a_name_without_a_file_is_an_error(tmp_path: Path) -> None:
+    """A misspelt name never means an empty corpus."""
+    with pytest.raises(InputError, match=r"there is no file or folder .*nowhere"):
+        find_sources([tmp_path / "nowhere"])
+
+
+# Characters
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str, packing: str) -> None:
+    """Files from editors that write a mark are read like any other."""
+    raw = b"text" if suffix == ".txt" else RECORDS[suffix](["text"])
+    if suffix == ".csv":
+        raw = b"text\r\ntext\r\n"  # the mark stands before the name of the field
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(PACKINGS[packing](b"\xef\xbb\xbf" + raw))
+    assert read(path) == (["text"], Counters())
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "text"),
+    [
+        ("a.txt", b"caf\xe9 and \xff!", "caf\ufffd and \ufffd!"),
+        ("a.txt", b"cut short \xe2\x82", "cut short \ufffd"),
+        ("a.jsonl", b'{"text": "caf\xe9 and \xff!"}\n', "caf\ufffd and \ufffd!"),
+        ("a.csv", b"text\ncaf\xe9 and \xff!\n", "caf\ufffd and \ufffd!"),
+    ],
+)
+def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path: Path, name: str, raw: bytes, text: str) -> None:
+    """A stray byte costs one character, and the holder is told how many there were."""
+    path = tmp_path / name
+    path.write_bytes(raw)
+    assert read(path) == ([text], Counters(replaced=text.count("\ufffd")))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_replacement_character_of_the_text_is_not_counted(tmp_path: Path, name: str) -> None:
+    """What the author wrote was not replaced, even where other bytes were."""
+    path = tmp_path / name
+    line = "\ufffd and ".encode() + b"\xff"
+    path.write_bytes(line if name == "a.txt" else b'{"text": "' + line + b'"}\n')
+    assert read(path) == (["\ufffd and \ufffd"], Counters(replaced=1))
+
+
+def test_lone_surrogates_in_json_are_replaced(tmp_path: Path) -> None:
+    """JSON can name half a character; what comes out can be stored and hashed."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(rb'{"text": "half \ud83d and whole \ud83d\ude00"}' + b"\n")
+    assert read(path)[0] == ["half ? and whole 😀"]
+
+
+def test_a_line_of_a_file_is_not_a_line_of_unicode(tmp_path: Path) -> None:
+    """Separators within a record do not end it, and blank lines are no records."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode())
+    assert read(path) == (["one\u2028two\x85three", "four"], Counters())
+
+
+def test_documents_without_text_are_passed_over_and_counted(tmp_path: Path) -> None:
+    """Blanks, nulls and empty files are no documents."""
+    records, blank, empty = tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt"
+    records.write_bytes(b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n')
+    blank.write_text(" \n \n")
+    empty.touch()
+    assert read(records) == (["text"], Counters(empty=3))
+    assert read(blank) == ([], Counters(empty=1))
+    assert read(empty) == ([], Counters(empty=1))
+
+
+# Long documents
+
+
+@given(text=st.text("ab\n😀", max_size=80), limit=st.integers(1, 12))
+def test_pieces_joined_are_the_text_and_none_is_too_long(text: str, limit: int) -> None:
+    """Cutting loses nothing; a cut falls after a line end wherever the piece has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridgeway.client.sums.corpus, "DOCUMENT_LIMIT", limit)
+        pieces = list(cut(text))
+    assert "".join(pieces) == text
+    assert all(len(piece) <= limit for piece in pieces)
+    assert all(piece.endswith("\n") or (len(piece) == limit and "\n" not in piece) for piece in pieces[:-1])
+
+
+def test_a_long_record_is_several_documents(tmp_path: Path) -> None:
+    """A book in one record is cut at line ends like a book in a file."""
+    book = "".join(f"line {number}\n" for number in range(20_000))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(as_jsonl([book]))
+    found, _ = read(path)
+    assert found == list(cut(book))
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_a_large_file_is_cut_as_the_whole_text_would_be(tmp_path: Path, offset: int, packing: str) -> None:
+    """Blocks leave no trace, though characters of four bytes lie across their borders."""
+    text = "a" * offset + "".join(f"{'😀' * (number % 97)}\n" for number in range(12_000))
+    path = tmp_path / f"large.txt{packing}"
+    path.write_bytes(PACKINGS[packing](text.encode()))
+    assert len(text.encode()) > 2 * BLOCK
+    assert read(path) == ([piece for piece in cut(text) if piece.strip()], Counters())
+
+
+@settings(max_examples=60)
+@given(place=st.integers(-4, 4), stray=st.binary(min_size=1, max_size=6), packed=st.booleans())
+def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
+    tmp_path_factory: pytest.TempPathFactory, place: int, stray: bytes, packed: bool
+) -> None:
+    """Reading in blocks replaces and counts what reading at once would."""
+    lines = (b"x" * 99 + b"\n") * (2 * BLOCK // 100)
+    raw = lines[: BLOCK + place] + stray.replace(b"\0", b"\xff") + lines[BLOCK + place :]
+    path = tmp_path_factory.mktemp("border") / ("a.txt.gz" if packed else "a.txt")
+    path.write_bytes(gzip.compress(raw, 1) if packed else raw)
+    text = raw.decode("utf-8", "replace")
+    found, counters = read(path)
+    assert found == list(cut(text))
+    assert counters == Counters(replaced=text.count("\ufffd") - raw.count(b"\xef\xbf\xbd"))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("large.jsonl", b'{"text": "' + b"x" * 988 + b'"}\n'),
+        ("large.jsonl.gz", b'{"text": "' + b"x" * 988 + b'"}\n'),
+        ("large.csv", b"x" * 999 + b"\n"),
+        ("large.txt", b"x" * 999 + b"\n"),
+    ],
+)
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, line: bytes) -> None:
+    """30 MB are read within a few."""
+    path = tmp_path / name
+    head = b"text\n" if name.endswith(".csv") else b""
+    raw = head + line * 30_000
+    path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
+    del raw
+    [source], _ = find_sources([path])
+    tracemalloc.start()
+    try:
+        size = sum(map(len, documents(source, ("text",), Counters(), Position())))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 29_000_000
+    assert peak < 12_000_000
+
+
+# Records
+
+
+def test_of_several_fields_the_first_that_a_record_has_is_read(tmp_path: Path) -> None:
+    """The order is the holder's; a null gives way to the next field."""
+    path = tmp_path / "a.jsonl"
+    records = [
+        {"text": "T", "prompt": "P"},
+        {"text": "T"},
+        {"prompt": None, "text": "T"},
+        {"text": None, "prompt": "P"},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read(path, "prompt", "text")[0] == ["P", "T", "T", "P"]
+    assert read(path, "text", "prompt")[0] == ["T", "T", "T", "P"]
+
+
+def test_the_order_of_fields_is_that_of_the_question_in_parquet_and_csv(tmp_path: Path) -> None:
+    """Not that of the columns."""
+    table = write_parquet(tmp_path / "a.parquet", text=["T", "T"], prompt=["P", None])
+    sheet = tmp_path / "a.csv"
+    sheet.write_text("text,prompt\nT,P\nT,\n")
+    assert read(table, "prompt", "text")[0] == ["P", "T"]
+    assert read(table, "text", "prompt")[0] == ["T", "T"]
+    assert read(sheet, "prompt", "text") == (["P", "T"], Counters())
+
+
+def test_a_quote_that_never_ends_is_an_error(tmp_path: Path) -> None:
+    """It would swallow the rest of the file as one document."""
+    sheet = tmp_path / "a.csv"
+    sheet.write_text('text\nfine\n"never ends\nlost\nlost too\n')
+    with pytest.raises(CorpusError, match=r"a\.csv"):
+        read(sheet, "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n{"body": "x", "id": 1}\n',
+            "a.jsonl, line 2: no field 'text'; its fields are body, id",
+        ),
+        ("a.jsonl", b"{}\n", "a.jsonl, line 1: no field 'text'; its fields are none"),
+        ("a.jsonl", b'{"text": "x"}\n\n{"text": 7}\n', "a.jsonl, line 3: field 'text' holds int, not text"),
+        ("a.jsonl", b'["x"]\n', "a.jsonl, line 1: a record must be a JSON object, not list"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
+        ("a.csv", b"id,body\n1,x\n", "a.csv, line 2: no field 'text'; its fields are id, body"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
+    """The file, the line, what was expected and what is there."""
+    path = tmp_path / name
+    path.write_bytes(raw)
+    with pytest.raises(CorpusError) as caught:
+        read(path)
+    assert message in str(caught.value)
+
+
+def test_a_column_that_parquet_lacks_is_named(tmp_path: Path) -> None:
+    """With the columns that it has."""
+    path = write_parquet(tmp_path / "a.parquet", body=["x"], id=[1])
+    with pytest.raises(CorpusError, match=r"a\.parquet.*: no field 'text'; its fields are body, id"):
+        read(path)
+    with pytest.raises(CorpusError, match=r"a\.parquet, row 1: field 'id' holds int, not text"):
+        read(path, "id")
+
+
+def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(tmp_path: Path) -> None:
+    """Quoted line ends belong to the text; a missing cell is an empty one, and one too many is not looked at."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n')
+    assert read(path) == (["one\r\ntwo\n\nthree", "x", 'say "hello"'], Counters(empty=1))
+
+
+def test_a_csv_cell_may_be_as_long_as_a_book(tmp_path: Path) -> None:
+    """The limit of Python's reader, 128 kB a cell, does not hold."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(as_csv(["x" * 300_000]))
+    assert "".join(read(path)[0]) == "x" * 300_000
+
+
+# Damage
+
+
+@pytest.mark.parametrize("kept", [0.999, 0.5, 0.01])
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
+def test_a_compressed_file_that_was_cut_off_is_refused(tmp_path: Path, suffix: str, packing: str, kept: float) -> None:
+    """A download that broke off never passes for a smaller corpus."""
+    texts = [f"{number * 7919 % 100_003} and {number}" for number in range(30_000)]
+    whole = PACKINGS[packing]("\n".join(texts).encode() if suffix == ".txt" else RECORDS[suffix](texts))
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(CorpusError, match=r"corpus.* cannot be read: .*cut off or damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_a_file_that_is_not_compressed_as_it_says_is_refused(tmp_path: Path, packing: str) -> None:
+    """An ending alone does not make a file."""
+    path = tmp_path / f"corpus.txt{packing}"
+    path.write_bytes(b"this is plain text, whatever the name says")
+    with pytest.raises(CorpusError, match=r"corpus.* cannot be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_a_compressed_file_with_a_changed_byte_is_refused(tmp_path: Path, packing: str) -> None:
+    """Damage within the data shows in its checksum."""
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    raw = bytearray((gzip.compress if packing == ".gz" else compressor.compress)(as_jsonl(TEXTS * 2_000)))
+    raw[-6] ^= 0xFF
+    path = tmp_path / f"corpus.jsonl{packing}"
+    path.write_bytes(raw)
+    with pytest.raises(CorpusError, match=r"corpus.*"):
+        read(path)
+
+
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.01])
+def test_a_parquet_file_that_was_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+    """Its table of contents stands at its end."""
+    path = write_parquet(tmp_path / "corpus.parquet", text=[f"text {number}" for number in range(1_000)])
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(kept * len(raw))])
+    with pytest.raises(CorpusError, match=r"corpus\.parquet cannot be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"not parquet", b"PAR1" + b"\0" * 100 + b"PAR1"])
+def test_a_parquet_file_that_is_something_else_is_refused(tmp_path: Path, raw: bytes) -> None:
+    """One sentence, whatever the reader of parquet thinks of it."""
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(raw)
+    with pytest.raises(CorpusError, match=r"corpus\.parquet cannot be read: [^\n]*$"):
+        read(path)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_a_compressed_parquet_file_is_refused(tmp_path: Path, packing: str) -> None:
+    """Parquet is compressed inside and cannot be read as a stream."""
+    path = tmp_path / f"corpus.parquet{packing}"
+    path.write_bytes(PACKINGS[packing](b"PAR1"))
+    with pytest.raises(CorpusError, match="unpack it first"):
+        find_sources([path])
+
+
+def test_the_limit_of_a_document_is_public() -> None:
+    """A change of it changes every statistics file, so it is pinned."""
+    assert DOCUMENT_LIMIT == 65_536

@@ -1,0 +1,49 @@
+"""Triton's kernels compile for cards that are not here: their compiler needs none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.kernels
+
+COMPILE = """
+import sys
+import warnings
+warnings.simplefilter("ignore")
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from ridgeway.client.sums.gpu import digit_planes as planes
+from ridgeway.client.sums.gpu import kernels, product_methods as methods
+
+KINDS = {"table": "*i16", "ids": "*i32", "bounds": "*i32", "planes": "*i8"}
+KINDS |= {"total": "*i64", "tiles": "*i32", "sums": "*i64"}
+TILE = {"DOWN": methods.TILE, "ACROSS": methods.TILE, "DEPTH": methods.DEPTH}
+CASES = [
+    (kernels.mean_planes, {"WINDOWS": planes.WINDOWS, "COLUMNS": planes.SLICE}, {"num_warps": planes.WARPS}),
+    (kernels.add_products, TILE, {"num_warps": methods.WARPS, "num_stages": methods.STAGES}),
+    (kernels.add_row_sums, {"ROWS": 2, "DEPTH": 2048}, {}),
+]
+for kernel, constants, options in CASES:
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else KINDS.get(name, "i32") for name in names}
+    target = GPUTarget("cuda", int(sys.argv[1]), 32)
+    made = compile(ASTSource(kernel, signature, constants), target=target, options=options)
+    print(kernel.__name__, "wgmma" in made.asm["ptx"], "mma.sync" in made.asm["ptx"])
+"""
+
+
+@pytest.mark.parametrize(("card", "products"), [(80, (False, True)), (90, (True, False))])
+def test_kernels_compile_for_a_card(card: int, products: tuple[bool, bool]) -> None:
+    """For Ampere and for Hopper, with integer products on tensor cores."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, str(card)], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = {name: (wgmma == "True", mma == "True") for name, wgmma, mma in map(str.split, done.stdout.splitlines())}
+    assert found == {"mean_planes": (False, False), "add_products": products, "add_row_sums": (False, False)}

@@ -1,0 +1,484 @@
+"""Preparing a corpus: interrupted, resumed, changed, damaged, and never counted twice."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ridgeway.client.sums.prepare
+from ridgeway.client.sums.corpus import Counters
+from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
+from ridgeway.client.sums.prepare import Interrupted, PrepareJob, PrepareOutcome, Watch, held_out_documents, prepare
+from ridgeway.common.base.errors import CorpusError, InputError
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.corpora_on_disk import (
+    Stopper,
+    content,
+    job,
+    sentences,
+    spied_encoder,
+    touch_later,
+    without_cache,
+    write_jsonl,
+)
+from tests.support.tiny import tiny_encoder
+
+
+@pytest.fixture
+def keeping_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of four documents, and a part kept after each of them."""
+    monkeypatch.setattr(ridgeway.client.sums.prepare, "BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr(ridgeway.client.sums.prepare, "PART_INTERVAL_S", -1e9)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with something of everything that is counted: documents, blanks, stray bytes."""
+    folder = tmp_path / "private-corpus"
+    write_jsonl(folder / "a.jsonl", sentences("law", 23, size=30))
+    blanks = [
+        text for number, text in enumerate(sentences("code", 17, size=30)) for text in ([text, " "][: 1 + number % 2])
+    ]
+    write_jsonl(folder / "b.jsonl", ["", *blanks, "\n"])
+    stray = [b'{"text": "stray \xff byte %d"}\n' % number for number in range(9)]
+    (folder / "c.jsonl").write_bytes(b"".join(stray))
+    (folder / "d.txt").write_bytes(b"a letter of the secret kind \xfe\n")
+    (folder / "e.txt").touch()
+    return folder
+
+
+def part_files(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.part"))
+
+
+def recorder(seen: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda done, total: seen.append((done, total))
+
+
+def in_runs(work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int) -> tuple[PrepareOutcome, int]:
+    """Prepare, stopped again and again after so many looks, until it is done; and how often it was stopped."""
+    for stops in range(100):
+        try:
+            return prepare(work, encoder, cache, Stopper(looks).watch), stops
+        except Interrupted:
+            continue
+    raise AssertionError("a hundred runs did not come to an end")
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("looks", [0, 1, 2, 3, 5, 8, 13])
+@pytest.mark.usefixtures("keeping_often")
+def test_a_run_in_pieces_is_a_run_in_one(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path, looks: int, threads: int
+) -> None:
+    """However often it is stopped and taken up, the file is the same to the byte, and so is every count."""
+    work = job(corpus, holdout=0.2, threads=threads)
+    whole = without_cache(work, encoder, tmp_path / "other")
+    resumed, stops = in_runs(work, encoder, tmp_path / "cache", looks)
+    assert stops > 0
+    assert content(resumed) == content(whole)
+    assert resumed.counters == whole.counters
+    assert (resumed.files, resumed.files_skipped) == (whole.files, whole.files_skipped)
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_counters_say_what_was_met(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """Documents, blanks, stray bytes, held-out documents and tokens, in one go and in pieces."""
+    outcome, _ = in_runs(job(corpus), encoder, tmp_path / "cache", looks=2)
+    texts = sentences("law", 23, size=30) + sentences("code", 17, size=30)
+    stray = sum(len(f"stray ? byte {number}") for number in range(9)) + len("a letter of the secret kind ?\n")
+    tokens = sum(map(len, texts)) + stray
+    assert outcome.counters == Counters(documents=50, held_out=0, empty=11, replaced=10, tokens=tokens)
+    held_out = Counters()
+    list(held_out_documents(job(corpus, holdout=0.2), held_out))
+    assert prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache").counters.held_out == held_out.held_out > 0
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_a_resumed_run_sums_only_what_is_left(corpus: Path, tmp_path: Path) -> None:
+    """Over all runs, every document is tokenised exactly once."""
+    encoder, seen = spied_encoder()
+    work = job(corpus, threads=2)
+    in_runs(work, encoder, tmp_path / "cache", looks=3)
+    once = sorted(seen)
+    seen.clear()
+    without_cache(work, encoder, tmp_path / "other")
+    assert once == sorted(seen)
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_a_stop_is_answered_and_what_was_summed_is_kept(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """The run ends early with Interrupted, and a part lies in the cache."""
+    seen: list[int] = []
+    watch = Watch(progress=lambda done, total: seen.append(done), stopped=lambda: True)
+    with pytest.raises(Interrupted):
+        prepare(job(corpus), encoder, tmp_path / "cache", watch)
+    assert len(part_files(tmp_path / "cache")) == 1
+    assert max(seen) < sum(path.stat().st_size for path in corpus.iterdir())
+
+
+def test_without_a_stop_short_work_is_one_part(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """The cache does not fill with a part a batch."""
+    prepare(job(corpus), encoder, tmp_path / "cache")
+    assert len(part_files(tmp_path / "cache")) == 1
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_progress_ends_at_the_size_of_the_corpus(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """The bar never goes back or beyond its end, in one go and when resumed."""
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    with pytest.raises(Interrupted):
+        prepare(job(corpus), encoder, tmp_path / "cache", Stopper(4).watch)
+    for cache in (tmp_path / "cache", tmp_path / "other"):
+        seen: list[tuple[int, int]] = []
+        prepare(job(corpus), encoder, cache, Watch(progress=recorder(seen)))
+        done = [bar[0] for bar in seen]
+        assert done == sorted(done)
+        assert seen[-1] == (size, size)
+        assert {bar[1] for bar in seen} == {size}
+
+
+# What was read is not read again
+
+
+def test_an_unchanged_corpus_is_not_read_again(corpus: Path, tmp_path: Path) -> None:
+    """The second run gives the same file and the same counts without tokenising a document."""
+    encoder, seen = spied_encoder()
+    first = prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache")
+    seen.clear()
+    second = prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache")
+    assert (first.files_read, second.files_read, second.bytes_read, seen) == (5, 0, 0, [])
+    assert content(second) == content(first)
+    assert second.counters == first.counters
+
+
+def test_a_fresh_run_reads_everything(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """And leaves one part, not two."""
+    first = prepare(job(corpus), encoder, tmp_path / "cache")
+    second = prepare(job(corpus), encoder, tmp_path / "cache", fresh=True)
+    assert (second.files_read, content(second)) == (5, content(first))
+    assert len(part_files(tmp_path / "cache")) == 1
+
+
+def test_only_an_added_file_is_read(corpus: Path, tmp_path: Path) -> None:
+    """A corpus that grows by a file costs that file."""
+    encoder, seen = spied_encoder()
+    prepare(job(corpus), encoder, tmp_path / "cache")
+    write_jsonl(corpus / "new.jsonl", ["the new document"])
+    seen.clear()
+    grown = prepare(job(corpus), encoder, tmp_path / "cache")
+    assert (grown.files_read, seen) == (1, ["the new document"])
+    assert content(grown) == content(without_cache(job(corpus), encoder, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_a_changed_file_is_read_again(corpus: Path, encoder: TableEncoder, tmp_path: Path, same_size: bool) -> None:
+    """Its old sums vanish, even where it kept its size."""
+    before = prepare(job(corpus), encoder, tmp_path / "cache")
+    path = corpus / "a.jsonl"
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"l0 ", b"zzz") if same_size else raw.replace(b"l0 ", b"z"))
+    touch_later(path)
+    after = prepare(job(corpus), encoder, tmp_path / "cache")
+    assert content(after) != content(before)
+    assert content(after) == content(without_cache(job(corpus), encoder, tmp_path / "other"))
+
+
+def test_a_removed_file_is_removed_from_the_sums(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """Nothing of it is left, neither in the sums nor in the counts nor in the cache."""
+    prepare(job(corpus), encoder, tmp_path / "cache")
+    (corpus / "a.jsonl").unlink()
+    after = prepare(job(corpus), encoder, tmp_path / "cache")
+    fresh = without_cache(job(corpus), encoder, tmp_path / "other")
+    assert content(after) == content(fresh)
+    assert after.counters == fresh.counters
+    assert not any(b"a.jsonl" in path.read_bytes() for path in part_files(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [("ab", "a", "abc"), ("a", "ab", "b"), ("abc", "bc", "c", "ab"), ("a", "b", "ab"), ("ae", "be", "abe")],
+    ids="-".join,
+)
+def test_overlapping_corpora_never_count_twice(encoder: TableEncoder, tmp_path: Path, order: tuple[str, ...]) -> None:
+    """Whatever other corpora the cache has seen, each has the statistics of its own files."""
+    for name, domain in (("a", "law"), ("b", "code"), ("c", "medicine")):
+        write_jsonl(tmp_path / f"{name}.jsonl", sentences(domain, 5))
+    write_jsonl(tmp_path / "e.jsonl", ["", " "])
+    for names in order:
+        work = job(*(tmp_path / f"{name}.jsonl" for name in names))
+        cached = prepare(work, encoder, tmp_path / "cache")
+        fresh = without_cache(work, encoder, tmp_path / f"without-{names}")
+        assert content(cached) == content(fresh)
+        assert cached.counters == fresh.counters
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_two_runs_at_once_never_count_twice(encoder: TableEncoder, tmp_path: Path) -> None:
+    """Parts of two runs that did not know of each other overlap; a third run takes up those that fit together."""
+    path = write_jsonl(tmp_path / "a.jsonl", sentences("law", 30))
+    fresh = without_cache(job(path), encoder, tmp_path / "other")
+    for looks in (3, 5):
+        with pytest.raises(Interrupted):
+            prepare(job(path), encoder, tmp_path / f"cache{looks}", Stopper(looks).watch)
+    [folder] = (tmp_path / "cache3" / "prepared").iterdir()
+    for part in part_files(tmp_path / "cache5"):
+        (folder / part.name).write_bytes(part.read_bytes())
+    outcome = prepare(job(path), encoder, tmp_path / "cache3")
+    assert content(outcome) == content(fresh)
+    assert outcome.counters == fresh.counters
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda work: replace(work, sampling=Sampling(5)),
+        lambda work: replace(work, sampling=Sampling(4, max_tokens=9)),
+        lambda work: replace(work, holdout=0.5),
+        lambda work: replace(work, text_fields=("other", "text")),
+    ],
+    ids=["window", "max_tokens", "holdout", "text_fields"],
+)
+def test_other_terms_have_other_parts(
+    encoder: TableEncoder, tmp_path: Path, change: Callable[[PrepareJob], PrepareJob]
+) -> None:
+    """Sums that were taken in another way are never taken up."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "{text}", "other": "zz"}}\n' for text in sentences("code", 12)))
+    before = prepare(job(path), encoder, tmp_path / "cache")
+    after = prepare(change(job(path)), encoder, tmp_path / "cache")
+    assert content(after) == content(without_cache(change(job(path)), encoder, tmp_path / "other")) != content(before)
+
+
+def test_another_encoder_has_other_parts(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """A table of other numbers gives other sums."""
+    other = tiny_encoder(seed=1)
+    prepare(job(corpus), encoder, tmp_path / "cache")
+    after = prepare(job(corpus), other, tmp_path / "cache")
+    assert content(after) == content(without_cache(job(corpus), other, tmp_path / "other"))
+
+
+def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(encoder: TableEncoder, tmp_path: Path) -> None:
+    """A link called .txt to a file of records is text; the sums of the one are not those of the other."""
+    records = write_jsonl(tmp_path / "records.jsonl", sentences("code", 12))
+    (tmp_path / "link.txt").symlink_to(records)
+    prepare(job(tmp_path / "link.txt"), encoder, tmp_path / "cache")
+    after = prepare(job(records), encoder, tmp_path / "cache")
+    assert content(after) == content(without_cache(job(records), encoder, tmp_path / "other"))
+
+
+def test_a_file_name_need_not_be_utf8(encoder: TableEncoder, tmp_path: Path) -> None:
+    """Old corpora have names in old encodings."""
+    name = os.fsdecode(b"caf\xe9.txt")
+    try:
+        (tmp_path / name).write_text("a small document")
+    except OSError:
+        pytest.skip("this file system takes only UTF-8")
+    outcome = prepare(job(tmp_path / name), encoder, tmp_path / "cache")
+    assert outcome.counters.documents == 1
+    assert prepare(job(tmp_path / name), encoder, tmp_path / "cache").files_read == 0
+
+
+# Damage and errors
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"",
+        lambda raw: raw[: len(raw) // 2],
+        lambda raw: raw[:-1],
+        lambda raw: raw + b"\0",
+        lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
+        lambda raw: b"\xff" * len(raw),
+        lambda raw: raw.replace(b"ridgeway.part", b"ridgeway.bart"),
+        lambda raw: raw.replace(b'version\\": 1', b'version\\": 2'),
+    ],
+    ids=["empty", "half", "short", "long", "flipped", "overwritten", "format", "version"],
+)
+@pytest.mark.usefixtures("keeping_often")
+def test_a_damaged_part_is_made_again(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """Whatever the cache has become, the statistics are those of the corpus."""
+    whole = prepare(job(corpus), encoder, tmp_path / "cache")
+    parts = part_files(tmp_path / "cache")
+    raw = parts[1].read_bytes()
+    assert damage(raw) != raw
+    parts[1].write_bytes(damage(raw))
+    again = prepare(job(corpus), encoder, tmp_path / "cache")
+    assert again.files_read > 0
+    assert content(again) == content(whole)
+    assert again.counters == whole.counters
+    assert prepare(job(corpus), encoder, tmp_path / "cache").files_read == 0
+
+
+def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
+    """Not its sums, not the stretches that it covers, not its counts: a flipped bit anywhere makes it void."""
+    path = tmp_path / "corpus.txt"
+    path.write_text("text")
+    stamp = Stamp.of(path)
+    store = PartStore(tmp_path / "cache", {"terms": "of a test"})
+    counters = Counters(documents=4, held_out=1, empty=2, replaced=3, tokens=99)
+    store.save(StoredPart((Stretch(stamp, 0, 5, ends_file=False),), counters, {"gram": np.arange(6)}))
+    [part] = store.usable({stamp})
+    assert (part.counters, part.state["gram"].tolist()) == (counters, [0, 1, 2, 3, 4, 5])
+    [file] = part_files(tmp_path / "cache")
+    raw = file.read_bytes()
+    used = []
+    for place in range(len(raw)):
+        for bit in (1, 4, 32):
+            file.write_bytes(raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :])
+            if store.usable({stamp}):
+                used.append(raw[max(place - 12, 0) : place + 2])
+    assert used == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("failing", [0, 7, 21])
+@pytest.mark.usefixtures("keeping_often")
+def test_an_error_in_a_worker_loses_nothing_that_was_kept(tmp_path: Path, failing: int, threads: int) -> None:
+    """The error comes out as it is; parts of before stay, none is wrong, and the next run goes on from them."""
+    texts = sentences("law", 24)
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+
+    def refuse(text: str) -> None:
+        if text == texts[failing]:
+            raise RuntimeError("a worker failed")
+
+    broken, _ = spied_encoder(refuse)
+    with pytest.raises(RuntimeError, match="a worker failed"):
+        prepare(job(path, threads=threads), broken, tmp_path / "cache")
+    assert len(part_files(tmp_path / "cache")) == failing // 4
+    sound, seen = spied_encoder()
+    outcome = prepare(job(path, threads=threads), sound, tmp_path / "cache")
+    assert sorted(seen) == sorted(texts[failing // 4 * 4 :])
+    fresh = without_cache(job(path), sound, tmp_path / "other")
+    assert content(outcome) == content(fresh)
+    assert outcome.counters == fresh.counters
+
+
+@pytest.mark.usefixtures("keeping_often")
+def test_a_record_that_cannot_be_read_loses_nothing_that_was_kept(encoder: TableEncoder, tmp_path: Path) -> None:
+    """When the line has been mended, the whole corpus is summed."""
+    texts = sentences("law", 12)
+    write_jsonl(tmp_path / "corpus" / "a.jsonl", texts)
+    bad = tmp_path / "corpus" / "b.jsonl"
+    bad.write_text('{"text": "good"}\n{"text": \n')
+    with pytest.raises(CorpusError, match=r"b\.jsonl, line 2"):
+        prepare(job(tmp_path / "corpus"), encoder, tmp_path / "cache")
+    bad.write_text('{"text": "good"}\n{"text": "mended"}\n')
+    touch_later(bad)
+    outcome = prepare(job(tmp_path / "corpus"), encoder, tmp_path / "cache")
+    assert outcome.files_read == 1
+    assert content(outcome) == content(without_cache(job(tmp_path / "corpus"), encoder, tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "holdout", "message"),
+    [
+        ([], 0.0, "holds no text; files: 1, empty documents: 0"),
+        (["", " "], 0.0, "holds no text; files: 1, empty documents: 2"),
+        (["one"], 0.999999, "all documents of .* \\(1\\) fall into the held-out share"),
+        (["<end><end>"], 0.0, "holds no tokens"),
+    ],
+)
+def test_a_corpus_without_anything_to_sum_is_refused(
+    encoder: TableEncoder, tmp_path: Path, texts: list[str], holdout: float, message: str
+) -> None:
+    """Every time, whether or not its files were read before."""
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    for _ in range(2):
+        with pytest.raises(CorpusError, match=message):
+            prepare(job(path, holdout=holdout), encoder, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("changes", [{"holdout": 1.0}, {"holdout": -0.1}, {"holdout": float("nan")}, {"threads": 0}])
+def test_work_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, float]) -> None:
+    """Before a file is opened."""
+    with pytest.raises(InputError):
+        job(tmp_path, **changes)  # type: ignore[arg-type]
+
+
+# Privacy
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+def test_parts_are_readable_by_their_owner_only(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """They name private files."""
+    before = os.umask(0)
+    try:
+        prepare(job(corpus), encoder, tmp_path / "cache")
+    finally:
+        os.umask(before)
+    [part] = part_files(tmp_path / "cache")
+    assert stat.S_IMODE(part.stat().st_mode) == 0o600
+    assert stat.S_IMODE(part.parent.stat().st_mode) == 0o700
+
+
+def test_a_statistics_file_holds_no_text_and_no_path(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """Neither a name of a file or a folder nor a word of a document."""
+    outcome = prepare(job(corpus), encoder, tmp_path / "cache")
+    raw = content(outcome)
+    part = part_files(tmp_path / "cache")[0].read_bytes()
+    for secret in (b"private-corpus", b"a.jsonl", b"jsonl", os.fsencode(tmp_path.name)):
+        assert secret in part, "the holder's own part does name the files"
+        assert secret not in raw
+    for secret in (b"secret", b"letter", b"stray", sentences("law", 1, size=30)[0][:8].encode()):
+        assert secret not in raw
+
+
+def test_a_statistics_file_depends_on_the_text_alone(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """Moved to another place, under other names, at another time, the corpus gives the same bytes."""
+    first = prepare(job(corpus), encoder, tmp_path / "cache")
+    moved = corpus.rename(tmp_path / "elsewhere")
+    for path in sorted(moved.iterdir()):
+        touch_later(path.rename(path.with_name(f"renamed-{path.name}")))
+    assert content(prepare(job(moved), encoder, tmp_path / "other")) == content(first)
+
+
+def test_an_outcome_shows_no_counts_of_tokens_by_id(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """With windows of one token the cache holds counts, and the statistics hold sums only."""
+    outcome = prepare(job(corpus, window=1), encoder, tmp_path / "cache")
+    assert set(asdict(outcome.counters)) == {"documents", "held_out", "empty", "replaced", "tokens"}
+    assert outcome.prepared.statistics.mass == outcome.counters.tokens
+    assert outcome.prepared.statistics.gram.shape == (encoder.width + 1, encoder.width + 1)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder, tmp_path: Path) -> None:
+    """Sums of half an old file and half a new one are never written; the next run is right again."""
+    path = tmp_path / "law.jsonl"
+    write_jsonl(path, sentences("law", 20))
+    work = job(path)
+
+    def change(done: int, total: int) -> None:
+        write_jsonl(path, sentences("law", 30))
+
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        prepare(work, encoder, tmp_path / "cache", Watch(progress=change))
+    again = prepare(work, encoder, tmp_path / "cache")
+    assert content(again) == content(without_cache(work, encoder, tmp_path / "other"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.usefixtures("keeping_often")
+def test_cards_share_a_corpus(corpus: Path, tmp_path: Path, encoder: TableEncoder, window: int) -> None:
+    """Two devices and several threads give the bits of one thread on the CPU, also over parts that were kept."""
+    alone = prepare(job(corpus, window=window), encoder, tmp_path / "alone")
+    work = replace(job(corpus, window=window, threads=3), devices=("cpu", "cpu"))
+    shared = prepare(work, encoder, tmp_path / "shared")
+    assert shared.prepared.statistics.equals(alone.prepared.statistics)
+    for kept in part_files(tmp_path / "shared")[::2]:
+        kept.unlink()
+    assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(alone.prepared.statistics)

@@ -1,0 +1,172 @@
+"""JSON lines: which field is read, where a line ends, and what an error says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.base.errors import CorpusError, InputError
+from ridgeway.common.base.jsonl import field_names, jsonl_texts, labelled_texts, parse_line, record_text
+
+
+def test_fields_are_named_in_order() -> None:
+    """As they were given, without the spaces and empty names between them."""
+    assert field_names("prompt, text ,,body") == ("prompt", "text", "body")
+
+
+@pytest.mark.parametrize("words", ["", " ", ",", " , "])
+def test_no_field_is_refused(words: str) -> None:
+    """There is no text in no field."""
+    with pytest.raises(InputError, match="at least one text field"):
+        field_names(words)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({"prompt": "one", "text": "two"}, "one"),
+        ({"text": "two", "prompt": "one"}, "one"),
+        ({"text": "two", "other": 7}, "two"),
+        ({"prompt": None, "text": "two"}, "two"),
+        ({"prompt": "", "text": "two"}, ""),
+        ({"prompt": None}, ""),
+        ({"prompt": None, "text": None}, ""),
+        ({"prompt": "a\ud800b"}, "a?b"),
+    ],
+)
+def test_the_first_field_that_a_record_has_is_its_text(record: dict[str, Any], text: str) -> None:
+    """In the order that was asked for, not that of the record; a null is no text, and what UTF-8 cannot hold goes."""
+    assert record_text(record, ("prompt", "text"), "here") == text
+
+
+def test_a_missing_field_is_told_with_those_that_are_there() -> None:
+    """The next move is in the message: which name to give instead."""
+    with pytest.raises(CorpusError, match=r"^law.jsonl, line 3: no field 'prompt' or 'text'; its fields are id, body$"):
+        record_text({"id": 7, "body": "words"}, ("prompt", "text"), "law.jsonl, line 3")
+    with pytest.raises(CorpusError, match="its fields are none"):
+        record_text({}, ("text",), "here")
+
+
+@pytest.mark.parametrize(("value", "kind"), [(7, "int"), (["a"], "list"), ({}, "dict"), (False, "bool")])
+def test_a_field_that_holds_no_text_is_refused(value: object, kind: str) -> None:
+    """It is not turned into words, nor is another field taken; the value itself is not shown."""
+    with pytest.raises(CorpusError, match=rf"^here: field 'prompt' holds {kind}, not text$"):
+        record_text({"prompt": value, "text": "two"}, ("prompt", "text"), "here")
+
+
+@pytest.mark.parametrize("line", ["{", "text", '{"a": 1} {"a": 2}', "[" * 100_000, '{"text": "secret'])
+def test_a_line_that_is_no_json_is_refused(line: str) -> None:
+    """With its place and the reason, and without its text."""
+    with pytest.raises(CorpusError, match=r"^here: not JSON") as refusal:
+        parse_line(line, "here")
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("line", "kind"), [("[]", "list"), ("7", "int"), ('"a"', "str"), ("null", "NoneType")])
+def test_a_line_that_is_no_record_is_refused(line: str, kind: str) -> None:
+    """A line holds one object."""
+    with pytest.raises(CorpusError, match=f"^here: a record must be a JSON object, not {kind}$"):
+        parse_line(line, "here")
+
+
+@given(texts=st.lists(st.text('ab "\\\n\r\t\0é\u2028\ufeff🙂'), max_size=5))
+def test_every_text_comes_back_to_the_letter(texts: list[str]) -> None:
+    """Whatever JSON holds, in order."""
+    lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+    assert list(jsonl_texts(lines, ("text",), "file")) == texts
+
+
+def test_blank_lines_are_passed_over_and_counted() -> None:
+    """An error names the line of the file, not of the records."""
+    lines = ['{"text": "one"}\n', "\n", "  \t\r\n", '{"text": "two"}\n', "\n", "{\n"]
+    texts = jsonl_texts(lines, ("text",), "law.jsonl")
+    assert [next(texts), next(texts)] == ["one", "two"]
+    with pytest.raises(CorpusError, match=r"^law.jsonl, line 6: not JSON"):
+        next(texts)
+
+
+# Folders of labelled texts
+
+
+def write(folder: Path, **files: str | bytes) -> None:
+    for name, content in files.items():
+        raw = content if isinstance(content, bytes) else content.encode()
+        (folder / f"{name}.test.jsonl").write_bytes(raw)
+
+
+def line(text: str) -> str:
+    return json.dumps({"text": text}, ensure_ascii=False) + "\n"
+
+
+def test_labelled_texts_are_those_of_each_domain(tmp_path: Path) -> None:
+    """In the order of the domains; other files of the folder do not matter."""
+    write(tmp_path, law=line("one") + line("two"), code=line("three"))
+    (tmp_path / "law.train.jsonl").write_text("not JSON", encoding="utf-8")
+    found = labelled_texts(tmp_path, ("law", "code"), ("text",))
+    assert found == {"law": ["one", "two"], "code": ["three"]}
+    assert list(found) == ["law", "code"]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\ufeff"])
+def test_unicode_line_ends_within_a_text_end_no_line(tmp_path: Path, mark: str) -> None:
+    """Lines are those of the file: only a line feed ends one."""
+    text = f"one{mark}two"
+    raw = f'{{"text": "{text}"}}\n' if mark >= " " else line(text)
+    write(tmp_path, law=raw + line("three"))
+    assert labelled_texts(tmp_path, ("law",), ("text",)) == {"law": [text, "three"]}
+
+
+def test_lines_may_end_as_on_windows_or_not_at_all(tmp_path: Path) -> None:
+    """Carriage returns before a line end, blank lines and a last line without an end."""
+    write(tmp_path, law='{"text": "one"}\r\n\r\n{"text": "two\\r"}\r\n\n{"text": "three"}')
+    assert labelled_texts(tmp_path, ("law",), ("text",)) == {"law": ["one", "two\r", "three"]}
+
+
+def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
+    """Between two names of a record it is white space."""
+    write(tmp_path, law='{"id": 1,\r"text": "one"}\n')
+    assert labelled_texts(tmp_path, ("law",), ("text",)) == {"law": ["one"]}
+
+
+def test_an_error_in_a_test_file_names_file_and_line(tmp_path: Path) -> None:
+    """Blank lines are counted there, too."""
+    write(tmp_path, law=line("one") + "\n" + '{"body": "two"}\n')
+    place = re.escape(f"{tmp_path / 'law.test.jsonl'}, line 3: no field 'text'; its fields are body")
+    with pytest.raises(CorpusError, match=f"^{place}$"):
+        labelled_texts(tmp_path, ("law",), ("text",))
+
+
+@pytest.mark.parametrize("before", [0, 3, 300, 20_000])
+def test_a_byte_that_is_no_utf8_is_named_with_its_place(tmp_path: Path, before: int) -> None:
+    """The place is that in the file, however far in it stands."""
+    start = b'{"text": "'
+    write(tmp_path, law=start + b"x" * before + b"\xff" + b'"}\n')
+    with pytest.raises(CorpusError, match=rf"law\.test\.jsonl: not UTF-8 \(.*at byte {len(start) + before}\)"):
+        labelled_texts(tmp_path, ("law",), ("text",))
+
+
+def test_a_folder_must_have_all_domains_and_no_others(tmp_path: Path) -> None:
+    """A measure over half the domains, or over a mistyped one, is no measure."""
+    with pytest.raises(InputError, match="no folder"):
+        labelled_texts(tmp_path / "nothing", ("law",), ("text",))
+    with pytest.raises(InputError, match=r"no code\.test\.jsonl; it has no test files"):
+        labelled_texts(tmp_path, ("code", "law"), ("text",))
+    write(tmp_path, law=line("one"), physics=line("two"))
+    with pytest.raises(InputError, match=r"no code\.test\.jsonl; it has law, physics"):
+        labelled_texts(tmp_path, ("code", "law"), ("text",))
+    with pytest.raises(InputError, match=r"has physics\.test\.jsonl, but the release knows only law"):
+        labelled_texts(tmp_path, ("law",), ("text",))
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_test_file_without_text_is_refused(tmp_path: Path, content: str) -> None:
+    """An accuracy over no texts is none."""
+    write(tmp_path, law=line("one"), code=content)
+    with pytest.raises(InputError, match=r"code\.test\.jsonl holds no text"):
+        labelled_texts(tmp_path, ("law", "code"), ("text",))

@@ -1,0 +1,160 @@
+"""The settings that change a router: the two presets, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    EQUAL_MASS,
+    FEATURE_LIMIT,
+    PAPER,
+    PRESETS,
+    Preset,
+    Ridge,
+    Sampling,
+    Selector,
+    changed_sampling,
+    preset,
+)
+from ridgeway.common.statistics.sums import check_bound
+
+
+def test_the_default_preset_is_the_one_that_was_measured() -> None:
+    """Windows of 8 every 32 tokens, documents 32 times, equal domains, a relative ridge of 0.001, mean logits."""
+    assert Preset(
+        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=32),
+        holdout=0.05,
+        weighting="equal",
+        ridge=Ridge(0.001, relative=True),
+        normalise_columns=False,
+        selector=Selector("average", 10),
+    ) == preset("default")
+    assert preset("default") is DEFAULT
+
+
+def test_the_paper_preset_is_the_published_method() -> None:
+    """Single tokens, plain sums, λ = 0.01 absolute, normalised columns, the ten most certain tokens vote."""
+    assert Preset(
+        sampling=Sampling(window=1, max_tokens=1024),
+        holdout=0.0,
+        weighting="tokens",
+        ridge=Ridge(0.01, relative=False),
+        normalise_columns=True,
+        selector=Selector("entropy", 10),
+    ) == preset("paper")
+    assert preset("paper") is PAPER
+
+
+def test_the_public_bounds_are_fixed() -> None:
+    """All parties must share them: they are part of what a statistics file means."""
+    assert (FEATURE_LIMIT, EQUAL_MASS) == (2**12, 2**24)
+    check_bound(EQUAL_MASS * 16_383)
+
+
+@pytest.mark.parametrize("name", ["", "Default", "papers"])
+def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
+    """Names are exact."""
+    with pytest.raises(InputError, match=f"no preset {name!r}; there are default and paper"):
+        preset(name)
+    assert list(PRESETS) == ["default", "paper"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"window": 0},
+        {"window": -1},
+        {"window": 65_537},
+        {"max_tokens": -1},
+        {"max_tokens": (1 << 40) + 1},
+        {"max_tokens": math.nan},
+    ],
+)
+def test_a_sampling_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
+    """A window has 1 to 65536 tokens, a limit is positive or none."""
+    with pytest.raises(InputError, match=str(next(iter(settings.values())))):
+        Sampling(**settings)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, math.inf, math.nan])
+def test_a_ridge_that_cannot_be_is_refused(value: float) -> None:
+    """λ is a positive number."""
+    with pytest.raises(InputError, match="positive number"):
+        Ridge(value)
+
+
+@pytest.mark.parametrize("settings", [{"name": "loudest"}, {"name": ""}, {"name": None}, {"k": 0}, {"k": -3}])
+def test_a_selector_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
+    """There are three, and at least one token votes."""
+    with pytest.raises(InputError):
+        Selector(**settings)
+
+
+@pytest.mark.parametrize("made", [Sampling(1, 2), Sampling(65_536, 1 << 40)])
+def test_a_sampling_comes_back_from_its_json(made: Sampling) -> None:
+    """What a file says of its sampling is enough to make it again."""
+    assert Sampling(**made.to_json()) == made
+
+
+def test_ridge_and_selector_come_back_from_their_json() -> None:
+    """What a manifest says of them is enough to make them again."""
+    ridge, selector = Ridge(0.5, relative=False), Selector("entropy", 3)
+    assert Ridge(**ridge.to_json()) == ridge
+    assert Selector(**selector.to_json()) == selector
+    assert ridge.to_json() == {"value": 0.5, "relative": False}
+    assert selector.to_json() == {"name": "entropy", "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"window": 64, "stride": 32}, "windows of 64 tokens cannot begin every 32; give 64 to 65536, or 0"),
+        ({"window": 8, "stride": 65537}, "cannot begin every 65537"),
+        ({"documents": -1}, "a document cannot count -1 times; give 0 to 4096"),
+        ({"documents": 4097}, "a document cannot count 4097 times"),
+    ],
+)
+def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words: str) -> None:
+    """What was seen, and what can be given instead."""
+    with pytest.raises(InputError, match=words):
+        Sampling(**given)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words", "plain"),
+    [
+        (Sampling(), "windows of 64", True),
+        (Sampling(8, stride=8), "windows of 8", True),
+        (Sampling(8, stride=32), "windows of 8 every 32 tokens", False),
+        (Sampling(8, documents=2), "windows of 8 and documents 2 times", False),
+        (PAPER.sampling, "windows of 1 up to 1024 tokens a document", True),
+        (DEFAULT.sampling, "windows of 8 every 32 tokens and documents 32 times", False),
+    ],
+)
+def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
+    """In the words that errors and steps use; plain ones put every token into one window and no more."""
+    assert (str(sampling), sampling.is_plain) == (words, plain)
+
+
+def test_a_window_alone_means_plain_windows() -> None:
+    """Who asks for a size does not get the default's other settings with it; who asks for others keeps its size."""
+    assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
+    assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
+    assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
+    assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
+    assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
+
+
+@given(window=st.integers(1, 9), stride=st.just(0) | st.integers(9, 99), documents=st.integers(0, 9))
+def test_a_sampling_survives_its_json(window: int, stride: int, documents: int) -> None:
+    """Plain windows are written as they always were."""
+    sampling = Sampling(window, stride=stride, documents=documents)
+    assert Sampling(**sampling.to_json()) == sampling
+    assert set(Sampling(window).to_json()) == {"window", "max_tokens"}

@@ -1,0 +1,129 @@
+"""The bundle: the same code gives the same bytes everywhere, and they are the bytes that Flower makes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ridgeway.common.base.errors import BundleError
+from ridgeway.common.deploy import bundle
+from ridgeway.common.deploy.bundle import build, bundle_files, installed_sha256, write_app
+
+FLWR = Path(sys.executable).with_name("flwr")
+
+
+def spoil_what_does_not_count(folder: Path) -> None:
+    """Other times, other permissions, and files that are no part of an app."""
+    for path in folder.rglob("*.py"):
+        os.utime(path, (time.time() - 10**7, 10**9))
+        path.chmod(0o640)
+    (folder / "ridgeway/client" / "__pycache__").mkdir()
+    (folder / "ridgeway/client" / "__pycache__" / "app.cpython-311.pyc").write_bytes(b"compiled")
+    (folder / "ridgeway/client" / "notes.md").write_text("private notes", encoding="utf-8")
+    (folder / "corpus.jsonl").write_text("{}", encoding="utf-8")
+
+
+def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_order(tmp_path: Path) -> None:
+    """Times, permissions, umask and files beside the code do not change a bundle."""
+    write_app(tmp_path / "one")
+    old = os.umask(0o077)
+    try:
+        write_app(tmp_path / "two")
+    finally:
+        os.umask(old)
+    spoil_what_does_not_count(tmp_path / "two")
+    first, second = build(tmp_path / "one"), build(tmp_path / "two")
+    assert first.sha256 == second.sha256 == installed_sha256()
+    assert hashlib.sha256(first.path.read_bytes()).hexdigest() == first.sha256
+
+
+def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
+    """`flwr build`, and so `flwr run`, gives the bundle whose hash the holder computed without Flower."""
+    app = tmp_path / "app"
+    write_app(app)
+    spoil_what_does_not_count(app)
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+    command = [str(FLWR), "build", "--app", str(app)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [made] = tmp_path.glob("ridgeway.ridgeway.*.fab")
+    assert made.read_bytes() == build(app).path.read_bytes()
+
+
+def test_a_bundle_holds_code_and_nothing_else(tmp_path: Path) -> None:
+    """Only .py files of the three packages, the generated pyproject.toml and the list of contents."""
+    write_app(tmp_path / "app")
+    spoil_what_does_not_count(tmp_path / "app")
+    with zipfile.ZipFile(build(tmp_path / "app").path) as archive:
+        names = archive.namelist()
+        assert names[0] == "pyproject.toml" and names[-1] == ".info/CONTENT"
+        assert names[1:-1] == sorted(names[1:-1])
+        assert all(name.endswith(".py") and name.startswith("ridgeway/") for name in names[1:-1])
+        assert b"dependencies = []" in archive.read("pyproject.toml")
+
+
+def test_one_changed_letter_changes_the_hash(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    before = build(tmp_path / "app").sha256
+    changed = tmp_path / "app" / "ridgeway/common/base/errors.py"
+    changed.write_bytes(changed.read_bytes() + b"#")
+    assert build(tmp_path / "app").sha256 != before
+
+
+def test_an_app_folder_gives_the_bundle_that_it_was_written_from(tmp_path: Path) -> None:
+    """Sources that were unpacked elsewhere make the same bundle, so both sides can say what they run."""
+    write_app(tmp_path / "app")
+    assert bundle_files(package=tmp_path / "app" / "ridgeway") == bundle_files()
+    assert build(tmp_path / "app").sha256 == installed_sha256()
+
+
+def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    (tmp_path / "app" / "ridgeway/client/left_over.py").write_text("", encoding="utf-8")
+    write_app(tmp_path / "app")
+    assert not (tmp_path / "app" / "ridgeway/client/left_over.py").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(BundleError, match="not an app folder"):
+        write_app(tmp_path / "other")
+    assert (tmp_path / "other" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
+def test_a_file_that_flower_would_leave_out_is_refused(tmp_path: Path, name: str) -> None:
+    write_app(tmp_path / "app")
+    (tmp_path / "app" / "ridgeway/client" / name).write_text("", encoding="utf-8")
+    with pytest.raises(BundleError, match="leave"):
+        build(tmp_path / "app")
+
+
+def test_files_beyond_flowers_limits_are_refused(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    (tmp_path / "app" / "ridgeway/client" / "long.py").write_bytes(b"#" * (bundle.MAX_FILE_BYTES + 1))
+    with pytest.raises(BundleError, match="divide it"):
+        build(tmp_path / "app")
+    shutil.rmtree(tmp_path / "app" / "ridgeway/client")
+    for number in range(bundle.MAX_FILES + 1):
+        path = tmp_path / "app" / "ridgeway/client" / f"m{number}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    with pytest.raises(BundleError, match="merge"):
+        build(tmp_path / "app")
+
+
+def test_our_bundle_is_well_within_the_limits(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    content = build(tmp_path / "app").path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert len(archive.namelist()) < bundle.MAX_FILES / 4
+    assert len(content) < bundle.MAX_BUNDLE_BYTES / 4

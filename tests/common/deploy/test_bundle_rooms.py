@@ -1,0 +1,112 @@
+"""What the bundle that holders approve is made of: a short list of rooms, and nothing that a round does not need."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.deploy.bundle import FILES, PACKAGE, ROOMS, bundle_files, installed_sha256, write_app
+from tests.support.commands import Workshop, workshop
+from tests.test_architecture import imports
+
+PARTS = ("common", "client", "coordinator", "simulations")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """The package as it is installed, in a place where it may be changed."""
+    target = tmp_path / PACKAGE
+    target.mkdir()
+    shutil.copy(IMPORT_ROOT / PACKAGE / "__init__.py", target)
+    shutil.copy(IMPORT_ROOT / PACKAGE / "__main__.py", target)
+    for part in PARTS:
+        shutil.copytree(IMPORT_ROOT / PACKAGE / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def test_the_rooms_of_a_bundle_are_pinned() -> None:
+    """Every further room is more for a careful holder to read, and is added on purpose."""
+    assert (
+        *("common/base", "common/encoding", "common/statistics", "common/routing", "common/masking", "common/protocol"),
+        *("client/sums", "client/round", "coordinator/solving", "coordinator/round"),
+    ) == ROOMS
+    assert {name for name in FILES if not name.endswith("__init__.py")} == {
+        "client/client_app.py",
+        "coordinator/server_app.py",
+    }
+
+
+def test_a_change_outside_the_rooms_leaves_the_bundle_alone(sources: Path) -> None:
+    """Whoever works on serving, on commands, on deployments or on simulations asks no holder to approve anything."""
+    inside = {sources.parent / name for name in bundle_files(package=sources)}
+    outside = [path for path in sources.rglob("*.py") if path not in inside]
+    assert {path.relative_to(sources).parts[:2] for path in outside} >= {
+        *(("common", "deploy"), ("common", "cli"), ("client", "deploy"), ("client", "cli")),
+        *(("coordinator", "deploy"), ("coordinator", "cli"), ("coordinator", "serve"), ("simulations", "bench")),
+    }
+    for path in outside:
+        path.write_bytes(path.read_bytes() + b"# changed\n")
+    assert bundle_files(package=sources) == bundle_files()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_change_in_a_room_changes_the_bundle(sources: Path, room: str) -> None:
+    path = next((sources / room).glob("[a-z]*.py"))
+    path.write_bytes(path.read_bytes() + b"# changed\n")
+    assert bundle_files(package=sources) != bundle_files()
+
+
+def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
+    """A bundle stands on its own: what a round imports, now or later, is in it."""
+    files = bundle_files()
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
+    for name, content in files.items():
+        for each in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
+            if each.package == PACKAGE:
+                assert each.module in modules or each.module.rpartition(".")[0] in modules, (name, each.module)
+
+
+def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
+    """With the bundle before everything else on the path, as Flower puts it, all of Ridgeway comes from there."""
+    write_app(tmp_path / "app")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import ridgeway.client.client_app, ridgeway.coordinator.server_app\n"
+        "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway']\n"
+        "assert all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in names), names"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path)
+
+
+def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:
+    """What a careful holder reads before approving, and the folder to read it in."""
+    told = Workshop(tmp_path).call("client", "bundle", "--json", "--out", tmp_path / "app").json
+    files = bundle_files()
+    assert told["bundle"] == installed_sha256()
+    assert [entry["name"] for entry in told["files"]] == list(files)
+    assert told["lines"] == sum(content.count(b"\n") for content in files.values())
+    assert all((tmp_path / "app" / name).read_bytes() == content for name, content in files.items())
+
+
+def test_the_command_compares_with_what_a_holder_has_approved(tmp_path: Path) -> None:
+    """A holder that approved this code hears so; one that approved other code, or none, gets a sentence."""
+    shop = workshop(tmp_path)
+    for words in (
+        ("coordinator", "init", "co", "--listen", "127.0.0.1:9443", "--encoder", shop.encoder),
+        ("coordinator", "invite", "co"),
+        ("client", "init", "law", "--invite", "co/invite", "--domain", "law", "--corpus", "law.jsonl"),
+    ):
+        done = shop.call(*words, *(["--encoder", shop.encoder] if words[0] == "client" else []))
+        assert done.code == 0, done.stderr
+    assert shop.call("client", "bundle", "law", "--json").json["approved"] is True
+    settings = tmp_path / "law" / "client.toml"
+    settings.write_text(settings.read_text().replace(installed_sha256(), "0" * 64))
+    refused = shop.call("client", "bundle", "law")
+    assert refused.code == 2 and "does not approve the bundle" in refused.stderr
+    nobody = shop.call("client", "bundle", "co")
+    assert nobody.code == 2 and "is not a holder's folder" in nobody.stderr

@@ -1,0 +1,152 @@
+"""Processes that end with the one that started them, and are started again when they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.deploy import processes
+from ridgeway.common.deploy.processes import (
+    Child,
+    end_leftovers,
+    flower_environment,
+    keep_running,
+    last_words,
+    marked,
+    only_one,
+    script,
+    stop_all,
+    toml,
+)
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+GRANDCHILD = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])",
+    *SLEEP[1:],
+]
+
+
+def child(folder: Path, command: list[str]) -> Child:
+    return Child("helper", command, marked(os.environ, folder), folder / "logs" / "helper.log")
+
+
+def until(done: Callable[[], bool], seconds: float = 60.0) -> bool:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.02)
+    return done()
+
+
+def ours(folder: Path) -> list[int]:
+    return [pid for pid in processes._processes() if processes._is_ours(pid, folder)]
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    with only_one(tmp_path, "a helper"), pytest.raises(ProcessError, match="runs already"), only_one(tmp_path, "b"):
+        pass
+    with only_one(tmp_path, "a helper"):
+        pass
+
+
+def test_values_survive_toml() -> None:
+    """Quotes, backslashes, line breaks and letters of any script arrive as they were."""
+    values: dict[str, processes.Value] = {
+        "a key": "q\"uo'te\\s",
+        "lines": "a\nb\x7f\t",
+        "script": "щ🂡",
+        "n": -3,
+        "x": 0.5,
+        "yes": True,
+    }
+    assert tomllib.loads(toml(values)) == values
+
+
+def test_flower_gets_nothing_of_the_users_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
+    monkeypatch.setenv("NO_PROXY", "inner.example.org")
+    environment = flower_environment(tmp_path)
+    assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in environment
+    assert environment["FLWR_HOME"] == str(tmp_path) and environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["NO_PROXY"] == "inner.example.org,127.0.0.1,localhost"
+
+
+def test_a_missing_command_is_named() -> None:
+    assert Path(script("pytest")).is_file()
+    with pytest.raises(ProcessError, match="no-such-command"):
+        script("no-such-command")
+
+
+def test_what_dies_is_started_again_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "RESTART_PAUSES_S", (0.05,))
+    words: list[str] = []
+    helper = child(tmp_path, SLEEP)
+    helper.start()
+    first = helper.process
+    assert first is not None
+    first.kill()
+    first.wait()
+
+    def kept() -> bool:
+        keep_running([helper], words.append)
+        return helper.is_running()
+
+    try:
+        assert until(kept)
+        assert len(words) == 1 and "code -9" in words[0]
+    finally:
+        stop_all([helper])
+
+
+def test_what_dies_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "RESTART_PAUSES_S", (0.0,))
+    helper = child(tmp_path, [sys.executable, "-c", "print('cannot'); raise SystemExit(3)"])
+
+    def keep() -> bool:
+        keep_running([helper], lambda word: None)
+        return False
+
+    with pytest.raises(ProcessError, match=r"died 5 times .* code 3"):
+        until(keep)
+    assert "cannot" in last_words(helper.log)
+
+
+def test_stopping_ends_grandchildren_too(tmp_path: Path) -> None:
+    helper = child(tmp_path, GRANDCHILD)
+    helper.start()
+    assert until(lambda: len(ours(tmp_path)) == 2)
+    helper.stop(0.2)
+    assert until(lambda: ours(tmp_path) == [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(tmp_path: Path) -> None:
+    """The child dies with a parent that is killed outright; a grandchild is found by its mark and ended."""
+    code = (
+        "import sys, time; from pathlib import Path; from tests.common.deploy.test_processes import GRANDCHILD, child\n"
+        "child(Path(sys.argv[1]), GRANDCHILD).start(); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3]) as parent:
+        assert until(lambda: len(ours(tmp_path)) == 2)
+        parent.send_signal(signal.SIGKILL)
+    assert until(lambda: len(ours(tmp_path)) == 1)
+    words: list[str] = []
+    end_leftovers(tmp_path, words.append)
+    assert ours(tmp_path) == [] and len(words) == 1
+
+
+def test_a_stranger_is_never_ended(tmp_path: Path) -> None:
+    with subprocess.Popen(SLEEP, env=marked(os.environ, tmp_path / "other")) as stranger:
+        end_leftovers(tmp_path, lambda word: None)
+        assert stranger.poll() is None
+        stranger.kill()

@@ -1,0 +1,253 @@
+"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.masking.agreement import Advert, check_agreement, check_survivors
+from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal
+from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.reference import ROUND, TERMS, Transcript, source_of
+from tests.support.masked_session import fixed_random, run_session
+
+MEMBERS = 7
+ALL = tuple(range(1, MEMBERS + 1))
+
+
+@pytest.fixture(scope="module")
+def session() -> Transcript:
+    """All members, each of whom seals (0, 1, 2, 3)."""
+    return run_session(MEMBERS, "sums", [np.arange(4)] * MEMBERS)
+
+
+def refused(work: Callable[[], object]) -> str:
+    """The code of the refusal that the work must end in."""
+    with pytest.raises(Refused) as refusal:
+        work()
+    return refusal.value.code
+
+
+def other_adverts(session: Transcript, place: int, advert: Advert) -> tuple[Advert, ...]:
+    adverts = list(session.agreement.adverts)
+    adverts[place - 1] = advert
+    return tuple(adverts)
+
+
+def checked(session: Transcript, changes: dict[str, object], own: int = 1, roster: Sequence[str] | None = None) -> None:
+    """A member looks at an agreement that the coordinator has changed."""
+    agreement = session.agreement.model_copy(update=changes)
+    keys = [advert.key for advert in session.agreement.adverts] if roster is None else roster
+    check_agreement(agreement, session.agreement.advert(own), keys)
+
+
+# The agreement
+
+
+def test_swapped_keys_of_another_member_are_noticed(session: Transcript) -> None:
+    """The coordinator cannot put its own keys in a member's place: it cannot sign for it."""
+    theirs = session.agreement.advert(2)
+    forged = theirs.model_copy(update={"masks": tuple("ab" * 32 if n else "cd" * 32 for n in range(2))})
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, forged)})) == "bad_advert"
+
+
+def test_swapped_keys_of_the_member_itself_are_noticed(session: Transcript) -> None:
+    """Even if it once signed them, for another session."""
+    own = session.members[1]
+    older = advertise(new_secrets(2, fixed_random("older")), own, TERMS, ROUND, source_of(own))
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
+
+
+@pytest.mark.parametrize("changes", [{"round": "6" * 32}, {"terms": "8" * 64}])
+def test_keys_of_another_round_or_other_terms_cannot_be_replayed(
+    session: Transcript, changes: dict[str, object]
+) -> None:
+    """A signature is for one round and one set of terms, encoder and all."""
+    assert refused(lambda: checked(session, changes)) == "bad_advert"
+
+
+def test_a_forged_roster_is_noticed(session: Transcript) -> None:
+    """A member that the holder has not pinned does not take part, however well it signs."""
+    roster = [advert.key for advert in session.agreement.adverts[:-1]]
+    assert refused(lambda: checked(session, {}, roster=roster)) == "forged_roster"
+
+
+def test_a_member_cannot_stand_in_the_cohort_twice(session: Transcript) -> None:
+    """Nor can two members show one key."""
+    adverts = other_adverts(session, 3, session.agreement.advert(2))
+    assert refused(lambda: checked(session, {"adverts": adverts})) == "repeated_key"
+
+
+def test_a_cohort_below_the_minimum_is_refused() -> None:
+    """Three are the fewest; a holder may ask for more."""
+    small = run_session(3)
+    keys = [advert.key for advert in small.agreement.adverts]
+    own = small.agreement.advert(1)
+    assert refused(lambda: check_agreement(small.agreement, own, keys, smallest=4)) == "cohort_too_small"
+    two = small.agreement.model_copy(update={"adverts": small.agreement.adverts[:2], "threshold": 2})
+    assert refused(lambda: check_agreement(two, own, keys, smallest=1)) == "cohort_too_small"
+
+
+@pytest.mark.parametrize("threshold", [1, 4, 6, 7])
+def test_a_threshold_other_than_the_rule_is_refused(session: Transcript, threshold: int) -> None:
+    """A lower one would let fewer open, a higher one would let nobody."""
+    assert refused(lambda: checked(session, {"threshold": threshold})) == "wrong_threshold"
+
+
+def test_members_that_see_different_agreements_do_not_understand_each_other(session: Transcript) -> None:
+    """Envelopes and masks are bound to all that was agreed, so a split view opens nothing."""
+    other = session.agreement.model_copy(update={"lots": ("counts", "sums")})
+    envelope = session.dealt[2].envelopes[1]
+    assert refused(lambda: open_envelope(other, session.secrets[1], 1, 2, envelope)) == "bad_envelope"
+
+
+# Envelopes
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "grow", "empty"])
+def test_a_changed_envelope_is_noticed(session: Transcript, change: str) -> None:
+    """Any change on its way, in any byte."""
+    envelope = session.dealt[2].envelopes[1]
+    changed = {
+        "flip": bytes([envelope[0] ^ 1]) + envelope[1:],
+        "cut": envelope[:-1],
+        "grow": envelope + b"x",
+        "empty": b"",
+    }[change]
+    own = session.secrets[1]
+    assert refused(lambda: open_envelope(session.agreement, own, 1, 2, changed)) == "bad_envelope"
+
+
+def test_an_envelope_for_another_member_or_from_another_is_noticed(session: Transcript) -> None:
+    """The coordinator cannot pass envelopes to the wrong address, nor back to their sender."""
+    own = session.secrets[1]
+    for envelope in (session.dealt[2].envelopes[3], session.dealt[3].envelopes[1]):
+        with pytest.raises(Refused, match="changed on their way"):
+            open_envelope(session.agreement, own, 1, 2, envelope)
+    returned = session.dealt[1].envelopes[2]
+    assert refused(lambda: open_envelope(session.agreement, own, 1, 2, returned)) == "bad_envelope"
+
+
+# Survivors
+
+
+def test_two_survivor_sets_cannot_both_be_opened(session: Transcript) -> None:
+    """Signatures for one set do not open another: no member is shown alive to some and dead to others."""
+    fewer, held, confirmed = ALL[:-1], session.held[1], session.confirmations
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, fewer, confirmed)) == "not_confirmed"
+
+
+def test_confirmations_of_another_lot_or_session_do_not_count(session: Transcript) -> None:
+    """They cannot be replayed."""
+    for other in (run_session(MEMBERS, "counts"), run_session(MEMBERS, seed="older")):
+        with pytest.raises(Refused, match="too few members have confirmed"):
+            reveal(session.agreement, 1, "sums", session.held[1], ALL, ALL, other.confirmations)
+
+
+def test_one_signature_under_many_names_is_one(session: Transcript) -> None:
+    """A coordinator cannot multiply the one confirmation it got."""
+    held, copied = session.held[1], dict.fromkeys(ALL, session.confirmations[2])
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, ALL, copied)) == "not_confirmed"
+
+
+def test_never_both_kinds_of_share_for_one_member(session: Transcript) -> None:
+    """What a member reveals holds one share for each, of the seed or of the mask key."""
+    sent, held = ALL[:5], session.held[1]
+    given = run_session(MEMBERS, not_sent=ALL[5:]).reveals[1]
+    assert set(given) == set(ALL)
+    for place, part in given.items():
+        seed, mask = held[place][:33], held[place][33:66]
+        assert part == (seed if place in sent else mask)
+
+
+@pytest.mark.parametrize(
+    ("shared", "sent", "code"),
+    [
+        (ALL, ALL[:4], "too_few_survivors"),
+        (ALL[:6], ALL, "impossible_survivors"),
+        ((*ALL, 8), ALL, "impossible_survivors"),
+        ((0, *ALL), ALL, "impossible_survivors"),
+        (ALL, (1, 1, 1, 1, 1), "too_few_survivors"),
+    ],
+)
+def test_survivors_that_cannot_be_are_refused(
+    session: Transcript, shared: tuple[int, ...], sent: tuple[int, ...], code: str
+) -> None:
+    """Too few, not among those who shared, or nobody at all."""
+    assert refused(lambda: check_survivors(session.agreement, shared, sent)) == code
+    assert refused(lambda: confirm(session.agreement, session.members[1], "sums", shared, sent)) == code
+
+
+def test_a_member_declared_dead_confirms_and_opens_nothing(session: Transcript) -> None:
+    """Who has sent and is said not to have is being shown a lie."""
+    sent, held = ALL[1:], session.held[1]
+    confirmed = run_session(MEMBERS, not_sent=[1]).confirmations
+    assert refused(lambda: confirm(session.agreement, session.members[1], "sums", ALL, sent)) == "declared_dead"
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, sent, confirmed)) == "declared_dead"
+
+
+def test_nothing_is_sealed_for_a_set_without_the_member(session: Transcript) -> None:
+    """Its vector would be counted under masks that nobody takes off, or under none."""
+    own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
+    assert refused(lambda: seal(session.agreement, own, 1, "sums", ALL[1:], vector)) == "not_in_cohort"
+    assert refused(lambda: seal(session.agreement, own, 1, "sums", (1,), vector)) == "too_few_survivors"
+
+
+# Uploads
+
+
+def opened_with(session: Transcript, reveals_of: Callable[[dict[int, dict[int, bytes]]], None]) -> list[int]:
+    """The sum of all members' (0, 1, 2, 3), opened with shares that were tampered with."""
+    opening = Opening(session.agreement, "sums", ALL, 4)
+    for place, vector in session.sealed.items():
+        opening.add(place, vector)
+    reveals = {place: dict(given) for place, given in session.reveals.items()}
+    reveals_of(reveals)
+    return [int(value) for value in opening.total(reveals)]
+
+
+def test_wrong_shares_of_a_member_are_noticed(session: Transcript) -> None:
+    """What they give is held against what was advertised."""
+
+    def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
+        reveals[1][2], reveals[4][2] = reveals[1][3], reveals[4][3]
+
+    assert refused(lambda: opened_with(session, spoil)) == "wrong_shares"
+
+
+@pytest.mark.parametrize("liar", [1, 3, MEMBERS])
+def test_one_member_that_lies_does_not_stop_the_others(session: Transcript, liar: int) -> None:
+    """Where more have opened than are needed, the shares of one may be anything at all."""
+
+    def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
+        reveals[liar] = dict.fromkeys(reveals[liar], bytes(33))
+
+    assert opened_with(session, spoil) == [place * MEMBERS for place in range(4)]
+
+
+def test_a_second_upload_and_one_of_another_size_are_refused(session: Transcript) -> None:
+    """A vector counts once, whole."""
+    opening = Opening(session.agreement, "sums", ALL[:6], 4)
+    vector = Sealed(np.zeros(4, dtype=np.uint64))
+    opening.add(1, vector)
+    assert refused(lambda: opening.add(1, vector)) == "duplicate"
+    assert refused(lambda: opening.add(7, vector)) == "duplicate"
+    assert refused(lambda: opening.add(2, Sealed(np.zeros(3, dtype=np.uint64)))) == "shape_mismatch"
+
+
+def test_a_key_of_small_order_is_refused(session: Transcript) -> None:
+    """Such a key would agree with everybody on the same secret."""
+    weak = session.agreement.advert(2).model_copy(update={"masks": ("00" * 32, "00" * 32)})
+    agreement = session.agreement.model_copy(update={"adverts": other_adverts(session, 2, weak)})
+    own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
+    assert refused(lambda: seal(agreement, own, 1, "sums", ALL, vector)) == "bad_key"
+
+
+def test_the_same_session_played_honestly_opens(session: Transcript) -> None:
+    """So that the refusals above are due to the attacks."""
+    assert session.total.tolist() == [place * MEMBERS for place in range(4)]
+    check_agreement(session.agreement, session.agreement.advert(1), [who.public for who in session.members.values()])

@@ -1,0 +1,111 @@
+"""The operator's authority: what it makes is accepted by TLS as it is used, private, and never overwritten."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from ridgeway.common.base.errors import CertificateError
+from ridgeway.coordinator.deploy.authority import certificate_end, create_authority, renew_server_certificate
+
+FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
+
+
+def handshake(folder: Path, authority: Path, name: str) -> None:
+    """A TLS handshake in memory, with every check on: the authority, the name, the time, the strict rules."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "server.crt", folder / "server.key")
+    client = ssl.create_default_context(cafile=str(authority))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname=name)
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (near, far, near, far):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+
+
+@pytest.mark.parametrize("name", ["coordinator.example.org", "10.1.2.3", "2001:db8::1", "localhost", "127.0.0.1"])
+def test_a_client_with_the_authority_accepts_every_name(tmp_path: Path, name: str) -> None:
+    """The names that were asked for, and always those of the machine itself, hold under strict verification."""
+    create_authority(tmp_path, ["Coordinator.Example.org", "10.1.2.3", "[2001:db8::1]"])
+    handshake(tmp_path, tmp_path / "ca.crt", name)
+
+
+def test_another_name_and_another_authority_are_refused(tmp_path: Path) -> None:
+    create_authority(tmp_path / "a", ["coordinator.example.org"])
+    create_authority(tmp_path / "b", ["coordinator.example.org"])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path / "a", tmp_path / "a" / "ca.crt", "other.example.org")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path / "a", tmp_path / "b" / "ca.crt", "coordinator.example.org")
+
+
+def test_keys_are_private_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    create_authority(tmp_path, [])
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    assert all(stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600 for name in FILES if name.endswith(".key"))
+    with pytest.raises(CertificateError, match="never overwritten"):
+        create_authority(tmp_path, ["new.example.org"])
+    assert before == {name: (tmp_path / name).read_bytes() for name in FILES}
+
+
+@pytest.mark.parametrize("left", FILES)
+def test_one_file_that_is_there_stops_the_making_of_all(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).write_text("mine", encoding="utf-8")
+    with pytest.raises(CertificateError, match=left):
+        create_authority(tmp_path, [])
+    assert [path.name for path in tmp_path.iterdir()] == [left]
+
+
+def test_a_renewed_certificate_needs_no_new_authority(tmp_path: Path) -> None:
+    """Holders keep their ca.crt; the server has a new key and the new names."""
+    create_authority(tmp_path, ["old.example.org"])
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    renew_server_certificate(tmp_path, ["new.example.org"])
+    changed = {name for name in FILES if (tmp_path / name).read_bytes() != before[name]}
+    assert changed == {"server.crt", "server.key"}
+    assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
+    handshake(tmp_path, tmp_path / "ca.crt", "new.example.org")
+
+
+def test_a_certificate_says_names_and_end(tmp_path: Path) -> None:
+    create_authority(tmp_path, ["a.example.org", "10.0.0.7"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(named.get_values_for_type(x509.DNSName)) == {"a.example.org", "localhost"}
+    assert set(map(str, named.get_values_for_type(x509.IPAddress))) == {"10.0.0.7", "127.0.0.1"}
+    assert 725 <= (certificate_end(tmp_path / "server.crt") - datetime.now(UTC)).days <= 730
+    assert 3640 <= (certificate_end(tmp_path / "ca.crt") - datetime.now(UTC)).days <= 3650
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b", "https://a.example.org", "a.example.org:8443", "*.example.org", "-a", "a/b"]
+)
+def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(CertificateError, match="host name"):
+        create_authority(tmp_path, [host])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_renewal_without_its_authority_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match="there is no certificate"):
+        renew_server_certificate(tmp_path, [])
+    create_authority(tmp_path / "a", [])
+    create_authority(tmp_path / "b", [])
+    (tmp_path / "a" / "ca.key").write_bytes((tmp_path / "b" / "ca.key").read_bytes())
+    with pytest.raises(CertificateError, match="do not belong together"):
+        renew_server_certificate(tmp_path / "a", [])
+
+
+def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n", encoding="utf-8")
+    with pytest.raises(CertificateError, match="not a certificate"):
+        certificate_end(tmp_path / "ca.crt")

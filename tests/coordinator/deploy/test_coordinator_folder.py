@@ -1,0 +1,117 @@
+"""A coordinator's folder as it is made: settings that read back as they were written, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings_file import read_settings
+from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
+from ridgeway.coordinator.round.federation import SETTINGS, Abstention, Federation, FederationSettings, RoundSettings
+from ridgeway.coordinator.solving.candidates import Grid
+from tests.support.simulated_federation import hurry
+
+words = st.text(min_size=1, max_size=12)
+addresses = st.sampled_from(("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1'))
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+settings = st.builds(
+    FederationSettings,
+    listen=addresses,
+    address=addresses,
+    encoder=words,
+    mode=st.sampled_from(("clear", "masked")),
+    weighting=st.sampled_from(("equal", "tokens")),
+    window=st.integers(1, 1 << 10),
+    max_tokens=st.integers(0, 1 << 40),
+    stride=st.just(0) | st.integers(1 << 10, 1 << 16),
+    documents=st.integers(0, 1 << 12),
+    round=st.builds(
+        RoundSettings,
+        min_holders=st.integers(2, 1 << 20),
+        wait=st.floats(min_value=0, allow_infinity=False),
+        deadline=positive,
+    ),
+    candidates=st.builds(
+        Grid,
+        ridges=st.lists(positive, min_size=1, max_size=4).map(tuple),
+        normalise_columns=st.lists(st.booleans(), min_size=1, max_size=2).map(tuple),
+        selectors=st.lists(st.sampled_from(("average", "all", "entropy")), min_size=1, max_size=3).map(tuple),
+        k=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=4).map(tuple),
+    ),
+    abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
+)
+
+
+@pytest.fixture(autouse=True)
+def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@given(written=settings)
+def test_settings_read_back_are_the_settings_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, written: FederationSettings
+) -> None:
+    """Whatever letters and numbers they hold."""
+    path = tmp_path_factory.mktemp("settings") / SETTINGS
+    path.write_bytes(settings_text(written).encode())
+    assert read_settings(path, FederationSettings) == written
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("min_holders = 2", "min_holder = 2", "round.min_holder: there is no setting of this name"),
+        ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
+        ("stride = 32", "stride = 4", "windows of 8 tokens cannot begin every 4"),
+        ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
+        ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
+        ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
+        ("ridges = [0.001, ", "ridges = [0, ", "candidates.ridges.0: input should be greater than 0"),
+        ("ridges = [0.001, ", "ridges = [-1.0, ", "candidates.ridges.0: input should be greater than 0"),
+        ("k = [10, ", "k = [0, ", "candidates.k.0: input should be greater than or equal to 1"),
+        ("threshold = 0.0", "threshold = 2", "abstention.threshold: input should be less than or equal to 1"),
+        ("[abstention]", "[abstention", "not a settings file in TOML"),
+        ("[abstention]", "[mood]\nx = 1\n[abstention]", "mood: there is no setting of this name"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    """Before anything is run, not in the middle of a round."""
+    folder = tmp_path / "coordinator"
+    create_federation(folder, FederationSettings())
+    path = folder / SETTINGS
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError) as error:
+        Federation(folder)
+    assert str(path) in str(error.value)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(tmp_path: Path) -> None:
+    """A router that may abstain must have something to name instead."""
+    folder = tmp_path / "coordinator"
+    create_federation(folder, FederationSettings())
+    path = folder / SETTINGS
+    path.write_text(path.read_text().replace("threshold = 0.0", "threshold = 0.5"))
+    with pytest.raises(InputError, match="fallback"):
+        Federation(folder)
+
+
+def test_an_existing_folder_is_never_touched_and_a_new_one_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Nor the key in it."""
+    folder = tmp_path / "coordinator"
+    made = create_federation(folder, FederationSettings())
+    with pytest.raises(InputError, match="exists already and is not empty"):
+        create_federation(folder, FederationSettings())
+    assert Federation(folder).identity.public == made.identity.public
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [entry.kind for entry in made.ledger.journal.entries()] == ["founded"]

@@ -1,0 +1,347 @@
+"""The fleet proxy before a SuperLink: ten paths pass, whole and unaltered, and nothing else does.
+
+The proxy runs as the process that it is. A small real TLS server stands for the SuperLink and notes what reaches it;
+requests are written byte by byte where their spelling matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.coordinator.deploy import fleet_proxy
+from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[3]
+PATH = "/v1/fleet/push-object"
+PROOF = {
+    "flwr-public-key": "cHVibGlj",
+    "flwr-signature": "c2lnbg==",
+    "flwr-timestamp": "2026-01-01T00:00:00+00:00",
+    "flwr-package-version": "1.41.0",
+    "content-type": "application/x-protobuf",
+}
+
+
+@dataclass
+class Upstream:
+    """Stands for the SuperLink: what reached it, and how it is to answer."""
+
+    seen: list[tuple[str, str, dict[str, str], str, int]] = field(default_factory=list)
+    status: int = 200
+    reply: bytes = b"pong"
+    times: int = 1
+    breaks_off: bool = False
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Reads a request whole, notes it, answers as the upstream says."""
+
+    protocol_version = "HTTP/1.1"
+    upstream: Upstream
+
+    def do_POST(self) -> None:
+        left, digest = int(self.headers["content-length"]), hashlib.sha256()
+        while left and (piece := self.rfile.read(min(left, 65536))):
+            digest.update(piece)
+            left -= len(piece)
+        size = int(self.headers["content-length"]) - left
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.upstream.seen.append((self.command, self.path, headers, digest.hexdigest(), size))
+        self._answer()
+
+    do_GET = do_PUT = do_HEAD = do_CONNECT = do_OPTIONS = do_POST  # noqa: N815
+
+    def _answer(self) -> None:
+        told = self.upstream
+        self.send_response(told.status)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("set-cookie", "inner=1")
+        self.send_header("x-inner", "1")
+        self.send_header("content-length", str(len(told.reply) * told.times + told.breaks_off))
+        self.end_headers()
+        for _ in range(told.times):
+            self.wfile.write(told.reply)
+        self.close_connection = True
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Say nothing."""
+
+
+class QuietServer(ThreadingHTTPServer):
+    """Its threads end with it, and a client that goes away is no news."""
+
+    daemon_threads = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def superlink(upstream: Upstream, folder: Path, port: int) -> Iterator[None]:
+    handler = type("Told", (Handler,), {"upstream": upstream})
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    server = QuietServer(("127.0.0.1", port), handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A proxy that runs, what stands behind it, and how to reach it."""
+
+    upstream: Upstream
+    folder: Path
+    port: int
+    internal_port: int
+    pid: int
+
+    def client(self) -> httpx.Client:
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=context, trust_env=False, timeout=30)
+
+    @contextmanager
+    def connection(self) -> Iterator[ssl.SSLSocket]:
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            yield secure
+
+    def raw(self, request: bytes) -> bytes:
+        """The first line of the reply to these very bytes."""
+        with self.connection() as secure:
+            secure.sendall(request)
+            return secure.recv(4096).split(b"\r\n")[0]
+
+    def peak_memory(self) -> int:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(encoding="ascii"))
+        assert found
+        return int(found[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The proxy as a process."""
+    folder = tmp_path_factory.mktemp("authority")
+    create_authority(folder, [])
+    port, internal = free_port(), free_port()
+    words = ["--folder", str(folder), "--host", "127.0.0.1", "--port", str(port), "--internal-port", str(internal)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ridgeway.coordinator.deploy.fleet_proxy", *words], cwd=ROOT
+    ) as process:
+        try:
+            _wait_for(port, process)
+            yield Place(Upstream(), folder, port, internal, process.pid)
+        finally:
+            process.terminate()
+            assert process.wait(timeout=120) is not None
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    def listens() -> bool:
+        assert process.poll() is None
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            return True
+        except OSError:
+            return False
+
+    wait_for("the proxy listens", listens)
+
+
+@pytest.fixture
+def closed(running: Place) -> Place:
+    """A proxy whose SuperLink is down."""
+    return Place(Upstream(), running.folder, running.port, running.internal_port, running.pid)
+
+
+@pytest.fixture
+def place(closed: Place) -> Iterator[Place]:
+    """A proxy whose SuperLink is up."""
+    with superlink(closed.upstream, closed.folder, closed.internal_port):
+        yield closed
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_what_supernodes_need_passes_unaltered(place: Place, path: bytes) -> None:
+    """Path, body and the headers that carry a SuperNode's proof arrive; the reply comes back."""
+    with place.client() as client:
+        answer = client.post(path.decode(), content=b"ping", headers=PROOF)
+    assert (answer.status_code, answer.content) == (200, b"pong")
+    [(method, seen_path, headers, digest, size)] = place.upstream.seen
+    assert (method, seen_path, size) == ("POST", path.decode(), 4)
+    assert digest == hashlib.sha256(b"ping").hexdigest()
+    assert all(headers[name] == value for name, value in PROOF.items())
+
+
+TRICKS = [
+    "/",
+    "/health",
+    "/docs",
+    "/openapi.json",
+    "/v1/control/start-run",
+    "/v1/control/list-nodes",
+    "/v1/runtime/acquire-task",
+    "/v1/runtime/push-object",
+    "/v1/fleet/register-node",
+    "/v1/fleet/unregister-node",
+    "/v1/fleet",
+    "/v1/fleet/",
+    "/v1/fleet/push-object/",
+    "//v1/fleet/push-object",
+    "/v1//fleet/push-object",
+    "/v1/fleet/../control/start-run",
+    "/v1/fleet/push-object/../../control/start-run",
+    "/v1/fleet/%2e%2e/control/start-run",
+    "/v1/fleet/..%2fcontrol%2fstart-run",
+    "/v1/fleet/push%2dobject",
+    "/%761/fleet/push-object",
+    "/V1/fleet/push-object",
+    "/v1/FLEET/push-object",
+    "/v1/fleet/push-object?x=1",
+    "/v1/fleet/push-object%00",
+    "/v1/fleet/push-object%0d%0aX:1",
+    "/v1/fleet/push-object;x",
+    "/v1/fleet/push-object#x",
+    "\\v1\\fleet\\push-object",
+    "https://127.0.0.1/v1/fleet/push-object",
+    "http://127.0.0.1:1/v1/control/start-run",
+    "127.0.0.1:22",
+    "*",
+]
+
+
+@pytest.mark.parametrize("target", TRICKS)
+def test_every_other_target_is_not_found(place: Place, target: str) -> None:
+    """Also other spellings of a path that passes: what is compared is the very bytes of the request line."""
+    line = place.raw(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
+    assert line.split()[1] in (b"404", b"400")
+    assert place.upstream.seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "post"])
+def test_every_other_method_is_not_found(place: Place, method: str) -> None:
+    line = place.raw(f"{method} {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
+    assert line.split()[1] in (b"404", b"400")
+    assert place.upstream.seen == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n", {b"404"}),
+        ("Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n", {b"404"}),
+        ("Transfer-Encoding: chunked\r\n", {b"411"}),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", {b"411", b"400"}),
+        ("Transfer-Encoding: xchunked\r\n", {b"411", b"400", b"501"}),
+        ("", {b"411"}),
+        ("Content-Length: 4\r\nContent-Length: 5\r\n", {b"400"}),
+        ("Content-Length: -1\r\n", {b"400"}),
+        ("Content-Length: +4\r\n", {b"400"}),
+        ("Content-Length: 0x4\r\n", {b"400"}),
+        (f"Content-Length: {MAX_BODY_BYTES + 1}\r\n", {b"413"}),
+        ("Content-Length: 99999999999999999999\r\n", {b"413", b"400"}),
+        (f"Content-Length: 0\r\nX: {'x' * 2 * fleet_proxy.MAX_HEADER_BYTES}\r\n", {b"431", b"400"}),
+    ],
+)
+def test_what_could_be_read_in_two_ways_or_is_too_large_does_not_pass(
+    place: Place, headers: str, status: set[bytes]
+) -> None:
+    """One length, plainly written, within the limits: anything else ends here."""
+    line = place.raw(f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode())
+    assert line.split()[1] in status
+    assert place.upstream.seen == []
+
+
+def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) -> None:
+    """Nothing but the named headers goes in, nothing but the named ones comes out, and no cookie is kept between."""
+    sent = {**PROOF, "cookie": "a=1", "authorization": "b", "x-forwarded-for": "c", "te": "trailers", "forwarded": "d"}
+    with place.client() as client:
+        client.post(PATH, content=b"", headers=sent)
+        client.cookies.clear()
+        answer = client.post(PATH, content=b"", headers=sent)
+    _, (_, _, headers, _, _) = place.upstream.seen
+    passed = {name.decode() for name in fleet_proxy.PASSED_UP}
+    assert set(headers) <= {*passed, "host", "content-length", "accept-encoding", "connection", "user-agent"}
+    assert headers["host"] == f"127.0.0.1:{place.internal_port}"
+    assert set(answer.headers) <= {"content-type", "content-length", "transfer-encoding", "date", "server"}
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 412, 413, 500, 503])
+def test_a_status_of_the_superlink_comes_through(place: Place, status: int) -> None:
+    """A SuperNode tells refusal, end of a run and outage apart by it."""
+    place.upstream.status = status
+    with place.client() as client:
+        assert client.post(PATH, content=b"x").status_code == status
+
+
+def test_bodies_stream_through_whole(place: Place) -> None:
+    """Fifteen megabytes up and a hundred down arrive as they were, and the proxy holds neither of them."""
+    up = bytes(range(256)) * (15 * 4096)
+    place.upstream.reply, place.upstream.times = bytes(reversed(range(256))) * 4096, 100
+    before, digest = place.peak_memory(), hashlib.sha256()
+    with place.client() as client, client.stream("POST", PATH, content=up) as answer:
+        for part in answer.iter_raw():
+            digest.update(part)
+    assert place.upstream.seen[0][3] == hashlib.sha256(up).hexdigest()
+    assert digest.hexdigest() == hashlib.sha256(place.upstream.reply * 100).hexdigest()
+    assert place.peak_memory() - before < 10e6
+
+
+def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Place) -> None:
+    """503 while it is away, so that SuperNodes try again; the proxy itself stays up and needs no restart."""
+    with closed.client() as client:
+        assert client.post(PATH, content=b"x").status_code == 503
+        assert client.post("/v1/control/start-run", content=b"x").status_code == 404
+        for _ in range(2):
+            with superlink(closed.upstream, closed.folder, closed.internal_port):
+                assert client.post(PATH, content=b"x").status_code == 200
+            assert client.post(PATH, content=b"x").status_code in (502, 503)
+
+
+def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(place: Place) -> None:
+    place.upstream.breaks_off = True
+    with place.client() as client, pytest.raises(httpx.RemoteProtocolError):
+        client.post(PATH, content=b"x")
+
+
+def test_a_superlink_of_another_authority_is_not_trusted(closed: Place, tmp_path: Path) -> None:
+    create_authority(tmp_path, [])
+    with superlink(closed.upstream, tmp_path, closed.internal_port), closed.client() as client:
+        assert client.post(PATH, content=b"secret").status_code == 503
+    assert closed.upstream.seen == []
+
+
+def test_a_body_that_ends_early_reaches_nobody_whole(place: Place) -> None:
+    """A client that goes away in mid-body leaves no request that looks complete."""
+    with place.connection() as secure:
+        secure.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf".encode())
+    time.sleep(0.3)
+    assert all(size != 1000 for *_, size in place.upstream.seen)

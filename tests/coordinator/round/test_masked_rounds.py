@@ -1,0 +1,324 @@
+"""Masked rounds from end to end: the release of a clear one, members that fall away, totals that may not follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.protocol.messages import Confirmed, OpenSum, Revealed, Seal, SealedSums
+from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.statistics.sums import from_vector
+from ridgeway.coordinator.round.federation import RoundSettings
+from ridgeway.coordinator.round.gathering import cohort_of
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste, router_bytes
+from tests.support.hostile import FEATURES, MEMBERS, plain_sum
+from tests.support.making import contents
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+
+
+class Falling(Direct):
+    """Holders of whom some fall silent for good after so many answers.
+
+    heard: whether the request after the last answer still reaches them.
+    """
+
+    def __init__(self, parties: Parties, names: Sequence[str], after: Mapping[str, int], heard: bool = False) -> None:
+        super().__init__(parties, names)
+        self._left, self._heard = dict(after), heard
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        left = self._left.get(name, 99)
+        self._left[name] = left - 1
+        if left > 0:
+            yield from super().answers(name, peer, packet)
+        elif left == 0 and self._heard:
+            list(super().answers(name, peer, packet))
+
+
+def round_of(
+    parties: Parties, names: Collection[str] = MEMBERS, transport: Direct | None = None, **options: Any
+) -> LedgerRelease:
+    return run_round(parties.federation(), transport or Direct(parties, list(names)), no_watch, **options)
+
+
+def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
+    """Who has answered with a message of this kind."""
+    given = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    return [name for name, each in given if isinstance(each, kind) and lot in (None, getattr(each, "lot", None))]
+
+
+def entries(parties: Parties, kind: str) -> list[Mapping[str, Any]]:
+    return [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == kind]
+
+
+def totals(parties: Parties) -> list[Path]:
+    return list((parties.federation().folder / "contributions").iterdir())
+
+
+def nothing_was_opened(parties: Parties) -> None:
+    assert entries(parties, "opened_sum") == []
+    assert entries(parties, "totalled") == []
+    assert totals(parties) == []
+    assert parties.federation().newest is None
+
+
+def router(parties: Parties, published: LedgerRelease) -> bytes:
+    return (parties.federation().release_folder(published.number) / "router.safetensors").read_bytes()
+
+
+# The same release
+
+
+COHORTS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, Any]]] = {
+    "three domains": ({"code": "code", "law": "law", "medicine": "medicine"}, {}, {}),
+    "two of one domain": ({"code": "code", "law-1": "law", "law-2": "law"}, {}, {}),
+    "weights": (MEMBERS, {"law-1": 7, "law-2": 2, "code-2": 3}, {}),
+    "plain tokens": (MEMBERS, {}, {"weighting": "tokens"}),
+}
+
+
+@pytest.mark.parametrize("name", COHORTS)
+def test_a_masked_release_is_the_clear_one_byte_for_byte(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, evaluation, calibration, manifest: masks leave no trace."""
+    make_haste(monkeypatch)
+    domains, weights, settings = COHORTS[name]
+    masked = found(tmp_path / "masked", mode="masked", **settings)
+    populate(masked, domains, weights=weights)
+    for each in domains:
+        masked.rewrite(each, "require_masking = true", "require_masking = false")
+    clear = masked.copy(tmp_path / "clear")
+    releases = [round_of(masked, domains), round_of(clear, domains, mode="clear")]
+    assert releases[0].release == releases[1].release
+    folders = [parties.federation().release_folder(1) for parties in (masked, clear)]
+    assert contents(folders[0]) == contents(folders[1])
+    assert entries(masked, "contributed") == []
+    assert len(entries(masked, "opened_sum")) == 3
+
+
+def test_the_release_is_that_of_the_definition(later: Parties) -> None:
+    """Bit for bit what the holders' raw sums give, added by somebody who may see them."""
+    federation = later.federation()
+    terms = federation.terms
+    own = {name: later.holder(name).current(terms).statistics for name in MEMBERS}
+    expected = router_bytes(own, federation.ledger.standing(), later.encoder, 1e-3)
+    assert router(later, federation.ledger.standing().releases[0]) == expected
+
+
+# Falling away
+
+
+def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collection[str]) -> None:
+    """The stored total is exactly that of those who sent, under the shares of those who offered."""
+    federation = parties.federation()
+    stored = federation.ledger.standing().total
+    assert stored is not None
+    assert [member.name for member in stored.members] == sorted(sent)
+    cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered))
+    expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))
+    kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
+    total = federation.ledger.total(stored)
+    assert (total.gram == expected.gram).all()
+    assert (total.cross == expected.cross[:, kept]).all()
+    assert not np.delete(expected.cross, kept, axis=1).any()
+
+
+STAGES = ("announce", "share", "seal", "confirm", "open", "evaluate", "confirm scores", "open scores", "calibrate")
+
+
+@pytest.mark.parametrize(("who", "heard"), [("law-1", True), ("medicine", False)], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_that_falls_away_at_any_stage_is_made_up_for(parties: Parties, stage: str, who: str, heard: bool) -> None:
+    """Before it has sealed, the total is that of the others; afterwards, it is in it. No domain is lost but its own."""
+    answered = STAGES.index(stage)
+    transport = Falling(parties, list(MEMBERS), {who: answered}, heard)
+    published = round_of(parties, transport=transport)
+    others = [name for name in MEMBERS if name != who]
+    total_is_that_of(parties, MEMBERS if answered else others, MEMBERS if answered > 2 else others)
+    lost = {"medicine"} if who == "medicine" and answered <= 2 else set()
+    assert set(published.domains) == {"code", "law", "medicine"} - lost
+    parties.federation().ledger.verify()
+
+
+@pytest.mark.parametrize("stage", STAGES[1:5])
+def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well(parties: Parties, stage: str) -> None:
+    """The operator is told how many were left and how many are needed."""
+    answered = STAGES.index(stage)
+    transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
+    with pytest.raises(RoundFailed, match=r"3 of 5 members .*, and 4 are needed, so nothing was opened"):
+        round_of(parties, transport=transport)
+    nothing_was_opened(parties)
+    assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)
+    assert set(round_of(parties).domains) == {"code", "law", "medicine"}
+    total_is_that_of(parties, MEMBERS, MEMBERS)
+    parties.federation().ledger.verify()
+
+
+@pytest.mark.parametrize(("stage", "lots"), [("evaluate", 1), ("calibrate", 2)])
+def test_counts_that_cannot_be_opened_cost_the_evaluation_and_not_the_release(
+    parties: Parties, stage: str, lots: int
+) -> None:
+    """The total was opened before; what is missing is noted."""
+    answered = STAGES.index(stage)
+    transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
+    assert set(round_of(parties, transport=transport).domains) == {"code", "law", "medicine"}
+    total_is_that_of(parties, MEMBERS, MEMBERS)
+    assert len(entries(parties, "opened_sum")) == lots
+    [missing] = entries(parties, "not_counted")
+    assert "3 of 5 members" in missing["reason"]
+
+
+def test_two_that_were_never_there_leave_a_cohort_of_three(parties: Parties) -> None:
+    """With one more away there is no masked round at all, and nobody is asked to share anything."""
+    transport = Direct(parties, list(MEMBERS))
+    transport.down = {"law-1", "code-1", "medicine"}
+    with pytest.raises(RoundFailed, match="2 holders can take part, and a masked round needs 3"):
+        round_of(parties, transport=transport)
+    assert not kinds(transport, SealedSums)
+    nothing_was_opened(parties)
+    transport = Direct(parties, list(MEMBERS))
+    transport.down = {"law-1", "code-1"}
+    round_of(parties, transport=transport)
+    total_is_that_of(parties, ["law-2", "code-2", "medicine"], ["law-2", "code-2", "medicine"])
+
+
+def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the threshold would allow it: who is asked for by the operator is counted before anything is opened."""
+    make_haste(monkeypatch)
+    parties = found(tmp_path, mode="masked", round=RoundSettings(min_holders=5, wait=0.0, deadline=1.0))
+    populate(parties, MEMBERS)
+    transport = Falling(parties, list(MEMBERS), {"law-1": 2})
+    with pytest.raises(RoundFailed, match=r"4 holders and 3 domains .* at least 5 holders .* nothing was opened"):
+        round_of(parties, transport=transport)
+    assert not kinds(transport, Revealed)
+    nothing_was_opened(parties)
+    fewer = Direct(parties)
+    fewer.down = {"law-1"}
+    with pytest.raises(RoundFailed, match="4 holders can take part, and a masked round needs 5"):
+        round_of(parties, transport=fewer)
+    assert round_of(parties).number == 1
+
+
+# One round after another
+
+
+def test_a_second_round_with_nothing_changed_keeps_the_total_and_asks_for_no_statistics(later: Parties) -> None:
+    """Its release is the same router under the next number."""
+    transport = Direct(later, list(MEMBERS))
+    seen: list[str] = []
+    second = run_round(later.federation(), transport, lambda event: seen.append(event.kind))
+    assert "kept_total" in seen
+    assert not kinds(transport, SealedSums, "statistics")
+    assert len(kinds(transport, SealedSums, "scores")) == 5
+    first = later.federation().ledger.standing().releases[0]
+    assert (second.number, router(later, second)) == (2, router(later, first))
+    assert len(entries(later, "totalled")) == 1
+    later.federation().ledger.verify()
+
+
+@pytest.mark.parametrize("away", [["medicine"], ["medicine", "law-1"]])
+def test_a_round_in_which_some_are_away_and_nothing_has_changed_is_not_held(later: Parties, away: list[str]) -> None:
+    """The newest release stands; nobody is asked to open anything."""
+    transport = Direct(later, list(MEMBERS))
+    transport.down = set(away)
+    with pytest.raises(RoundFailed, match="nothing has changed since release 0001 but that some holders are away"):
+        round_of(later, transport=transport)
+    assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
+    assert len(entries(later, "opened_sum")) == 3
+
+
+WHAT_TO_DO = r"Run the round again when another holder has joined, left or changed too"
+
+
+def test_one_that_has_joined_is_named_and_two_are_taken_in(later: Parties) -> None:
+    """One alone would be seen in the difference; two hide each other."""
+    later.admit("poetry")
+    transport = Direct(later, [*MEMBERS, "poetry"])
+    with pytest.raises(RoundFailed, match=f"only poetry has joined: .*{WHAT_TO_DO}"):
+        round_of(later, transport=transport)
+    assert not kinds(transport, SealedSums)
+    later.admit("law-3")
+    names = [*MEMBERS, "poetry", "law-3"]
+    assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
+    total_is_that_of(later, names, names)
+
+
+def test_one_changed_corpus_is_named_and_two_are_taken_in(later: Parties) -> None:
+    """A changed corpus is one member that left and one that joined."""
+    later.change_corpus("law-1")
+    transport = Direct(later, list(MEMBERS))
+    with pytest.raises(RoundFailed, match=f"only law-1 has changed: .*{WHAT_TO_DO}"):
+        round_of(later, transport=transport)
+    assert not kinds(transport, SealedSums)
+    later.change_corpus("medicine")
+    round_of(later)
+    total_is_that_of(later, MEMBERS, MEMBERS)
+
+
+def test_one_away_beside_one_changed_are_two(later: Parties) -> None:
+    """Of the difference of the totals neither can be told alone."""
+    later.change_corpus("code-2")
+    transport = Direct(later, list(MEMBERS))
+    transport.down = {"medicine"}
+    there = [name for name in MEMBERS if name != "medicine"]
+    round_of(later, transport=transport)
+    total_is_that_of(later, there, there)
+
+
+def test_one_that_falls_away_in_the_middle_and_leaves_another_alone_ends_the_round(later: Parties) -> None:
+    """One has joined and one has changed; as the first does not send, the other would be seen, so nobody confirms."""
+    later.admit("poetry")
+    later.change_corpus("medicine")
+    names = [*MEMBERS, "poetry"]
+    transport = Falling(later, names, {"poetry": 2})
+    with pytest.raises(RoundFailed, match=f"only medicine has changed: .*{WHAT_TO_DO}"):
+        round_of(later, transport=transport)
+    assert len(kinds(transport, SealedSums)) == 5
+    assert not kinds(transport, Confirmed)
+    assert len(entries(later, "opened_sum")) == 3
+    round_of(later, names)
+    total_is_that_of(later, names, names)
+
+
+def test_three_totals_that_would_leave_one_alone_are_foreseen(parties: Parties) -> None:
+    """No two of them differ in one; the words name who would be seen, and nobody is asked to seal anything."""
+    round_of(parties, ["law-1", "code-1", "code-2"])
+    round_of(parties, ["law-1", "law-2", "medicine"])
+    transport = Direct(parties, list(MEMBERS))
+    with pytest.raises(RoundFailed, match=r"all the masked totals so far .* of law-1 .* so holders refuse it"):
+        round_of(parties, transport=transport)
+    assert not kinds(transport, SealedSums)
+    assert len(entries(parties, "totalled")) == 2
+
+
+def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their own list; the round ends with their words, and nothing is opened."""
+    monkeypatch.setattr("ridgeway.coordinator.round.masked_round.set_apart", lambda *_: ())
+    later.change_corpus("law-1")
+    transport = Direct(later, list(MEMBERS))
+    with pytest.raises(RoundFailed, match=r"0 of 5 members confirmed the sum of statistics.*at least 2 must join"):
+        round_of(later, transport=transport)
+    assert not kinds(transport, Revealed)
+    assert len(entries(later, "opened_sum")) == 3
+
+
+def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(parties: Parties) -> None:
+    """Share, seal, confirm, open: five exchanges for a total."""
+    asked: list[str] = []
+
+    class Listening(Direct):
+        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+            asked.append(open_packet(next(iter(packets.values()))).message.kind)
+            yield from super().exchange(packets, seconds)
+
+    round_of(parties, transport=Listening(parties, list(MEMBERS)))
+    once = ["confirm_sum", OpenSum.kind]
+    assert asked == ["announce", "share", Seal.kind, *once, "evaluate", *once, "calibrate", *once, "deliver"]

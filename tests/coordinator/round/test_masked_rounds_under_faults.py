@@ -1,0 +1,313 @@
+"""Masked rounds under faults: whatever the network does, whoever falls away or dies, a sum is whole or stays shut."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.protocol.messages import Seal
+from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.round.ledger import Standing
+from ridgeway.coordinator.round.masked_round import MaskedGathering
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.solving.candidates import Grid
+from tests.support.faults import (
+    Crash,
+    Network,
+    Steps,
+    let_steps_be_seen,
+    make_haste,
+    memory_folder,
+    raise_crash,
+    turn_to,
+)
+from tests.support.masked_faults import Storm, Witness, let_holders_fall, make_more_haste
+from tests.support.masked_oracle import JOINED_OR_LEFT, Known, MaskedOracle
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+
+FIRST = {"code": "code", "law-1": "law", "law-2": "law", "medicine-1": "medicine"}
+THERE = ("code", "law-1", "medicine-1")
+"""Those who are there while the coordinator is killed at every step: no fewer can make a masked sum."""
+NEWCOMERS = {"medicine-2": "medicine", "physics": "physics"}
+CHANGING = ("code", "law-1")
+CHANCES = (0.002, 0.01, 0.03, 0.1, 0.3)
+MALICE = (0.0, 0.02, 0.1)
+SEEDS = 200
+CHUNKS = 8
+MOST_STEPS = 160
+DIED = 77
+BULKY = ("cache", "held-out", "logs")
+
+
+@dataclass(frozen=True)
+class World:
+    """A federation to copy, and what its holders' sums must come to."""
+
+    parties: Parties
+    oracle: MaskedOracle
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four holders of three domains, two newcomers, and a second corpus for two of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        grid = Grid(ridges=(1e-3, 1e-1), normalise_columns=(False,), selectors=("average",), k=(10,))
+        parties = found(tmp_path_factory.mktemp("world"), mode="masked", candidates=grid)
+        populate(parties, FIRST, weights={"law-2": 2})
+        for place, (name, domain) in enumerate(NEWCOMERS.items()):
+            parties.settle(name, domain, own_texts(name, "medicine", 9 + place))
+        parties.pin_all()
+        terms = parties.federation().terms
+        known = {}
+        for name in parties.homes:
+            for corpus in ("other", "first") if name in CHANGING else ("first",):
+                turn_to(parties, name, corpus)
+                holder = parties.holder(name)
+                ready = holder.ready(terms)
+                known[name, holder.source(ready)] = Known(ready, len(holder.held_out(terms).lengths))
+        return World(parties, MaskedOracle(parties.encoder, known))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Where the federations of a test lie."""
+    yield from memory_folder(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """The coordinator's steps, counted; nothing waits for a disk."""
+    make_haste(monkeypatch)
+    make_more_haste(monkeypatch)
+    taken = Steps(raise_crash)
+    let_steps_be_seen(monkeypatch, taken)
+    yield taken
+    taken.allow(0)
+
+
+@dataclass
+class Tally:
+    """How often what happened in all the stories of a chunk."""
+
+    releases: int = 0
+    failures: int = 0
+    crashes: int = 0
+
+
+class Story:
+    """One seed's course of events."""
+
+    def __init__(self, world: World, folder: Path, seed: int, steps: Steps) -> None:
+        self.dice, self.steps, self.oracle = random.Random(seed), steps, world.oracle
+        self.parties = world.parties.copy(folder, *BULKY)
+        self.steps.allow(0)
+        chance, rogue = self.dice.choice(CHANCES), self.parties.federation().identity
+        self.network = Storm((), self.standing, self.dice, steps, chance, rogue=rogue, malice=self.dice.choice(MALICE))
+        self.tally = Tally()
+
+    def run(self) -> Tally:
+        with pytest.MonkeyPatch.context() as patch:
+            let_holders_fall(patch, self.network.writes)
+            self.network.witness.look_on(patch)
+            for _ in range(self.dice.choice((1, 2, 2))):
+                self.storm()
+            self.quiet()
+        return self.tally
+
+    def storm(self) -> None:
+        """A round in which anything may happen."""
+        self.events()
+        self.network.silent.clear()
+        self.steps.allow(self.dice.randint(1, MOST_STEPS) if self.dice.random() < 0.5 else 0)
+        try:
+            self.round()
+        except Crash:
+            self.tally.crashes += 1
+        except RoundFailed:
+            self.tally.failures += 1
+        self.steps.allow(0)
+        self.tally.releases = self.check()
+
+    def quiet(self) -> None:
+        """A round without faults: it gives a release of everybody, unless that would set somebody apart."""
+        self.network.calm_down()
+        foreseen, before = self.oracle.foresee(self.parties), self.tally.releases
+        if foreseen:
+            with pytest.raises(RoundFailed, match=foreseen):
+                self.round()
+            assert self.check() == before
+            return
+        self.round()
+        self.tally.releases = self.check()
+        assert self.tally.releases == before + 1
+        self.everybody_is_in()
+
+    def events(self) -> None:
+        """Somebody new, or corpora that changed; one at a time would show too much, so two often come together."""
+        if self.dice.random() < 0.3:
+            for name in self.dice.choice((("physics",), tuple(NEWCOMERS))):
+                self.parties.admit(name)
+        if self.dice.random() < 0.3:
+            corpus = self.dice.choice(("first", "other"))
+            for name in self.dice.choice((("code",), CHANGING)):
+                turn_to(self.parties, name, corpus)
+        self.network.holders = [self.parties.holder(name) for name in self.parties.homes]
+
+    def round(self) -> None:
+        run_round(self.parties.federation(self.steps.clock), self.network, self.steps)
+
+    def standing(self) -> Standing:
+        return self.parties.federation().ledger.standing()
+
+    def check(self) -> int:
+        return self.oracle.check(self.parties, self.network.witness)
+
+    def everybody_is_in(self) -> None:
+        standing = self.standing()
+        newest = standing.releases[-1]
+        assert {member.name for member in newest.members} == set(standing.active)
+        for name in standing.active:
+            assert self.parties.holder(name).newest == newest.number
+
+
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, CHUNKS))])
+def test_no_fault_fall_or_crash_spoils_a_masked_sum_or_shows_what_one_member_has(
+    world: World, steps: Steps, place: Path, chunk: int
+) -> None:
+    """Each release is, bit for bit, that of members who sent; no holder contradicts itself or shows both secrets."""
+    tallies = []
+    for seed in range(chunk, SEEDS, CHUNKS):
+        folder = place / str(seed)
+        try:
+            tallies.append(Story(world, folder, seed, steps).run())
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        shutil.rmtree(folder)
+    for kind in ("releases", "failures", "crashes"):
+        assert sum(getattr(tally, kind) for tally in tallies), f"no story has {kind}"
+
+
+class FallsAfterSharing(Direct):
+    """A transport, before a witness, on which one holder is not heard any more once it has dealt its secrets out."""
+
+    def __init__(self, parties: Parties, faller: str, witness: Witness) -> None:
+        super().__init__(parties, list(FIRST))
+        self._faller, self._witness = faller, witness
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        if name == self._faller and isinstance(open_packet(packet).message, Seal):
+            self.down.add(name)
+            return
+        for reply in super().answers(name, peer, packet):
+            self._witness.saw(packet, reply)
+            yield reply
+
+
+@pytest.fixture
+def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
+    witness = Witness()
+    witness.look_on(monkeypatch)
+    return witness
+
+
+@pytest.mark.parametrize(("faller", "domains"), [("medicine-1", 2), ("law-1", 3)])
+def test_whoever_fell_away_after_sharing_comes_back_only_together_with_others(
+    world: World, place: Path, witness: Witness, faller: str, domains: int
+) -> None:
+    """Its domain is lighter, or missing from the release; alone it is refused, with newcomers it is in."""
+    parties = world.parties.copy(place / "parties", *BULKY)
+    published = run_round(parties.federation(), FallsAfterSharing(parties, faller, witness), no_watch)
+    assert len(published.domains) == domains
+    assert world.oracle.check(parties, witness) == 1
+    assert world.oracle.foresee(parties) == JOINED_OR_LEFT
+    with pytest.raises(RoundFailed, match=f"{JOINED_OR_LEFT} {faller} has joined"):
+        run_round(parties.federation(), Direct(parties, list(FIRST)), no_watch)
+    for name in NEWCOMERS:
+        parties.admit(name)
+    assert world.oracle.foresee(parties) == ""
+    assert len(run_round(parties.federation(), Direct(parties), no_watch).members) == 6
+    assert world.oracle.check(parties, witness) == 2
+
+
+def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
+    world: World, place: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died with a sum in hand that its ledger does not have; still nobody opens one that differs in a member."""
+    parties = world.parties.copy(place / "parties", *BULKY)
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedGathering, "_note_opened", lambda *_: raise_crash())
+        with pytest.raises(Crash):
+            run_round(parties.federation(), FallsAfterSharing(parties, "medicine-1", witness), no_watch)
+    assert "statistics" not in parties.federation().ledger.standing().opened
+    assert world.oracle.foresee(parties) == JOINED_OR_LEFT
+    with pytest.raises(RoundFailed, match=f"{JOINED_OR_LEFT} medicine-1 has joined"):
+        run_round(parties.federation(), Direct(parties, list(FIRST)), no_watch)
+    assert world.oracle.check(parties, witness) == 0
+
+
+@pytest.mark.slow
+def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_there(world: World, place: Path) -> None:
+    """A process that ends at once, step after step: the members are the same, so a total may be opened again."""
+    whole = _steps_of_a_round(world, place / "whole")
+    assert whole > 50
+    for step in range(1, whole + 1):
+        try:
+            _kill_at(world, place / str(step), step)
+        except BaseException as error:
+            raise AssertionError(f"killed at step {step}: {error!r}") from error
+        shutil.rmtree(place / str(step))
+
+
+def _steps_of_a_round(world: World, folder: Path) -> int:
+    parties = world.parties.copy(folder, *BULKY)
+    steps = Steps(raise_crash)
+    with pytest.MonkeyPatch.context() as patch:
+        let_steps_be_seen(patch, steps)
+        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
+    return steps.taken
+
+
+def _kill_at(world: World, folder: Path, last: int) -> None:
+    """Run a round in a process that is killed at a step, then another here."""
+    parties, nobody = world.parties.copy(folder, *BULKY), Witness()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of threads in a process that forks
+        child = os.fork()
+    if child == 0:
+        _live_until(parties, last)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == DIED
+    before = world.oracle.check(parties, nobody)
+    published = run_round(parties.federation(), calm(parties, Steps(raise_crash)), no_watch)
+    assert world.oracle.check(parties, nobody) == published.number == before + 1
+    assert {member.name for member in published.members} == set(THERE)
+
+
+def calm(parties: Parties, steps: Steps) -> Network:
+    """A network without faults."""
+    holders = [parties.holder(name) for name in THERE]
+    return Network(holders, lambda: parties.federation().ledger.standing(), random.Random(0), steps, 0.0)
+
+
+def _live_until(parties: Parties, last: int) -> NoReturn:
+    """The coordinator's process, and its end."""
+    try:
+        steps = Steps(lambda: os._exit(DIED))
+        steps.allow(last)
+        let_steps_be_seen(pytest.MonkeyPatch(), steps)
+        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)

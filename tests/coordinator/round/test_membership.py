@@ -1,0 +1,380 @@
+"""Membership: who joins, changes, retires or is removed, and what that does to releases and to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.client.deploy.holder_folder import CARD
+from ridgeway.client.round.answers import answer
+from ridgeway.common.base.errors import InputError, Refused
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.protocol.invitation import Card, read_paper
+from ridgeway.common.protocol.messages import Deliver, Refusal
+from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.membership import remove, retire
+from ridgeway.coordinator.round.progress import Event, TotalGathered
+from ridgeway.coordinator.round.round import deliver_newest, run_round
+from tests.support.corpora_on_disk import touch_later, write_jsonl
+from tests.support.faults import Crash, make_haste, router_bytes
+from tests.support.making import contents, fixed_identity, sign_again
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+
+DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
+
+
+@pytest.fixture(autouse=True)
+def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_haste(monkeypatch, once=False)
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Parties:
+    """Three holders of three domains; one candidate, so that no choice depends on who evaluated."""
+    made = found(tmp_path / "parties")
+    populate(made, DOMAINS)
+    return made
+
+
+def round_of(
+    parties: Parties, names: Sequence[str] | None = None, down: Sequence[str] = ()
+) -> tuple[LedgerRelease, Direct]:
+    """A round with these holders there."""
+    transport = Direct(parties, names)
+    transport.down = set(down)
+    return run_round(parties.federation(), transport, no_watch), transport
+
+
+def senders(transport: Direct) -> list[str]:
+    """Who sent statistics."""
+    return [name for name, reply in transport.replies if open_packet(reply).message.kind == "clear_statistics"]
+
+
+def router(parties: Parties, published: LedgerRelease) -> bytes:
+    return (parties.federation().release_folder(published.number) / ROUTER).read_bytes()
+
+
+def own_sums(parties: Parties, *names: str) -> dict[str, Statistics]:
+    terms = parties.federation().terms
+    return {name: parties.holder(name).current(terms).statistics for name in names}
+
+
+def by_hand(parties: Parties, *names: str) -> bytes:
+    """The router of these holders' raw sums, from the definition."""
+    standing = parties.federation().ledger.standing()
+    return router_bytes(own_sums(parties, *names), standing, parties.encoder, 1e-3)
+
+
+# Joining
+
+
+def test_of_a_newcomer_only_the_newcomer_sends_anything(parties: Parties) -> None:
+    """The others' sums are in the ledger; the release is that of all of them from the start."""
+    first, transport = round_of(parties)
+    assert senders(transport) == ["code", "law", "medicine"]
+    parties.settle("poetry", "poetry", own_texts("poetry", "law", 7))
+    parties.admit("poetry")
+    second, transport = round_of(parties)
+    assert senders(transport) == ["poetry"]
+    assert (second.number, second.domains) == (first.number + 1, ("code", "law", "medicine", "poetry"))
+    assert router(parties, second) == by_hand(parties, "code", "law", "medicine", "poetry")
+
+
+def test_an_unchanged_round_asks_nobody_for_sums_and_gives_the_same_router(parties: Parties) -> None:
+    """And no one need be there for it but to be counted."""
+    first, _ = round_of(parties)
+    second, transport = round_of(parties, down=("law",))
+    assert senders(transport) == []
+    assert second.domains == first.domains
+    assert router(parties, second) == router(parties, first)
+
+
+@pytest.mark.parametrize("weight", [1, 2, 5])
+def test_two_holders_of_one_domain_share_its_mass_by_weight(parties: Parties, weight: int) -> None:
+    """Shares add up to the mass, and the release is what the definition gives."""
+    round_of(parties)
+    parties.settle("law-2", "law", own_texts("law-2", "law", 7))
+    parties.admit("law-2", weight)
+    published, transport = round_of(parties)
+    assert senders(transport) == ["law", "law-2"] or senders(transport) == ["law-2", "law"]
+    shares = {n: each.share for n, each in parties.federation().ledger.standing().contributions.items()}
+    assert shares["law"] + shares["law-2"] == EQUAL_MASS
+    assert shares["law-2"] in (EQUAL_MASS * weight // (weight + 1), EQUAL_MASS * weight // (weight + 1) + 1)
+    assert published.domains == ("code", "law", "medicine")
+    assert router(parties, published) == by_hand(parties, "code", "law", "law-2", "medicine")
+
+
+def test_a_holder_whose_corpus_changed_replaces_what_it_sent(parties: Parties) -> None:
+    """It alone sends; the release is that of its new corpus, as if the old one had never been."""
+    first, _ = round_of(parties)
+    before = own_sums(parties, "law")["law"]
+    corpus = write_jsonl(parties.folder / "corpora" / "law.jsonl", own_texts("changed", "law", 11))
+    touch_later(corpus)
+    second, transport = round_of(parties)
+    assert senders(transport) == ["law"]
+    assert not own_sums(parties, "law")["law"].equals(before)
+    assert router(parties, second) == by_hand(parties, "code", "law", "medicine") != router(parties, first)
+
+
+# Retiring
+
+
+def test_retiring_a_domain_drops_its_column_at_once(parties: Parties) -> None:
+    """The other columns stay as they are; no holder is asked; later rounds leave it out."""
+    first, _ = round_of(parties)
+    change = retire(parties.federation(), "law")
+    assert change.published is not None
+    assert (change.published.number, change.published.domains) == (2, ("code", "medicine"))
+    old, new = (load_release(parties.federation().release_folder(number)) for number in (1, 2))
+    assert new.weights.tobytes() == old.weights[:, [0, 2]].tobytes()
+    assert (new.manifest["parent"], new.manifest["number"]) == (first.release, 2)
+    third, transport = round_of(parties)
+    assert third.domains == ("code", "medicine")
+    assert senders(transport) == []
+    assert router(parties, third) == by_hand(parties, "code", "medicine")
+    parties.federation().ledger.verify()
+
+
+def test_a_domain_that_is_in_no_release_retires_without_one(parties: Parties) -> None:
+    """It is left out of the first round."""
+    assert retire(parties.federation(), "law").published is None
+    assert round_of(parties)[0].domains == ("code", "medicine")
+
+
+@pytest.mark.parametrize("domain", ["poetry", "law"])
+def test_only_an_active_domain_can_retire(parties: Parties, domain: str) -> None:
+    """A second time is once too often; the error says which there are."""
+    retire(parties.federation(), "law")
+    with pytest.raises(InputError, match=f"no domain '{domain}' to retire; there are code, medicine"):
+        retire(parties.federation(), domain)
+
+
+def test_a_router_keeps_two_domains_whoever_retires(parties: Parties) -> None:
+    """The last but one cannot go, and nothing is written by the attempt."""
+    round_of(parties)
+    retire(parties.federation(), "law")
+    entries = parties.federation().ledger.verify()["entries"]
+    with pytest.raises(InputError, match="two"):
+        retire(parties.federation(), "code")
+    assert parties.federation().ledger.verify()["entries"] == entries
+    assert not (parties.federation().folder / "releases" / "0003").exists()
+
+
+# Removing
+
+
+def never_had(tmp_path: Path, parties: Parties, name: str) -> Parties:
+    """A federation of the same holders that never heard of one of them."""
+    other = parties.copy(tmp_path / "without")
+    other.federation().ledger.note("removed", name=name)
+    del other.homes[name]
+    return other
+
+
+def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(parties: Parties, tmp_path: Path) -> None:
+    """Byte for byte, without asking anybody; its sums are erased."""
+    other = never_had(tmp_path, parties, "medicine")
+    round_of(parties)
+    assert len(sums_files(parties)) == 3
+    digest = parties.federation().ledger.standing().contributions["medicine"].digest
+    change = remove(parties.federation(), "medicine")
+    assert change.published is not None
+    assert change.unbalanced == ()
+    assert (change.published.number, change.published.domains) == (2, ("code", "law"))
+    assert router(parties, change.published) == router(other, round_of(other)[0])
+    assert len(sums_files(parties)) == 2
+    assert digest not in sums_files(parties)
+    assert "medicine" not in parties.federation().ledger.standing().roster
+    parties.federation().ledger.verify()
+
+
+def sums_files(parties: Parties) -> set[str]:
+    return {path.stem for path in (parties.federation().folder / "contributions").glob("*.sums")}
+
+
+def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits(parties: Parties) -> None:
+    """The next round gives the other its whole mass; then it is as if the removed one had never been."""
+    parties.settle("law-2", "law", own_texts("law-2", "law", 7))
+    parties.admit("law-2")
+    round_of(parties)
+    change = remove(parties.federation(), "law-2")
+    assert change.unbalanced == ("law",)
+    published, transport = round_of(parties, ["code", "law", "medicine"])
+    assert senders(transport) == ["law"]
+    assert router(parties, published) == by_hand(parties, "code", "law", "medicine")
+
+
+def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(parties: Parties, tmp_path: Path) -> None:
+    """Retiring drops a column; what the holder's text did to the others' is gone only once it is removed."""
+    other = never_had(tmp_path, parties, "medicine")
+    round_of(parties)
+    retire(parties.federation(), "medicine")
+    change = remove(parties.federation(), "medicine")
+    assert change.published is not None
+    assert router(parties, change.published) == router(other, round_of(other)[0])
+    assert len(sums_files(parties)) == 2
+
+
+def test_a_holder_that_sent_nothing_is_removed_without_a_release(parties: Parties) -> None:
+    """There is nothing to subtract."""
+    round_of(parties, ["code", "law"])
+    assert remove(parties.federation(), "medicine").published is None
+    assert set(parties.federation().ledger.standing().roster) == {"code", "law"}
+
+
+def test_only_somebody_on_the_roster_can_be_removed(parties: Parties) -> None:
+    """The error says who is there."""
+    with pytest.raises(InputError, match="no holder 'poetry' to remove; there are code, law, medicine"):
+        remove(parties.federation(), "poetry")
+
+
+def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(parties: Parties) -> None:
+    """Its sums are erased all the same, and the operator is told that the newest release is as it was."""
+    round_of(parties)
+    remove(parties.federation(), "medicine")
+    change = remove(parties.federation(), "law")
+    assert (change.published, change.names_it) == (None, True)
+    assert set(parties.federation().ledger.standing().roster) == {"code"}
+    assert sums_files(parties) == {parties.federation().ledger.standing().contributions["code"].digest}
+    parties.federation().ledger.verify()
+
+
+def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(parties: Parties, tmp_path: Path) -> None:
+    """Sums that were accepted in a round that failed later are in no release, and do not come into one unseen."""
+    other = never_had(tmp_path, parties, "medicine")
+    expected = router(other, round_of(other)[0])
+    round_of(parties)
+    parties.settle("law-2", "law", own_texts("law-2", "law", 7))
+    parties.admit("law-2")
+
+    def stop(event: Event) -> None:
+        if isinstance(event, TotalGathered):
+            raise Crash
+
+    with pytest.raises(Crash):
+        run_round(parties.federation(), Direct(parties), stop)
+    change = remove(parties.federation(), "medicine")
+    assert change.published is not None
+    assert router(parties, change.published) == expected
+
+
+def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one_before(parties: Parties) -> None:
+    """What it sent for the old one is not used for the new one, though it is away and cannot send anew."""
+    round_of(parties)
+    card = read_paper(parties.homes["law"] / CARD, Card).model_copy(update={"domain": "poetry"})
+    parties.federation().ledger.admit("law", card, 1)
+    published, _ = round_of(parties, down=("law",))
+    assert published.domains == ("code", "medicine")
+    assert router(parties, published) == by_hand(parties, "code", "medicine")
+
+
+def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one runs, the others give up in words once their patience is over; nothing is half done."""
+    monkeypatch.setattr(Federation, "alone", partialmethod(Federation.alone, patience=0.0))
+    federation = parties.federation()
+    with federation.alone():
+        for change in (lambda: retire(federation, "law"), lambda: remove(federation, "law"), lambda: round_of(parties)):
+            with pytest.raises(InputError, match="another change is running"):
+                change()
+
+
+# Releases on their way
+
+
+def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(parties: Parties) -> None:
+    """Every byte of it, and only those who lack it."""
+    round_of(parties)
+    published, _ = round_of(parties, down=("law",))
+    assert parties.holder("law").newest == 1
+    assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law"}
+    law = parties.holder("law")
+    assert law.newest == published.number
+    assert contents(law.release_folder(2)) == contents(parties.federation().release_folder(2))
+    assert deliver_newest(parties.federation(), Direct(parties), no_watch) == set()
+    assert parties.federation().ledger.standing().delivered == dict.fromkeys(DOMAINS, 2)
+
+
+def test_without_a_release_nothing_is_delivered(parties: Parties) -> None:
+    """And nobody is asked."""
+    transport = Direct(parties)
+    assert deliver_newest(parties.federation(), transport, no_watch) == set()
+    assert transport.replies == []
+
+
+def delivery(parties: Parties, number: int, folder: Path, release: str, identity: Any = None) -> Packet:
+    """A request to store the release that lies in a folder."""
+    blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
+    signer = identity or parties.federation().identity
+    return seal_packet(Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs)
+
+
+def refusal(parties: Parties, packet: Packet) -> str:
+    message = open_packet(answer(parties.holder("law"), packet)).message
+    assert isinstance(message, Refusal)
+    return message.code
+
+
+def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has(parties: Parties) -> None:
+    """Whoever replays what was once signed cannot turn a holder back; what it has stays as it is."""
+    releases = [round_of(parties, down=("law",))[0], round_of(parties)[0]]
+    folders = [parties.federation().release_folder(each.number) for each in releases]
+    stored = contents(parties.holder("law").release_folder(2))
+    assert refusal(parties, delivery(parties, 1, folders[0], releases[0].release)) == "old_release"
+    sign_again(folders[1], parties.federation().identity, {"evaluation": None})
+    other = load_release(folders[1]).id
+    assert refusal(parties, delivery(parties, 2, folders[1], other)) == "old_release"
+    assert contents(parties.holder("law").release_folder(2)) == stored
+    assert [entry.facts["number"] for entry in parties.holder("law").releases()] == [2]
+
+
+def test_a_release_that_is_delivered_twice_is_acknowledged_twice_and_stored_once(parties: Parties) -> None:
+    """A receipt may be lost on its way."""
+    published, _ = round_of(parties)
+    packet = delivery(parties, 1, parties.federation().release_folder(1), published.release)
+    assert open_packet(answer(parties.holder("law"), packet)).message.kind == "receipt"
+    assert len(parties.holder("law").releases()) == 1
+
+
+@pytest.mark.parametrize("forgery", ["signer", "weights", "number", "announced", "cut", "sender"])
+def test_a_holder_refuses_a_forged_release(parties: Parties, forgery: str) -> None:
+    """Signed by another, altered, under another number, not the one announced, cut off, or sent by another."""
+    published, _ = round_of(parties, down=("law",))
+    folder, stranger = parties.federation().release_folder(1), fixed_identity(9)
+    number, release, sender = 1, published.release, None
+    if forgery == "signer":
+        sign_again(folder, stranger, {})
+    elif forgery == "weights":
+        content = bytearray((folder / ROUTER).read_bytes())
+        content[-1] ^= 1
+        (folder / ROUTER).write_bytes(content)
+    elif forgery == "number":
+        number = 2
+    elif forgery == "announced":
+        release = "0" * 64
+    elif forgery == "cut":
+        (folder / MANIFEST).write_bytes((folder / MANIFEST).read_bytes()[:-9])
+    else:
+        sender = stranger
+    code = "unknown_coordinator" if forgery == "sender" else "bad_release"
+    assert refusal(parties, delivery(parties, number, folder, release, sender)) == code
+    holder = parties.holder("law")
+    assert holder.newest == 0
+    assert not holder.release_folder(1).exists()
+    assert not holder.release_folder(2).exists()
+
+
+def test_a_refused_release_leaves_no_trace_in_the_folder(parties: Parties) -> None:
+    """Not even a hidden one."""
+    round_of(parties, down=("law",))
+    holder = parties.holder("law")
+    with pytest.raises(Refused):
+        holder.store_release(1, "0" * 64, [b"", b"", b""])
+    assert not (holder.folder / "releases").exists() or not list((holder.folder / "releases").iterdir())

@@ -1,0 +1,137 @@
+"""experts.toml: what may stand in it, what is said of what may not, and that keys stay secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.serve.gateway.expert_link import ExpertLink
+from ridgeway.coordinator.serve.gateway.experts import ExpertsFile, find_experts
+from ridgeway.coordinator.serve.telemetry import Metrics
+from tests.support.serving import release_of
+
+LAW = '[experts.law]\nbase_url = "http://127.0.0.1:9001/v1/"\nmodel = "law-7b"\n'
+CODE = LAW.replace("law", "code")
+SECRET = "sk-very-secret"
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Router:
+    folder = tmp_path_factory.mktemp("release") / "release"
+    release_of(folder, ("code", "law"))
+    return Router.load(folder)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "experts.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
+    """An address and a model for each domain; the rest has its defaults."""
+    file = ExpertsFile(written(tmp_path, LAW + CODE))
+    file.check(router)
+    law = file.experts.experts["law"]
+    assert (law.base_url, law.model) == ("http://127.0.0.1:9001/v1", "law-7b")
+    assert (law.quality, law.cost, law.connect_timeout, law.timeout, law.silence) == (1.0, 0.0, 3.0, 120.0, 30.0)
+    assert (law.max_concurrent, law.max_tokens, file.experts.mu, file.experts.fallback) == (256, None, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "experts"),
+        ("experts = {}", "experts"),
+        ("mu = -1\n" + LAW, "mu"),
+        ("mu = nan\n" + LAW, "mu"),
+        ("gamma = 1\n" + LAW, "gamma"),
+        ('fallback = "nobody"\n' + LAW, "'nobody' is not among the experts"),
+        (LAW.replace("experts.law", "experts.auto"), "no expert may be called 'auto'"),
+        (LAW.replace("model", "modell"), "law.model"),
+        (LAW.replace("http:", "ftp:"), "begins with http"),
+        (LAW.replace("127.0.0.1:9001", "me:secret@127.0.0.1"), "holds no password"),
+        (LAW.replace("9001", "90010"), "law.base_url"),
+        (LAW.replace("/v1/", "/v1?key=1"), "ends with its path"),
+        (LAW + "timeout = 0", "law.timeout"),
+        (LAW + 'timeout = "120"', "law.timeout"),
+        (LAW + "max_concurrent = 0", "law.max_concurrent"),
+        (LAW + "quality = -0.5", "law.quality"),
+        (LAW + 'api_key_env = "NO_SUCH_VARIABLE"', "the variable NO_SUCH_VARIABLE"),
+        (LAW + 'api_key_env = "A_KEY_WITH_A_BREAK"', "holds no key"),
+        ("mu = [", "not a settings file"),
+    ],
+)
+def test_what_cannot_be_used_is_named_in_one_sentence(
+    tmp_path: Path, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown name, a missing one or a wrong value is refused at the start, and no secret is repeated."""
+    monkeypatch.setenv("A_KEY_WITH_A_BREAK", f"{SECRET}\r\nx: y")
+    with pytest.raises(InputError) as caught:
+        ExpertsFile(written(tmp_path, text))
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """And what to do about it."""
+    with pytest.raises(InputError, match=r"there is no .*experts\.toml; write one"):
+        ExpertsFile(tmp_path / "experts.toml")
+
+
+def test_a_weight_of_cost_without_experts_is_refused() -> None:
+    """It would weigh nothing."""
+    assert find_experts(None) is None
+    with pytest.raises(InputError, match="--experts"):
+        find_experts(None, 0.5)
+
+
+def test_the_weight_of_cost_can_be_given_in_the_files_place(tmp_path: Path) -> None:
+    """And stays when the file is read again."""
+    file = find_experts(written(tmp_path, "mu = 0.25\n" + LAW), 0.5)
+    assert file is not None
+    assert file.experts.mu == 0.5
+
+
+def test_every_domain_needs_an_expert_or_a_fallback(tmp_path: Path, router: Router) -> None:
+    """A release whose domains nobody serves is refused."""
+    with pytest.raises(InputError, match="no expert for code; "):
+        ExpertsFile(written(tmp_path, LAW)).check(router)
+    ExpertsFile(written(tmp_path, 'fallback = "law"\n' + LAW)).check(router)
+
+
+def test_a_release_that_abstains_needs_somebody_for_it(tmp_path: Path, router: Router) -> None:
+    """The fallback, or an expert of the name that the release gives."""
+    abstains = router.with_confidence(threshold=0.9, fallback="generalist")
+    with pytest.raises(InputError, match="can abstain"):
+        ExpertsFile(written(tmp_path, LAW + CODE)).check(abstains)
+    ExpertsFile(written(tmp_path, LAW + CODE + LAW.replace("law", "generalist"))).check(abstains)
+
+
+def test_keys_are_shown_nowhere(tmp_path: Path) -> None:
+    """Neither the records nor the links print them."""
+    file = ExpertsFile(written(tmp_path, LAW + 'api_key_env = "LAW_KEY"'), environment={"LAW_KEY": SECRET})
+    link = ExpertLink("law", file.experts.experts["law"], file.key("law"), Metrics(), lambda: 0.0)
+    assert link.headers(streamed=False)["authorization"] == f"Bearer {SECRET}"
+    assert SECRET not in f"{file!r} {file.experts!r} {link!r}"
+
+
+def test_a_bad_file_leaves_the_old_experts(tmp_path: Path, router: Router) -> None:
+    """It is refused once, and a good one is taken after it."""
+    path = written(tmp_path, LAW + CODE)
+    file = ExpertsFile(path)
+    assert not file.refresh(router)
+    written(tmp_path, LAW)
+    with pytest.raises(InputError, match="no expert for code"):
+        file.refresh(router)
+    assert set(file.experts.experts) == {"law", "code"}
+    assert not file.refresh(router)
+    path.unlink()
+    assert not file.refresh(router)
+    written(tmp_path, "mu = 0.5\n" + LAW + CODE)
+    assert file.refresh(router)
+    assert file.experts.mu == 0.5

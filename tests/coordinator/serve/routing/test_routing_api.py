@@ -1,0 +1,233 @@
+"""The routing API, asked over ASGI: the same answers as the library, and errors in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.decision_json import decision_json, explanation_json, fields, origin
+from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.serve.http_app import create_app
+from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
+from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
+from ridgeway.coordinator.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from tests.support.serving import SECRET, complaint_of, release_of
+
+DOMAINS = ["code", "law", "medicine"]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "release"
+    release_of(folder, DOMAINS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def router(release: Path) -> Router:
+    return Router.load(release)
+
+
+@pytest.fixture
+def client(release: Path) -> Iterator[TestClient]:
+    app = create_app(RoutingService(ReleaseSource(release), watch_s=0))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as made:
+        yield made
+
+
+def test_one_prompt_is_routed_as_the_library_routes_it(client: TestClient, router: Router) -> None:
+    """The same numbers, and the release they come from."""
+    answer = client.post("/v1/route", json={"prompt": "where to?"})
+    assert answer.status_code == 200
+    assert answer.json() == decision_json(router.route("where to?"), router)
+
+
+def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Router) -> None:
+    """One list in, one list out."""
+    prompts = ["a", "", "b" * 500, "a"]
+    found = client.post("/v1/route", json={"prompts": prompts}).json()
+    assert {name: value for name, value in found.items() if name != "decisions"} == origin(router)
+    assert found["decisions"] == [fields(router.route(prompt)) for prompt in prompts]
+
+
+def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, router: Router) -> None:
+    """Text alone counts: pictures and calls of tools are passed over."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "abc"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "def"}, {"type": "image_url", "image_url": {"url": "x"}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": "ghi jkl"},
+    ]
+    turns = weighted_turns([("system", "abc"), ("user", "def"), ("user", "ghi jkl")])
+    found = client.post("/v1/route", json={"messages": messages}).json()
+    assert found == decision_json(router.route_turns(turns), router)
+    explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
+    assert explained == _json(explanation_json(router.explain_turns(turns), router))
+
+
+def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:
+    """For one prompt and for many."""
+    expected = _json(explanation_json(router.explain("where to?"), router))
+    assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
+    many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
+    assert many["release"] == expected.pop("release") == router.release
+    assert many["calibrated"] == expected.pop("calibrated")
+    assert many["decisions"] == [expected]
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    """As it is after a way through JSON: tuples are lists."""
+    return {
+        **value,
+        "explanation": [{**token, "parts": list(token["parts"])} for token in value["explanation"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[" * 5000, "not valid JSON"),
+        (b"[]", "the body"),
+        (b"{}", "exactly one of prompt, prompts and messages"),
+        (b'{"prompt": "a", "prompts": ["b"]}', "exactly one"),
+        (b'{"prompt": 7}', "prompt"),
+        (b'{"prompts": []}', "prompts"),
+        (b'{"prompts": "a"}', "prompts"),
+        (b'{"prompts": [null]}', "prompts.0"),
+        (b'{"messages": []}', "messages"),
+        (b'{"messages": [{"content": "a"}]}', "messages.0.role"),
+        (b'{"prompt": "zyzzyva", "explain": "yes"}', "explain"),
+        (b'{"prompt": "a", "zyzzyva": 1}', "zyzzyva"),
+    ],
+)
+def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, body: bytes, words: str) -> None:
+    """It names the field and not what stands in it."""
+    answer = client.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_too_many_prompts_are_refused(client: TestClient) -> None:
+    """The limit is said."""
+    answer = client.post("/v1/route", json={"prompts": ["a"] * (MAX_PROMPTS + 1)})
+    assert answer.status_code == 400
+    assert str(MAX_PROMPTS) in complaint_of(answer.json())["message"]
+
+
+def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:
+    """To find all of them would hold everybody up; a hundred thousand are refused as quickly as one."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": [1] * 100_000}]})
+    assert answer.status_code == 400
+    with pytest.raises(ValidationError) as caught:
+        RouteRequest.model_validate({"messages": [{"role": "user", "content": [1] * 1000}]})
+    assert caught.value.error_count() < 5
+
+
+def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> None:
+    """Not by the kinds that it was read as."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": 7}]})
+    assert complaint_of(answer.json())["param"] == "messages.0.content"
+
+
+def test_a_text_too_long_to_explain_is_still_routed(client: TestClient) -> None:
+    """An explanation holds every token, so it has an end; a decision has none."""
+    prompt = "a" * (MAX_EXPLAINED_CHARACTERS + 1)
+    refused = client.post("/v1/route", json={"prompt": prompt, "explain": True})
+    assert (refused.status_code, complaint_of(refused.json())["code"]) == (400, "too_long_to_explain")
+    assert client.post("/v1/route", json={"prompt": prompt}).json()["tokens"] == len(prompt)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient, kind: str) -> None:
+    """These are what a page of another site could send without being let."""
+    answer = client.post("/v1/route", content=b'{"prompt": "a"}', headers={"content-type": kind})
+    assert answer.status_code == 415
+    complaint_of(answer.json())
+
+
+@pytest.mark.parametrize("method", ["get", "put", "delete"])
+def test_other_methods_and_addresses_are_errors_of_the_same_shape(client: TestClient, method: str) -> None:
+    assert client.request(method, "/v1/route").status_code == 405
+    assert client.request(method, "/v1/nothing").status_code == 404
+    complaint_of(client.request(method, "/v1/route").json())
+    complaint_of(client.request(method, "/v1/nothing").json())
+
+
+def test_a_mistake_of_the_server_tells_nothing(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the answer nor the log holds the prompt or what went wrong in detail."""
+
+    def broken(self: Router, prompts: list[str]) -> None:
+        raise RuntimeError(f"while reading {prompts[0]}")
+
+    monkeypatch.setattr(Router, "route_many", broken)
+    answer = client.post("/v1/route", json={"prompt": SECRET})
+    assert answer.status_code == 500
+    assert complaint_of(answer.json())["code"] == "internal_error"
+    assert "RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_the_release_in_use_is_described(client: TestClient, router: Router) -> None:
+    """Its id, its signer, its manifest."""
+    card = client.get("/v1/releases/current").json()
+    assert card["release"] == router.release
+    assert card["manifest"]["domains"] == card["domains"] == DOMAINS
+    assert card["refused"] is None
+
+
+def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
+    """In the metrics and on the page alike, and neither holds a prompt."""
+    prompts = [f"{SECRET} {number}" for number in range(6)]
+    client.post("/v1/route", json={"prompts": prompts})
+    client.post("/v1/route", json={"prompt": SECRET})
+    best = [decision.best for decision in router.route_many([*prompts, SECRET])]
+    metrics = client.get("/metrics").text
+    for domain in set(best):
+        assert f'ridgeway_decisions_total{{domain="{domain}"}} {best.count(domain)}.0' in metrics
+    assert "ridgeway_routing_seconds_count 2.0" in metrics
+    activity = client.get("/v1/activity").json()
+    counted: dict[str, int] = {}
+    for step in activity["activity"]["steps"]:
+        for domain, count in step["decisions"].items():
+            counted[domain] = counted.get(domain, 0) + count
+    assert counted == {domain: best.count(domain) for domain in set(best)}
+    assert SECRET not in metrics + str(activity)
+
+
+def test_health_and_readiness_are_told(client: TestClient, router: Router) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz").json()
+    assert ready["ready"] is True
+
+
+def test_an_abstention_is_said_and_counted(release: Path, router: Router, tmp_path: Path) -> None:
+    """With a threshold that nothing reaches, every prompt goes to the fallback."""
+    from ridgeway.common.routing.release import amend_release
+    from tests.support.making import fixed_identity
+
+    release_of(tmp_path / "strict", DOMAINS)
+    confidence = {**router.confidence.to_json(), "threshold": 1.0, "fallback": "generalist"}
+    amend_release(tmp_path / "strict", {"confidence": confidence}, fixed_identity())
+    app = create_app(RoutingService(ReleaseSource(tmp_path / "strict"), watch_s=0))
+    with TestClient(app, base_url="http://127.0.0.1") as strict:
+        answer = strict.post("/v1/route", json={"prompt": "hm"}).json()
+        assert (answer["domain"], answer["abstained"]) == ("generalist", True)
+        assert answer["best"] in DOMAINS
+        assert "ridgeway_abstentions_total 1.0" in strict.get("/metrics").text

@@ -1,0 +1,85 @@
+"""The page's files as they are sent: what they may hold, and how browsers may keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from ridgeway.coordinator.serve.http_app import page_api, read_site
+from ridgeway.coordinator.serve.http_errors import add_error_handlers
+
+CONTENTS, VERSION = read_site()
+SCRIPTS = sorted(name for name in CONTENTS if name.endswith(".js"))
+DOCUMENTS = sorted(name for name in CONTENTS if name.endswith(".html"))
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[TestClient]:
+    app = FastAPI(docs_url=None)
+    add_error_handlers(app)
+    app.include_router(page_api())
+    with TestClient(app) as client:
+        yield client
+
+
+def text(name: str) -> str:
+    return CONTENTS[name].decode()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_never_make_html_of_text(name: str) -> None:
+    """A prompt may hold anything, so nothing is parsed: text goes in as text."""
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|javascript:"
+    assert not re.findall(forbidden, text(name))
+
+
+@pytest.mark.parametrize("name", sorted(CONTENTS))
+def test_files_name_no_other_site(name: str) -> None:
+    """Everything comes from the service; the one address in full is the name of SVG itself."""
+    assert set(re.findall(r"https?://[^\"' )]+", text(name))) <= {"http://www.w3.org/2000/svg"}
+    assert not re.findall(r"@import|\burl\(|//cdn", text(name))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_hold_no_script_and_no_style_of_their_own(name: str) -> None:
+    """So that the service can forbid browsers to run any."""
+    assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text(name))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_import_what_is_there(name: str) -> None:
+    """Each import names a file of the page, and something that it exports."""
+    for names, source in re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", text(name)):
+        for each in (part.strip() for part in names.split(",")):
+            assert re.search(rf"export (async )?(function|const|class) {each}\b", text(source)), f"{source}: {each}"
+
+
+def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestClient) -> None:
+    """Whatever a document names is there; other versions and other names are not."""
+    for place in ("/", "/docs"):
+        document = http.get(place)
+        assert document.headers["cache-control"] == "no-cache"
+        addresses = re.findall(r"(?:href|src)=\"(/page/[^\"]+)\"", document.text)
+        assert len(addresses) >= 4
+        for address in addresses:
+            answer = http.get(address)
+            assert answer.status_code == 200
+            assert "immutable" in answer.headers["cache-control"]
+            assert answer.content == CONTENTS[address.rpartition("/")[2]]
+    for wrong in ("/page/0/main.js", f"/page/{VERSION}/page.py", f"/page/{VERSION}/..%2fpage.py"):
+        assert http.get(wrong).status_code == 404
+        assert http.get(wrong).json()["error"]["message"] == "there is nothing at this address"
+
+
+def test_files_say_what_they_are(http: TestClient) -> None:
+    """Browsers that do not guess run a script only if it is called one."""
+    kinds = {"main.js": "text/javascript", "style.css": "text/css", "favicon.svg": "image/svg+xml"}
+    for name, kind in kinds.items():
+        answer = http.head(f"/page/{VERSION}/{name}")
+        assert answer.headers["content-type"].partition(";")[0] == kind
+        assert int(answer.headers["content-length"]) == len(CONTENTS[name])
+        assert answer.content == b""

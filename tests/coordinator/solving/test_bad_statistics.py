@@ -1,0 +1,331 @@
+"""One bad holder beside good ones: it is refused by name and code, and the round goes on as if it were not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT
+from ridgeway.common.protocol.messages import (
+    Announce,
+    Calibrate,
+    ClearStatistics,
+    Collect,
+    Evaluate,
+    Hello,
+    Here,
+    Message,
+    Offer,
+    Refusal,
+    Reliability,
+    Scores,
+)
+from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs, statistics_of
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
+from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste
+from tests.support.making import fixed_identity
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.tiny import tiny_encoder
+
+DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
+BAD = "medicine"
+FEATURES = 7
+CELLS = 2 * len(CONFIDENCE_EDGES)
+NAN = int(np.array(np.nan).view(np.int64))
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What the bad holder would honestly have answered, and the means to say something else."""
+
+    opened: Opened[Any]
+    packet: Packet
+    identity: Identity
+
+    def say(self, message: Message, blobs: Any = (), identity: Identity | None = None) -> Packet:
+        reply_to, round_ = self.opened.reply_to, self.opened.round
+        return seal_packet(message, identity or self.identity, round=round_, reply_to=reply_to, blobs=blobs)
+
+    def send(self, statistics: Statistics) -> Packet:
+        return self.say(self.opened.message, statistics_blobs(statistics))
+
+    @property
+    def sums(self) -> Statistics:
+        """Its honest sums, which may be changed."""
+        honest = statistics_of(self.opened.blobs, FEATURES, len(DOMAINS))
+        return Statistics(honest.gram.copy(), honest.cross.copy())
+
+
+Lie = Callable[[Spoken], list[Packet]]
+
+
+class Lying(Direct):
+    """The bad holder answers one kind of request with something of its own."""
+
+    def __init__(self, parties: Parties, asked: type[Message], lie: Lie) -> None:
+        super().__init__(parties)
+        self._asked, self._lie = asked, lie
+        self._identity = parties.holder(BAD).identity
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        for reply in super().answers(name, peer, packet):
+            if name == BAD and isinstance(open_packet(packet).message, self._asked):
+                yield from self._lie(Spoken(open_packet(reply), reply, self._identity))
+            else:
+                yield reply
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """Three holders; nothing has happened yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        parties = found(tmp_path_factory.mktemp("whole"))
+        populate(parties, DOMAINS)
+        return parties
+
+
+@pytest.fixture
+def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    make_haste(monkeypatch)
+    return whole.copy(tmp_path / "parties")
+
+
+def without_the_bad_one(whole: Parties, folder: Path, asked: type[Message]) -> LedgerRelease:
+    """The round in which the bad holder says nothing to this kind of request."""
+    other = whole.copy(folder)
+    return run_round(other.federation(), Lying(other, asked, lambda spoken: []), no_watch)
+
+
+def refusals(parties: Parties) -> list[tuple[str | None, str, str]]:
+    entries = parties.federation().ledger.journal.entries()
+    return [(e.facts["name"], e.facts["step"], e.facts["code"]) for e in entries if e.kind == "refused"]
+
+
+def sums(change: Callable[[Statistics], Any]) -> Lie:
+    """Its own sums with a change."""
+
+    def lie(spoken: Spoken) -> list[Packet]:
+        statistics = spoken.sums
+        changed = change(statistics)
+        return [spoken.send(changed if isinstance(changed, Statistics) else statistics)]
+
+    return lie
+
+
+def resigned(change: Callable[[dict[str, Any]], Any]) -> Lie:
+    """Its own header with a change, signed anew."""
+
+    def lie(spoken: Spoken) -> list[Packet]:
+        header = json.loads(spoken.packet.header)
+        change(header)
+        content = json.dumps(header).encode()
+        return [Packet(content, spoken.identity.sign(content), spoken.packet.blobs)]
+
+    return lie
+
+
+def set_mass(statistics: Statistics, mass: int) -> None:
+    """Another sample mass in every place that says it, nothing else."""
+    statistics.gram[-1, -1] = mass
+    statistics.cross[-1, place] = mass
+
+
+place = sorted(DOMAINS.values()).index(DOMAINS[BAD])
+
+
+def both(statistics: Statistics, row: int, column: int, value: int) -> None:
+    statistics.gram[row, column] = statistics.gram[column, row] = value
+
+
+STATISTICS: dict[str, tuple[Lie, str]] = {
+    "another encoder's shape": (
+        sums(lambda s: Statistics(np.ones((5, 5), np.int64), np.ones((5, 3), np.int64))),
+        "shape_mismatch",
+    ),
+    "too few domains": (sums(lambda s: Statistics(s.gram, s.cross[:, :2])), "shape_mismatch"),
+    "no bulk of sums": (lambda s: [s.say(s.opened.message, (b"", b""))], "shape_mismatch"),
+    "one blob too few": (resigned(lambda h: h["blobs"].pop()), "malformed"),
+    "another domain's column": (
+        sums(lambda s: Statistics(s.gram, np.roll(s.cross, 1, axis=1))),
+        "wrong_domain",
+    ),
+    "a little in another column": (sums(lambda s: s.cross.__setitem__((0, 0), 1)), "wrong_domain"),
+    "not a number everywhere": (sums(lambda s: s.gram.fill(NAN)), "over_bound"),
+    "not a number on the diagonal": (sums(lambda s: both(s, 0, 0, NAN)), "broken_identity"),
+    "not a number off the diagonal": (sums(lambda s: both(s, 0, 1, NAN)), "broken_identity"),
+    "the least integer off the diagonal": (sums(lambda s: both(s, 0, 1, -(1 << 63))), "broken_identity"),
+    "a negative square": (sums(lambda s: both(s, 0, 0, -1)), "broken_identity"),
+    "a sum that does not add up": (
+        sums(lambda s: s.cross.__setitem__((0, place), s.cross[0, place] + 1)),
+        "broken_identity",
+    ),
+    "squares beyond the table's bound": (
+        sums(lambda s: both(s, 0, 0, FEATURE_LIMIT**2 * EQUAL_MASS + 1)),
+        "broken_identity",
+    ),
+    "features that agree too much": (
+        sums(lambda s: both(s, 0, 1, int(s.gram[0, 0] + s.gram[1, 1]))),
+        "broken_identity",
+    ),
+    "an over-large mass": (sums(lambda s: set_mass(s, SUM_BOUND // MAX_SQUARE)), "over_bound"),
+    "a mass that is not its share": (sums(lambda s: set_mass(s, EQUAL_MASS + 1)), "wrong_mass"),
+    "no mass": (sums(lambda s: set_mass(s, 0)), "broken_identity"),
+    "another cohort": (
+        lambda s: [s.say(ClearStatistics(cohort="0" * 64, source="0" * 64), s.opened.blobs)],
+        "late",
+    ),
+    "another round": (resigned(lambda h: h.update(round="0" * 32)), "late"),
+    "another request": (resigned(lambda h: h.update(reply_to="0" * 64)), "late"),
+    "a refusal": (lambda s: [s.say(Refusal(code="corpus_unreadable", reason="no"))], "corpus_unreadable"),
+    "a reply of another kind": (lambda s: [s.say(Here(release=0))], "malformed"),
+    "a request for a reply": (lambda s: [s.say(Hello())], "malformed"),
+}
+"""Lies in answer to Collect that its name can be put to, and the code of each."""
+
+
+@pytest.mark.parametrize("words", STATISTICS)
+def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
+    whole: Parties, parties: Parties, tmp_path: Path, words: str
+) -> None:
+    """The release is, bit for bit, that of a round in which the bad holder sent nothing."""
+    lie, code = STATISTICS[words]
+    published = run_round(parties.federation(), Lying(parties, Collect, lie), no_watch)
+    known = None if words == "one blob too few" else BAD
+    assert refusals(parties) == [(known, "collect", code)]
+    assert published.domains == ("code", "law")
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", Collect).release
+
+
+@pytest.mark.parametrize("asked", [Announce, Collect])
+@pytest.mark.parametrize(
+    ("lie", "code"),
+    [
+        (resigned(lambda h: h.update(version=2)), "version"),
+        (resigned(lambda h: h.update(extra=1)), "malformed"),
+        (lambda s: [s.say(s.opened.message, s.opened.blobs, fixed_identity(9))], "unknown_holder"),
+        (lambda s: [Packet(s.packet.header, "00" * 64, s.packet.blobs)], "bad_signature"),
+        (lambda s: [Packet(b"", "", ())], "malformed"),
+    ],
+)
+def test_an_answer_that_nobody_can_be_named_for_is_refused_without_a_name(
+    whole: Parties, parties: Parties, tmp_path: Path, asked: type[Message], lie: Lie, code: str
+) -> None:
+    """Of another version, of no form, by a key that nobody admitted: noted, and the round goes on."""
+    published = run_round(parties.federation(), Lying(parties, asked, lie), no_watch)
+    assert refusals(parties) == [(None, asked.kind, code)]
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", asked).release
+
+
+def test_a_second_answer_is_refused_and_the_first_one_counts_once(
+    whole: Parties, parties: Parties, tmp_path: Path
+) -> None:
+    """Its release is that of a round in which it answered once."""
+    twice = Lying(parties, Collect, lambda spoken: [spoken.packet, spoken.packet])
+    published = run_round(parties.federation(), twice, no_watch)
+    other = whole.copy(tmp_path / "other")
+    assert refusals(parties) == [(BAD, "collect", "duplicate")]
+    assert published.release == run_round(other.federation(), Direct(other), no_watch).release
+
+
+def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(parties: Parties) -> None:
+    """What was damaged on its way and is sent again counts."""
+    lie: Lie = lambda spoken: [*STATISTICS["a negative square"][0](spoken), spoken.packet]  # noqa: E731
+    published = run_round(parties.federation(), Lying(parties, Collect, lie), no_watch)
+    assert refusals(parties) == [(BAD, "collect", "broken_identity")]
+    assert published.domains == ("code", "law", "medicine")
+
+
+def test_a_holder_with_another_encoder_is_refused_by_its_own_policy(
+    parties: Parties, whole: Parties, tmp_path: Path
+) -> None:
+    """Both encoders are named, and the others go on."""
+    other = tiny_encoder(seed=5)
+    path = parties.homes[BAD] / "client.toml"
+    path.write_text(path.read_text().replace(parties.encoder.fingerprint, other.fingerprint))
+    published = run_round(parties.federation(), Direct(parties), no_watch)
+    [entry] = [e for e in parties.federation().ledger.journal.entries() if e.kind == "refused"]
+    assert (entry.facts["name"], entry.facts["code"]) == (BAD, "encoder_not_allowed")
+    assert parties.encoder.fingerprint[:12] in entry.facts["reason"]
+    assert other.fingerprint[:12] in entry.facts["reason"]
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", Announce).release
+
+
+def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties, tmp_path: Path) -> None:
+    """A holder speaks for the domain that it was admitted for."""
+
+    def lie(spoken: Spoken) -> list[Packet]:
+        assert isinstance(spoken.opened.message, Offer)
+        return [spoken.say(spoken.opened.message.model_copy(update={"domain": "law"}))]
+
+    published = run_round(parties.federation(), Lying(parties, Announce, lie), no_watch)
+    assert refusals(parties) == [(BAD, "announce", "wrong_domain")]
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", Announce).release
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply", "code"),
+    [
+        (Evaluate, Scores(counts=()), "shape_mismatch"),
+        (Evaluate, Scores(counts=((1, 2),)), "shape_mismatch"),
+        (Evaluate, Scores(counts=((1 << 53, 0, 0),)), "over_bound"),
+        (Evaluate, Reliability(counts=(1,)), "malformed"),
+        (Calibrate, Reliability(counts=(1,)), "shape_mismatch"),
+        (Calibrate, Reliability(counts=(0, 1) * CELLS), "broken_identity"),
+        (Calibrate, Reliability(counts=(1, 0) + (0, 0) * (CELLS - 1)), "broken_identity"),
+        (Calibrate, Reliability(counts=(1 << 50, 0) * CELLS), "over_bound"),
+        (Calibrate, Scores(counts=()), "malformed"),
+    ],
+)
+def test_bad_counts_are_refused_and_change_nothing(
+    whole: Parties, parties: Parties, tmp_path: Path, asked: type[Message], reply: Message, code: str
+) -> None:
+    """The release is that of a round in which the holder's sums were counted and its counts were not sent."""
+    lying = Lying(parties, asked, lambda spoken: [spoken.say(reply)])
+    published = run_round(parties.federation(), lying, no_watch)
+    assert refusals(parties) == [(BAD, asked.kind, code)]
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", asked).release
+
+
+def test_one_plain_mass_cannot_use_up_the_bound_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where masses are not normalised, sums that leave no room for the others' are refused, and the round goes on."""
+    make_haste(monkeypatch)
+    parties = found(tmp_path / "tokens", weighting="tokens")
+    populate(parties, DOMAINS)
+
+    def enormous(statistics: Statistics) -> None:
+        statistics.gram.fill(0)
+        statistics.cross.fill(0)
+        set_mass(statistics, SUM_BOUND // MAX_SQUARE - 1)
+
+    published = run_round(parties.federation(), Lying(parties, Collect, sums(enormous)), no_watch)
+    assert refusals(parties) == [(BAD, "collect", "over_bound")]
+    assert published.domains == ("code", "law")
+
+
+def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(parties: Parties) -> None:
+    """The round fails in words; the next one asks only for what is missing."""
+    lying = Lying(parties, Collect, STATISTICS["a refusal"][0])
+    lying.down = {"law"}
+    with pytest.raises(RoundFailed, match="1 of 3 holders can take part"):
+        run_round(parties.federation(), lying, no_watch)
+    again = Direct(parties)
+    run_round(parties.federation(), again, no_watch)
+    sent = [name for name, reply in again.replies if open_packet(reply).message.kind == "clear_statistics"]
+    assert sent == ["law", "medicine"]
+
+
+def test_texts_of_holders_differ() -> None:
+    """So that a lost or a double count shows."""
+    assert not set(own_texts("law-1", "law", 9)) & set(own_texts("law-2", "law", 9))

@@ -1,0 +1,56 @@
+"""The choice among candidates by what holders counted."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.protocol.messages import Candidate
+from ridgeway.coordinator.solving.candidates import Grid, choose
+
+DOMAINS = ("code", "law")
+CANDIDATES = Grid().candidates()[:4]
+
+
+def counted(documents: int, *right: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Candidates × domains, for a domain whose own column is the first."""
+    return np.array([[each, documents - each] for each in right], dtype=np.int64)
+
+
+def chosen(documents: int, *right: int) -> Candidate:
+    """The choice where both domains have as many documents and as many of them right."""
+    counts = {"code": counted(documents, *right), "law": counted(documents, *right)[:, ::-1]}
+    return choose(CANDIDATES, DOMAINS, counts).candidate
+
+
+def test_a_lead_that_chance_explains_leaves_the_usual_choice() -> None:
+    """Of 60 documents one or two more right say nothing."""
+    assert chosen(60, 56, 57, 58, 56) == CANDIDATES[0]
+
+
+def test_a_lead_beyond_chance_is_taken() -> None:
+    """With thousands of documents the same shares are telling, and so is a great lead with few."""
+    assert chosen(6000, 5600, 5700, 5800, 5600) == CANDIDATES[2]
+    assert chosen(60, 30, 31, 58, 30) == CANDIDATES[2]
+
+
+def test_the_first_of_several_that_are_as_good_is_taken() -> None:
+    """Not the best of them, which is as likely to be the luckiest."""
+    assert chosen(6000, 5000, 5795, 5800, 5790) == CANDIDATES[1]
+
+
+@given(documents=st.integers(1, 500), right=st.data())
+def test_nothing_is_chosen_that_is_clearly_worse_than_another(documents: int, right: st.DataObject) -> None:
+    """The choice lies within two standard errors of the best, whatever was counted."""
+    numbers = [right.draw(st.integers(0, documents)) for _ in CANDIDATES]
+    share = numbers[CANDIDATES.index(chosen(documents, *numbers))] / documents
+    best = (max(numbers) + 1) / (documents + 2)
+    assert share >= max(numbers) / documents - 2 * (best * (1 - best) / documents / 2) ** 0.5 - 1e-9
+
+
+def test_without_documents_the_usual_one_is_released_and_nothing_is_claimed() -> None:
+    """There is no accuracy without a text to measure it on."""
+    nothing = {name: np.zeros((len(CANDIDATES), 2), dtype=np.int64) for name in DOMAINS}
+    choice = choose(CANDIDATES, DOMAINS, nothing)
+    assert (choice.candidate, choice.evaluation, choice.to_json()) == (CANDIDATES[0], None, None)

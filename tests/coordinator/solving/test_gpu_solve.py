@@ -1,0 +1,160 @@
+"""Solving with torch: the same weights and figures as LAPACK gives, and the same refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeway.common.base import devices
+from ridgeway.common.base.errors import UnsolvableTotal
+from ridgeway.common.base.settings import Ridge
+from ridgeway.common.statistics.sums import Statistics, single_domain
+from ridgeway.coordinator.solving import solve as solving
+from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_card, on_cpu, solve
+from tests.support.making import random_samples, statistics_of
+
+CARD = "cuda:0"
+needs_a_card = pytest.mark.skipif(not devices.cards(), reason="no CUDA device here")
+DEVICES = ["cpu", pytest.param(CARD, marks=needs_a_card)]
+
+
+def posed(seed: int, size: int, domains: int, condition: float) -> Equation:
+    """A positive definite matrix whose eigenvalues run from 1 to `condition`, in directions drawn at random."""
+    rng = np.random.default_rng(seed)
+    turned, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    gram = (turned * np.geomspace(1, condition, size)) @ turned.T
+    return Equation((gram + gram.T) / 2, rng.standard_normal((size, domains)), 0.0, 1000)
+
+
+def small_total(features: int = 12) -> Statistics:
+    return statistics_of(random_samples(1, 300, features), [place % 3 for place in range(300)], 3)
+
+
+def far(one: Matrix, other: Matrix) -> float:
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), size=st.integers(1, 60), domains=st.integers(1, 6), condition=st.floats(1.0, 1e8))
+def test_torch_gives_the_weights_that_lapack_gives(
+    device: str, seed: int, size: int, domains: int, condition: float
+) -> None:
+    """Within what rounding allows at that condition number; the figures beside the weights agree too."""
+    matrix = posed(seed, size, domains, condition)
+    ours, theirs = on_card(matrix, device), on_cpu(matrix)
+    assert far(ours.weights, theirs.weights) <= 1e-14 * size * condition
+    assert ours.residual <= 1e-13 * size * condition
+    assert ours.ridge == theirs.ridge
+    true = float(np.linalg.cond(matrix.gram, 1))
+    slack = 1e-13 * size * condition
+    assert 0.1 * true * (1 - slack) <= ours.condition <= (1.001 + slack) * true
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_condition_number_is_that_of_lapack(device: str) -> None:
+    """The climb is LAPACK's own, so that on most matrices it ends in the same place."""
+    ratios = [on_card(each, device).condition / on_cpu(each).condition for each in map(_some, range(20))]
+    assert np.median(ratios) == pytest.approx(1.0, rel=1e-6)
+    assert 0.3 < min(ratios) <= max(ratios) < 3
+
+
+def _some(seed: int) -> Equation:
+    return posed(seed, 40, 2, 1e5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(device: str) -> None:
+    """Whoever solves, the operator reads one sentence."""
+    indefinite = equation(
+        single_domain(np.array([[100, 900, 0], [900, 100, 0], [0, 0, 1234]])), 1.0, Ridge(0.5, relative=False)
+    )
+    with pytest.raises(UnsolvableTotal) as here:
+        on_card(indefinite, device)
+    with pytest.raises(UnsolvableTotal) as there:
+        on_cpu(indefinite)
+    assert str(here.value) == str(there.value)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_solving_twice_gives_the_same_bits(device: str) -> None:
+    """On one device a release can be made again."""
+    matrix = posed(1, 50, 4, 1e4)
+    assert on_card(matrix, device).weights.tobytes() == on_card(matrix, device).weights.tobytes()
+
+
+@needs_a_card
+def test_a_large_total_is_solved_on_the_card() -> None:
+    """From 4,096 features on; the solution says where."""
+    size = solving.MIN_CARD_FEATURES
+    rng = np.random.default_rng(1)
+    half = rng.integers(-9, 9, (size, size))
+    total = single_domain(half @ half.T)
+    ours = solve(total, 1.0, Ridge(0.1))
+    assert ours.device == "cuda"
+    assert far(ours.weights, on_cpu(equation(total, 1.0, Ridge(0.1))).weights) < 1e-10
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every total counts as large, and a card is there that is really the CPU."""
+    monkeypatch.setattr(solving, "MIN_CARD_FEATURES", 1)
+    monkeypatch.setattr(devices, "cards", lambda: ["cpu:0"])
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_a_card_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the limit nobody looks for a card."""
+    asked = []
+    real = solving.solved
+
+    def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, float]:
+        asked.append(device)
+        return real(gram, cross, device)
+
+    monkeypatch.setattr(solving, "solved", solved)
+    solve(small_total(), 1.0, Ridge())
+    monkeypatch.setattr(solving, "MIN_CARD_FEATURES", 13)
+    assert solve(small_total(), 1.0, Ridge()).device == "cpu"
+    assert asked == ["cpu:0"]
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+)
+def test_a_card_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    """The same words, however many λ are solved for, to be told once; the weights are those of the CPU."""
+
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(solving, "solved", full)
+    found, other = (solve(small_total(), 1.0, Ridge(value)) for value in (1e-3, 1.0))
+    assert found.weights.tobytes() == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
+    assert found.note == other.note == "cpu:0 cannot hold a solve of 12 features, so the CPU solves"
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_any_other_failure_of_a_card_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only memory that runs out is a reason to go on without the card."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(solving, "solved", broken)
+    with pytest.raises(RuntimeError, match="illegal"):
+        solve(small_total(), 1.0, Ridge())
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_a_card_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver without torch is worth a word where a card would have been used."""
+    monkeypatch.setattr(devices, "cards", list)
+    monkeypatch.setattr(devices, "missed", lambda: "an NVIDIA driver is here, but torch is not installed")
+    assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; the CPU solves")

@@ -1,0 +1,220 @@
+"""The paper's data sets by name: every source of every preset is read by the real library, from folders that stand in
+for the hub."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.client.sums.corpus import is_held_out
+from ridgeway.common.base.errors import CorpusError, InputError
+from ridgeway.simulations.experiments.hub_datasets import (
+    MAX_CHARACTERS,
+    MIN_PIECE_CHARACTERS,
+    PRESETS,
+    TEST_SHARE,
+    HubSource,
+    must_reach_hub,
+    preset_dataset,
+    stream,
+)
+
+SOURCES = {source for preset in PRESETS.values() for own in preset.domains.values() for source in own.train + own.test}
+RECORDS = 60
+
+
+def row(source: HubSource, number: int) -> dict[str, Any]:
+    """A record as the source has it; the text names where it comes from."""
+    text = f"{source.repo} {source.config} {source.split} {source.files} number {number}"
+    return {source.field: [{"content": text, "role": "user"}] if source.field == "messages" else text, "extra": number}
+
+
+def rows(source: HubSource, seed: int) -> Iterator[dict[str, Any]]:
+    """A loader that needs no library: every record twice, as some sets have them."""
+    yield from ({**row(source, seed + number // 2), "block": number // 8} for number in range(2 * RECORDS))
+
+
+def lines(source: HubSource) -> bytes:
+    return "".join(json.dumps(row(source, number)) + "\n" for number in range(RECORDS)).encode()
+
+
+def settle(hub: Path, source: HubSource) -> None:
+    """Put what the source names where the library looks for it."""
+    folder = hub / source.repo
+    if source.files.endswith(".tar.gz"):
+        _archive(folder / source.files)
+    elif source.files:
+        path = folder / source.files.replace("*", "00000-of-00001")
+        packer = gzip.compress if path.suffix == ".gz" else lzma.compress
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(packer(lines(source)))
+    else:
+        path = folder / (source.config or "default") / f"{source.split}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(lines(source))
+        _describe(folder)
+
+
+def _archive(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.name.removesuffix(".tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        for part in ("test", "train", "valid"):
+            content = "".join(f"{name} {part} {number} {'word ' * 400}\n\n" for number in range(300)).encode()
+            info = tarfile.TarInfo(f"{name}/{part}.txt")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def _describe(folder: Path) -> None:
+    """The card of a data set, which says where the splits of each configuration are."""
+    card = ["---", "configs:"]
+    for config in sorted(path for path in folder.iterdir() if path.is_dir()):
+        card += [f"- config_name: {config.name!r}", "  data_files:"]
+        card += [f"  - {{split: {path.stem}, path: {config.name}/{path.name}}}" for path in sorted(config.iterdir())]
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every source of every preset, small."""
+    folder = tmp_path_factory.mktemp("hub")
+    for source in sorted(SOURCES, key=repr):
+        settle(folder, source)
+    return folder
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_read_by_the_real_library(name: str, hub: Path) -> None:
+    """Names, configurations, splits, files and fields are such that `datasets` reads them; no text is on both sides."""
+    found = preset_dataset(name, most_train=30, most_test=12, seed=3, load=partial(stream, root=str(hub)))
+    assert found.name == name
+    assert found.domains == tuple(PRESETS[name].domains)
+    assert "hub" in found.source
+    for domain in found.domains:
+        assert 3 <= len(found.test[domain]) <= 12, domain
+        assert 12 <= len(found.train[domain]) <= 30, domain
+        assert not set(found.train[domain]) & {text for own in found.test.values() for text in own}
+        assert len(set(found.train[domain])) == len(found.train[domain])
+
+
+def test_a_seed_decides_which_texts_are_taken(hub: Path) -> None:
+    """The same seed, the same dataset, to the letter; another seed, other texts."""
+    load = partial(stream, root=str(hub))
+    one, again, other = (
+        preset_dataset("reasoning", most_train=20, most_test=8, seed=seed, load=load) for seed in (1, 1, 2)
+    )
+    assert one.digest == again.digest
+    assert one.digest != other.digest
+
+
+def test_a_split_that_serves_both_sides_is_divided_by_a_hash_of_the_text() -> None:
+    """Whatever the seed and the limits, a text is always on the same side."""
+    for seed in (1, 2):
+        found = preset_dataset("clm-large", most_train=40, most_test=10, seed=seed, load=rows)
+        assert not any(is_held_out(text, TEST_SHARE) for text in found.train["math"])
+        assert all(is_held_out(text, TEST_SHARE) for text in found.test["math"])
+
+
+def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
+    """What stands in one article is not learnt from on one side and asked for on the other."""
+    found = preset_dataset("clm", most_train=400, most_test=400, seed=1, load=partial(stream, root=str(hub)))
+    records = {
+        record["text"]: record["block"]
+        for record in stream(HubSource("machelreid/m2d2", files="data/cs_l1.tar.gz"), 1, root=str(hub))
+    }
+    assert all(len(text) >= MIN_PIECE_CHARACTERS for text in records)
+    blocks = {
+        name: {records[text] for text in side["coding"]}
+        for name, side in zip("ab", (found.train, found.test), strict=True)
+    }
+    assert blocks["a"]
+    assert blocks["b"]
+    assert not blocks["a"] & blocks["b"]
+
+
+def test_sources_of_a_domain_share_the_texts_evenly() -> None:
+    """Thirty languages give as many questions each, or one more."""
+    found = preset_dataset("reasoning", most_train=10, most_test=70, load=rows)
+    languages = [text.split()[1] for text in found.test["multilingual"]]
+    assert len(languages) == 70
+    assert {languages.count(code) for code in set(languages)} == {2, 3}
+
+
+def test_training_texts_that_are_test_texts_are_dropped_and_long_ones_cut() -> None:
+    """Also where they stand in another domain's test, and although a record comes twice."""
+
+    def load(source: HubSource, seed: int) -> Iterator[dict[str, Any]]:
+        yield {source.field: "the very same question"}
+        yield {source.field: "x" * (3 * MAX_CHARACTERS)}
+        yield from rows(source, seed) if source.split == "train" else ()
+
+    found = preset_dataset("reasoning", most_train=10, most_test=2, load=load)
+    assert found.test["math"] == ("the very same question", "x" * MAX_CHARACTERS)
+    assert all(len(own) == 8 and not set(own) & set(found.test["math"]) for own in found.train.values())
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        ([{"other": "field"}], "has no field"),
+        ([], "has no text left"),
+        ([{"query": "  "}, {"query": None}], "has no text left"),
+    ],
+)
+def test_a_data_set_that_has_changed_is_told_in_one_sentence(records: list[dict[str, Any]], sentence: str) -> None:
+    """Which one, and what is missing."""
+
+    def load(source: HubSource, seed: int) -> Iterator[dict[str, Any]]:
+        yield from records if source.field == "query" else rows(source, seed)
+
+    with pytest.raises(CorpusError, match=sentence):
+        preset_dataset("reasoning", most_train=3, most_test=3, load=load)
+
+
+def test_an_error_of_the_library_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """A repository that is gone is named; what the library says stands beside it, in one line."""
+    with pytest.raises(CorpusError, match="dart-math-hard cannot be read from the hub") as raised:
+        preset_dataset("reasoning", load=partial(stream, root=str(tmp_path)))
+    assert "\n" not in str(raised.value)
+    assert "--data" in str(raised.value)
+
+
+def test_a_preset_that_does_not_exist_is_refused() -> None:
+    """With the names of those that do."""
+    with pytest.raises(InputError, match="there is no preset 'law'; there are clm, clm-large, reasoning"):
+        preset_dataset("law")
+
+
+def test_without_a_network_one_sentence_comes_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is, that a network is needed, and what to do instead; not after minutes of trying again."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    begin = time.monotonic()
+    with pytest.raises(CorpusError, match="'clm' is on the Hugging Face hub, which does not answer") as raised:
+        preset_dataset("clm")
+    assert time.monotonic() - begin < 20
+    assert str(raised.value).endswith("run this where there is a network, or give texts of your own with --data DIR")
+
+
+def test_offline_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has switched the hub off is reminded of it, and nothing is asked of the network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CorpusError, match="HF_HUB_OFFLINE is set"):
+        must_reach_hub("clm")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(InputError, match=r"presets need the package datasets; install ridgeway\[hub\]"):
+        preset_dataset("clm")

@@ -1,0 +1,209 @@
+"""Holders that fall away in the middle of a simulated round: who, when, and what is left of the round."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
+from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.errors import InputError, RoundFailed
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import no_watch
+from ridgeway.simulations.corpora import Corpus
+from ridgeway.simulations.dropouts import STAGES, choose_dropouts
+from ridgeway.simulations.engines import run_in_memory, run_on_flower
+from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation
+from tests.support.commands import Workshop
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.making import contents
+from tests.support.tiny import tiny_encoder
+
+WIDTH = 16
+MEMBERS = {"code-1", "code-2", "law-1", "law-2", "medicine"}
+"""Five, of whom four must be left."""
+BEFORE_SHARING, AFTER_SHARING, AFTER_SENDING, BEFORE_OPENING = STAGES
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> SimulatedFederation:
+    """Five holders of three domains."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    corpora = [Corpus(name, tuple(sentences(name, 40)), tuple(sentences(name, 50)[40:])) for name in ALPHABETS]
+    return create_simulated_federation(tmp_path / "work", corpora, holders=5, encoder=f"dir:{tmp_path / 'encoder'}")
+
+
+def absences(simulated: SimulatedFederation) -> dict[str, str]:
+    """Where the coordinator first missed whom."""
+    missed: dict[str, str] = {}
+    for entry in simulated.federation.ledger.journal.entries():
+        if entry.kind == "absent":
+            for name in entry.facts["names"]:
+                missed.setdefault(name, entry.facts["step"])
+    return missed
+
+
+def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
+    """Which sums every holder has helped to open."""
+    return {
+        name: [entry.facts["lot"] for entry in Holder(home).journal.entries() if entry.kind == "opened"]
+        for name, home in simulated.nodes.items()
+    }
+
+
+# Who dropouts, and when
+
+
+@given(
+    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40),
+    rate=st.floats(0, 1, exclude_max=True),
+    order=st.randoms(),
+)
+def test_the_same_holders_fall_at_the_same_stages_in_every_run(names: list[str], rate: float, order: Any) -> None:
+    """As many as the rate says, whatever order they are named in, and spread evenly over the stages."""
+    dropouts = choose_dropouts(names, rate)
+    assert len(dropouts) == round(rate * len(names))
+    assert dropouts.keys() <= set(names)
+    shuffled = list(names)
+    order.shuffle(shuffled)
+    assert choose_dropouts(shuffled, rate) == dropouts
+    stages = Counter(dropouts.values())
+    assert stages.keys() <= STAGES.keys()
+    assert max(stages.values(), default=0) - min((stages[stage] for stage in STAGES), default=0) <= 1
+
+
+@given(
+    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40), rates=st.tuples(*[st.floats(0, 0.99)] * 2)
+)
+def test_whoever_falls_at_a_rate_falls_at_a_greater_one_too(names: list[str], rates: tuple[float, float]) -> None:
+    """At the same stage: rates can be compared."""
+    fewer, more = (choose_dropouts(names, rate) for rate in sorted(rates))
+    assert fewer.items() <= more.items()
+
+
+@pytest.mark.parametrize("rate", [-0.01, 1.0, 1.5, float("nan")])
+def test_a_rate_that_leaves_nobody_is_refused(rate: float) -> None:
+    """A part of the holders lies between none and all of them."""
+    with pytest.raises(InputError, match="a drop rate lies between 0 and 1"):
+        choose_dropouts(["law"], rate)
+
+
+# What is left of the round
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "counted"),
+    [
+        (BEFORE_SHARING, "share", False),
+        (AFTER_SHARING, "seal", False),
+        (AFTER_SENDING, "confirm_sum", True),
+        (BEFORE_OPENING, "open_sum", True),
+    ],
+)
+def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
+    simulated: SimulatedFederation, stage: int, step: str, counted: bool
+) -> None:
+    """As many as must be left are left. Whoever had sent is in the sum; whoever had not leaves its domain lighter."""
+    run_in_memory(simulated, no_watch, {"law-2": stage})
+    newest = simulated.federation.newest
+    assert newest is not None
+    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert absences(simulated)["law-2"] == step
+    manifest = load_release(simulated.federation.release_folder(1)).manifest
+    law = EQUAL_MASS if counted else EQUAL_MASS // 2
+    assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
+    assert manifest["evaluation"]["documents"] > 0
+    assert opened(simulated) == {
+        name: [] if name == "law-2" else ["statistics", "scores", "reliability"] for name in MEMBERS
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (BEFORE_SHARING, "3 of 5 members shared their secrets, and 4 are needed, so nothing was opened"),
+        (AFTER_SHARING, "3 of 5 members sent their statistics, and 4 are needed, so nothing was opened"),
+        (AFTER_SENDING, "3 of 5 members confirmed the sum of statistics, and 4 are needed, so nothing was opened"),
+        (BEFORE_OPENING, "3 of 5 members opened the sum of statistics, and 4 are needed, so nothing was opened"),
+    ],
+)
+def test_a_round_fails_if_one_holder_too_many_falls_at_any_stage(
+    simulated: SimulatedFederation, stage: int, words: str
+) -> None:
+    """No release, no total, and never so many shares as would open one."""
+    with pytest.raises(RoundFailed, match=words):
+        run_in_memory(simulated, no_watch, {"law-2": stage, "code-1": stage})
+    standing = simulated.federation.ledger.standing()
+    assert (standing.releases, standing.total, standing.opened) == ([], None, {})
+    revealed = [name for name, lots in opened(simulated).items() if lots]
+    assert len(revealed) == (3 if stage == BEFORE_OPENING else 0)
+
+
+def test_a_domain_whose_only_holder_falls_is_not_in_the_release(simulated: SimulatedFederation) -> None:
+    """Its column is empty, so the router does not know it; the others' columns are as they would be."""
+    run_in_memory(simulated, no_watch, {"medicine": AFTER_SHARING})
+    loaded = load_release(simulated.federation.release_folder(1))
+    assert loaded.manifest["domains"] == ["code", "law"]
+    assert loaded.manifest["masses"] == {"code": EQUAL_MASS, "law": EQUAL_MASS}
+    for domain in ("code", "law"):
+        assert router_of(loaded).route(sentences(domain, 50)[45]).domain == domain
+
+
+def test_the_command_tells_who_will_fall(tmp_path: Path) -> None:
+    """Two of seven holders may fall, each at its stage; with three the round fails in one sentence."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    for domain in ALPHABETS:
+        write_jsonl(tmp_path / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
+        write_jsonl(tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:])
+    workshop = Workshop(tmp_path)
+    words = ["simulate", "--data", "data", "--encoder", workshop.encoder, "--holders", "7", "--json"]
+    done = workshop.call(*words, "--drop-rate", "0.3")
+    assert done.code == 0, done.stderr
+    assert len(done.json["fallen"]) == 2
+    told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
+    assert [name for name in done.json["fallen"] if not any(name in line for line in told)] == []
+    assert [stage for stage in ("before sharing", "after sharing") if not any(stage in line for line in told)] == []
+    assert done.json["accuracy"] == 100.0
+    failed = workshop.call(*words, "--drop-rate", "0.43")
+    assert (failed.code, failed.stdout) == (2, "")
+    assert "of 7 members" in failed.stderr.splitlines()[-1]
+
+
+# Flower's engine
+
+
+def test_both_engines_give_the_same_release_without_a_holder_that_fell(
+    simulated: SimulatedFederation, tmp_path: Path
+) -> None:
+    """On Flower's simulation engine a holder falls after sharing as it does in this process: every byte is the same."""
+    dropouts = {"law-2": AFTER_SHARING}
+    folder = tmp_path / "flower"
+    shutil.copytree(simulated.folder, folder, symlinks=True)
+    nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
+    other = replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+    run_in_memory(simulated, no_watch, dropouts)
+    run_on_flower(other, no_watch, dropouts)
+    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
+    assert contents(ours) == contents(theirs)
+    for each in (simulated, other):
+        assert absences(each)["law-2"] == "seal"
+        assert opened(each)["law-2"] == []
+        newest = each.federation.newest
+        assert newest is not None
+        assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
+        kept = [(home / "releases" / "0001").exists() for name, home in each.nodes.items() if name != "law-2"]
+        assert kept == [True] * 4
+        assert not (each.nodes["law-2"] / "releases" / "0001").exists()
+        assert Journal(each.nodes["law-2"] / "journal.db").entries()

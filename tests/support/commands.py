@@ -1,0 +1,137 @@
+"""The `ridgeway` command as users run it, in a process and with folders of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.__main__ import main
+from ridgeway.common.base.files import sha256_of_file
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
+from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from tests.support.corpora_on_disk import ALPHABETS, job, sentences, without_cache, write_jsonl
+from tests.support.tiny import tiny_encoder
+from tests.support.waiting import MAX_WAIT_S
+
+RIDGEWAY = Path(sys.executable).with_name("ridgeway")
+WIDTH = 32
+"""The width of the workshop's encoder: enough to tell letters apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """A folder with all that commands need: an encoder, corpora, statistics, test texts, a release, a key, a cache.
+
+    encoder/  code.jsonl law.jsonl medicine.jsonl  code.stats law.stats  tests/DOMAIN.test.jsonl  release/  home/
+    """
+
+    folder: Path
+
+    @property
+    def encoder(self) -> str:
+        return f"dir:{self.folder / 'encoder'}"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "home" / "cache"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "home" / "config" / "coordinator.key"
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        own = {"RIDGEWAY_CACHE": str(self.cache), "RIDGEWAY_CONFIG": str(self.key.parent)}
+        return {**os.environ, **own, **changes}
+
+    def run(
+        self,
+        *words: str | Path,
+        stdin: str | bytes = b"",
+        before: Callable[[], None] | None = None,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> Finished:
+        """Run `ridgeway WORDS...` to its end."""
+        done = subprocess.run(
+            [RIDGEWAY, *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            env=self.environment(**environment),
+            cwd=cwd or self.folder,
+            preexec_fn=before,
+            timeout=MAX_WAIT_S,
+        )
+        return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def call(self, *words: str | Path, cwd: Path | None = None, **environment: str) -> Finished:
+        """The same without a process of its own: the command's main function, with its exit code and its words."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(cwd or self.folder)
+            for name, value in self.environment(**environment).items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended, warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # typer's, of click
+                main([str(word) for word in words])
+        return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+    def prepare(self, *words: str | Path, **options: Any) -> Finished:
+        return self.run("client", "prepare", *words, "--encoder", self.encoder, **options)
+
+    def solve(self, *words: str | Path, **options: Any) -> Finished:
+        return self.run("coordinator", "solve", *words, "--encoder", self.encoder, **options)
+
+
+def workshop(folder: Path) -> Workshop:
+    """Make a workshop without the help of the commands that it is there to test."""
+    made = Workshop(folder)
+    encoder = tiny_encoder(WIDTH)
+    save_encoder(encoder, folder / "encoder")
+    parts = []
+    for domain in ALPHABETS:
+        *train, first, second, third = sentences(domain, 23)
+        write_jsonl(folder / f"{domain}.jsonl", train)
+        write_jsonl(folder / "tests" / f"{domain}.test.jsonl", [first, second, third])
+        work = job(folder / f"{domain}.jsonl", window=64)
+        summed = without_cache(work, encoder, folder / "home" / f"cache-{domain}").prepared
+        parts.append(Prepared(domain, summed.encoder_name, summed.fingerprint, summed.sampling, summed.statistics))
+        save_prepared(parts[-1], folder / f"{domain}.stats")
+    choices = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector, Confidence())
+    publish(parts, encoder, choices, create_identity(made.key), folder / "release")
+    return made
+
+
+def listing(*folders: Path) -> dict[str, str]:
+    """Every file and folder below these, hidden ones too, with what it holds."""
+    paths = sorted(path for folder in folders for path in folder.rglob("*"))
+    return {str(path): sha256_of_file(path) if path.is_file() else "folder" for path in paths}

@@ -1,0 +1,102 @@
+"""Private corpora made for a test, and the ways to read and prepare them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome, Watch, prepare
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.statistics.statistics_file import to_bytes
+from ridgeway.common.statistics.sums import Integers
+from tests.support.tiny import tiny_encoder
+
+ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}
+"""Three domains that a router over single characters can tell apart."""
+
+
+def sentences(domain: str, count: int, size: int = 200) -> list[str]:
+    """Texts in a domain's letters, the same on every call."""
+    letters = random.Random(domain)
+    return [f"{domain[0]}{number} " + "".join(letters.choices(ALPHABETS[domain], k=size)) for number in range(count)]
+
+
+def write_jsonl(path: Path, texts: Iterable[str], field: str = "text") -> Path:
+    """A corpus of records, one a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(json.dumps({field: text}).encode() + b"\n" for text in texts))
+    return path
+
+
+def touch_later(path: Path) -> None:
+    """Give a file a time of its own, however fast it was written."""
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+
+
+def read(path: Path, *fields: str) -> tuple[list[str], Counters]:
+    """The documents of one file, and what was met in it."""
+    counters = Counters()
+    [source], _ = find_sources([path])
+    return list(documents(source, fields or ("text",), counters, Position())), counters
+
+
+def job(*roots: Path, window: int = 4, holdout: float = 0.0, threads: int = 1, max_tokens: int = 0) -> PrepareJob:
+    """The work on some files and folders."""
+    return PrepareJob(roots, "law", Sampling(window, max_tokens), holdout, ("text",), threads)
+
+
+def without_cache(work: PrepareJob, encoder: TableEncoder, empty: Path) -> PrepareOutcome:
+    """What the work comes to when nothing was kept before."""
+    assert not empty.exists()
+    return prepare(work, encoder, empty)
+
+
+def content(outcome: PrepareOutcome) -> bytes:
+    """The statistics file of an outcome."""
+    return to_bytes(outcome.prepared)
+
+
+class Stopper:
+    """A holder who asks to stop once, after the work has looked a number of times whether to."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(stopped=self)
+
+
+class SpiedTokenizer(Tokenizer):
+    """A tokenizer that notes every text it was given; `before` may refuse one."""
+
+    def __init__(self, definition: bytes, before: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__(definition)
+        self.seen: list[str] = []
+        self._before = before
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
+        for text in texts:
+            self._before(text)
+            self.seen.append(text)
+        return super().encode_many(texts)
+
+
+def spied_encoder(before: Callable[[str], None] = lambda text: None) -> tuple[TableEncoder, list[str]]:
+    """A small encoder, and the list of the texts that it will have tokenised."""
+    encoder = replace(tiny_encoder())
+    tokenizer = SpiedTokenizer(encoder.definition, before)
+    object.__setattr__(encoder, "tokenizer", tokenizer)
+    return encoder, tokenizer.seen

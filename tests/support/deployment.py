@@ -1,0 +1,379 @@
+"""A whole deployment on loopback, in one temporary folder: the real `ridgeway` commands as processes.
+
+    encoder/  private/NAME.jsonl  coordinator/  holders/NAME/  words/ (what each command said)
+
+Whatever is started carries a mark in its environment, by which it is found in /proc and ended at the end, by its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeway.common.base.journal import Journal, JournalEntry
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.coordinator.round.progress import Follower, no_watch
+from tests.support.commands import RIDGEWAY, Finished
+from tests.support.corpora_on_disk import write_jsonl
+from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
+
+SECRET = "zyzzyva"
+"""Stands in every private text, and nowhere else."""
+
+ALPHABETS = {
+    "code": "0123456789., ",
+    "law": "abcdefgh \n",
+    "medicine": "nopqrstuv ,",
+    "music": "ijklm .",
+    "chess": "wx12 ",
+}
+TEST = "RIDGEWAY_TEST_FOLDER"
+LINES = 8
+STOP_S = 60.0
+POLL_S = 0.1
+WRITTEN = ("words/*", "coordinator/ledger.db*", "coordinator/progress/*", "holders/*/journal.db*")
+NOT_COPIED = shutil.ignore_patterns("link", "flwr-home", "logs", "lock")
+
+
+def texts(name: str, count: int = 60, size: int = 200, seed: int = 0) -> list[str]:
+    """Texts in a domain's own letters, each with the secret word; the same on every call."""
+    letters = random.Random(f"{name} {seed}")
+    drawn = ("".join(letters.choices(ALPHABETS[name], k=size)) for _ in range(count))
+    return [f"{SECRET} {seed}.{number} {text}" for number, text in enumerate(drawn)]
+
+
+@dataclass(slots=True)
+class Running:
+    """A command that was started; what it says goes to two files."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    written: Callable[[], int]
+    tails: Callable[[], str]
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stderr so far."""
+        return self.err.read_text(encoding="utf-8")
+
+    def has_said(self, verb: str, subject: str = "") -> bool:
+        """Whether a step with this verb and subject was told."""
+        return re.search(rf"^{re.escape(verb)} +{re.escape(subject)}", self.said, re.MULTILINE) is not None
+
+    def end(self, patience_s: float = PATIENCE_S) -> Finished:
+        """Wait until it has ended by itself; as long as the deployment writes something, it may take its time."""
+        code = wait_for_end(self.process, progress=self.written, patience_s=patience_s, details=self._last_words)
+        return Finished(code, self.out.read_text(encoding="utf-8"), self.said)
+
+    def stop(self) -> Finished:
+        """Ask it to end, as an operator would, and wait until it has."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.end(STOP_S)
+
+    def _last_words(self) -> str:
+        return f"`{self.name}` said: {self.said}\n{self.tails()}"
+
+
+class Deployment:
+    """An operator and holders on one machine. Use it in a `with`: nothing that it started outlives it."""
+
+    def __init__(self, folder: Path, encoder: TableEncoder) -> None:
+        self.folder = folder.resolve()
+        self.coordinator = self.folder / "coordinator"
+        self.address = f"127.0.0.1:{free_port()}"
+        self.running: dict[str, Running] = {}
+        self._count = 0
+        (self.folder / "words").mkdir()
+        save_encoder(encoder, self.folder / "encoder")
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ask every command to end, all at once, then end by force whatever still carries the mark."""
+        for each in self.running.values():
+            if each.process.poll() is None:
+                each.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + STOP_S
+        for each in self.running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                each.process.wait(max(end - time.monotonic(), 0.1))
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for each in self.running.values():
+            each.process.wait(STOP_S)
+
+    # Commands
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"RIDGEWAY_CACHE": self.folder / "cache", "RIDGEWAY_CONFIG": self.folder / "config", TEST: self.folder}
+        return {**os.environ, **{name: str(path) for name, path in own.items()}}
+
+    def start(self, name: str, *words: str | Path) -> Running:
+        """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""
+        self._count += 1
+        place = self.folder / "words" / f"{self._count:03}-{name}"
+        out, err = place.with_suffix(".out"), place.with_suffix(".err")
+        with out.open("wb") as to_out, err.open("wb") as to_err:
+            process = subprocess.Popen(
+                [RIDGEWAY, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=to_out,
+                stderr=to_err,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self.running[name] = Running(name, process, out, err, self.written, self.tails)
+        return self.running[name]
+
+    def run(self, *words: str | Path) -> Finished:
+        """Run `ridgeway WORDS...` to its end, however it ends."""
+        name = "-".join(word for word in words[:2] if isinstance(word, str) and word.isidentifier())
+        return self.start(name, *words).end()
+
+    def do(self, *words: str | Path) -> Finished:
+        """Run `ridgeway WORDS...` to its good end."""
+        done = self.run(*words)
+        assert done.code == 0, f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        """Wait until something has happened, or fail with its description and what the logs say."""
+        wait_for(what, reached, progress=self.written, poll_s=POLL_S, details=self.tails)
+
+    # The operator
+
+    def found(self, mode: str, **settings: float) -> None:
+        """Make the coordinator's folder and an invitation, with some settings of its rounds changed."""
+        encoder = f"dir:{self.folder / 'encoder'}"
+        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder)
+        self.amend(self.coordinator / "coordinator.toml", {"mode": f'"{mode}"', **settings})
+        self.do("coordinator", "invite", self.coordinator)
+
+    def amend(self, path: Path, settings: Mapping[str, object]) -> None:
+        """Change settings that stand in a file, each on a line of its own, as a person with an editor would."""
+        content = path.read_text(encoding="utf-8")
+        for name, value in settings.items():
+            content, times = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", content)
+            assert times == 1, f"{name} stands {times} times in {path}"
+        path.write_text(content, encoding="utf-8")
+
+    def up(self) -> Running:
+        """Start the coordinator, and wait until it says that it is up."""
+        started = self.start("up", "coordinator", "up", self.coordinator)
+        self.wait_for("the coordinator is up", lambda: self.told(started, "up"))
+        return started
+
+    def round(self, *options: str) -> Running:
+        """Start a round."""
+        return self.start("round", "coordinator", "round", self.coordinator, "--json", *options)
+
+    def releases(self) -> list[str]:
+        """The names of the releases that can be seen, in their order."""
+        seen = (self.coordinator / "releases").iterdir()
+        return sorted(path.name for path in seen if path.is_dir() and path.name != "latest")
+
+    def ledger(self, kind: str) -> list[JournalEntry]:
+        return [each for each in Journal(self.coordinator / "ledger.db").entries() if each.kind == kind]
+
+    def heard(self, event: str, name: str) -> bool:
+        """Whether the coordinator has heard something of a holder, in any round so far."""
+        told = (each for path in (self.coordinator / "progress").glob("*.jsonl") for each in Follower(path).events())
+        return any(each.kind == event and getattr(each, "name", None) == name for each in told)
+
+    # Holders
+
+    def holder(self, name: str) -> Path:
+        return self.folder / "holders" / name
+
+    def corpus(self, name: str) -> Path:
+        return self.folder / "private" / f"{name}.jsonl"
+
+    def settle(self, name: str, *, ahead: bool = False) -> Path:
+        """Make a holder of the domain of this name; with `ahead`, one that summed its corpus before it joined."""
+        corpus = write_jsonl(self.corpus(name), texts(name))
+        encoder = f"dir:{self.folder / 'encoder'}"
+        source: list[str | Path] = ["--corpus", corpus]
+        if ahead:
+            sums, held_out = corpus.with_suffix(".stats"), corpus.with_name(f"{name}.test.jsonl")
+            self.do("client", "prepare", corpus, "--domain", name, "--out", sums, "--encoder", encoder)
+            self.do("client", "held-out", corpus, "--out", held_out)
+            source = ["--statistics", sums, "--held-out", held_out]
+        invite = ("--invite", self.coordinator / "invite")
+        self.do("client", "init", self.holder(name), *invite, "--domain", name, *source, "--encoder", encoder)
+        return self.holder(name)
+
+    def admit(self, name: str) -> None:
+        self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
+
+    def pin(self, *names: str) -> None:
+        """Let holders pin each other, from an invitation that names all who are admitted."""
+        self.do("coordinator", "invite", self.coordinator)
+        for name in names:
+            self.do("client", "pin", self.holder(name), "--invite", self.coordinator / "invite")
+
+    def join(self, *names: str) -> None:
+        """Start SuperNodes, all at once, and wait until each is connected."""
+        started = [self.start(name, "client", "join", self.holder(name)) for name in names]
+        for each in started:
+            self.wait_for(
+                f"{each.name} is connected",
+                lambda each=each: self.told(each, "note", "connected"),  # type: ignore[misc]
+            )
+
+    def leave(self, name: str) -> None:
+        """Stop a SuperNode as its owner would."""
+        assert self.running[name].stop().code == 0, self.running[name].said
+
+    def grow(self, name: str, seed: int) -> None:
+        """Give a holder new documents."""
+        write_jsonl(self.corpus(name), [*texts(name), *texts(name, seed=seed)])
+
+    def sent(self, name: str, kind: str) -> int:
+        """How many answers of a kind a holder has noted in its own journal."""
+        entries = Journal(self.holder(name) / "journal.db").entries()
+        return sum(each.kind == "sent" and each.facts["kind"] == kind for each in entries)
+
+    def newest(self, name: str) -> int:
+        """The number of the newest release that a holder has stored."""
+        entries = Journal(self.holder(name) / "journal.db").entries()
+        return max((int(each.facts["number"]) for each in entries if each.kind == "received"), default=0)
+
+    # Processes
+
+    def processes(self) -> dict[int, str]:
+        """Every process that was started here, directly or not, with its command line."""
+        mark = f"{TEST}={self.folder}".encode()
+        found = {}
+        for pid in _all_processes():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[pid] = words
+        return found
+
+    def process(self, word: str) -> int:
+        """The one process whose command line has this word."""
+        [pid] = [pid for pid, words in self.processes().items() if word in words]
+        return pid
+
+    def kill(self, name: str) -> None:
+        """End a command and all that it has started with SIGKILL: a power cut."""
+        running = self.running[name]
+        below = _descendants(running.process.pid)
+        for pid in (running.process.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        running.process.wait(STOP_S)
+
+    def told(self, running: Running, verb: str, subject: str = "") -> bool:
+        """Whether a command has told of a step; one that has ended without doing so never will."""
+        if running.has_said(verb, subject):
+            return True
+        assert running.process.poll() is None, f"`{running.name}` has ended: {running.said}\n{self.tails()}"
+        return running.has_said(verb, subject)
+
+    # Progress, and what to read when there is none
+
+    def written(self) -> int:
+        """The bytes in all logs, journals and words of commands: while they grow, something moves."""
+        own = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
+        return sum(map(_size, (*own, *self.logs())))
+
+    def logs(self) -> Iterator[Path]:
+        yield from sorted(self.coordinator.glob("link/logs/*.log"))
+        yield from sorted(self.folder.glob("holders/*/logs/*.log"))
+
+    def tails(self) -> str:
+        """The end of every log, and what the last commands said."""
+        last = sorted((self.folder / "words").glob("*.err"))[-8:]
+        return "\n".join(f"--- {path.relative_to(self.folder)}\n{_tail(path)}" for path in (*self.logs(), *last))
+
+
+class Copy:
+    """A federation's folders as they were at one moment, set aside to be played through in memory."""
+
+    def __init__(self, deployment: Deployment, names: Collection[str], place: Path) -> None:
+        self._coordinator = place / "coordinator"
+        self._holders = [place / "holders" / name for name in sorted(names)]
+        shutil.copytree(deployment.coordinator, self._coordinator, symlinks=True, ignore=NOT_COPIED)
+        for folder in self._holders:
+            shutil.copytree(deployment.holder(folder.name), folder, ignore=NOT_COPIED)
+
+    def release(self) -> dict[str, bytes]:
+        """Run a round over the copies in this very process, and return the files of its release."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, of click
+            from ridgeway.client.client_app import app
+            from ridgeway.coordinator.round.federation import Federation
+            from ridgeway.coordinator.round.round import run_round
+            from ridgeway.coordinator.server_app import GridTransport
+            from ridgeway.simulations.local_grid import LocalGrid
+
+        federation = Federation(self._coordinator)
+        grid = LocalGrid(app, dict(enumerate(self._holders, start=1)))
+        made = run_round(federation, GridTransport(grid, no_watch, poll_s=0.0), no_watch)
+        return files_of(federation.release_folder(made.number))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def holding(paths: Iterable[Path], words: Sequence[bytes]) -> list[str]:
+    """The files among these that hold one of the words, each with the word."""
+    files = [path for path in paths if path.is_file() and not path.is_symlink()]
+    return [f"{path}: {word!r}" for path in files for word in words if word in path.read_bytes()]
+
+
+def _size(path: Path) -> int:
+    """The size of a file that may be gone by now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_bytes()[-8000:].decode(errors="replace").splitlines()
+    return "\n".join(lines[-LINES:])
+
+
+def _all_processes() -> list[int]:
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()
+    ]
+
+
+def _descendants(parent: int) -> list[int]:
+    """The processes below one, also those in sessions of their own."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_processes():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/stat").read_text()
+            children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(pid)
+    found: list[int] = []
+    waiting = [parent]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found

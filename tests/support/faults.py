@@ -1,0 +1,422 @@
+"""A network that loses, delays, repeats, reorders, replays, forges and damages; a coordinator that crashes; an oracle.
+
+Everything that goes wrong is decided by one seeded generator, so that a failure can be run again. The oracle knows each
+holder's own sums and nothing of how the coordinator keeps or adds them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import ridgeway.client.round.answers
+import ridgeway.client.round.holder
+import ridgeway.common.routing.release
+import ridgeway.coordinator.round.ledger
+import ridgeway.coordinator.round.round
+import ridgeway.coordinator.solving.candidates
+import ridgeway.coordinator.solving.publish
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.held_out import held_out_sample
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.settings import EQUAL_MASS, Ridge
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.protocol.messages import Collect, Message
+from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
+from ridgeway.common.routing.drift_sketch import SUFFIX
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
+from ridgeway.common.routing.token_table import compile_table
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.round.federation import LATEST, Federation
+from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
+from ridgeway.coordinator.solving.solve import solve
+from tests.support.making import fixed_identity
+from tests.support.simulated_federation import Parties, hurry
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Crash(BaseException):
+    """The coordinator's process ends here."""
+
+
+class Steps:
+    """Everything a coordinator does, step by step; at one of them it crashes.
+
+    Law: the same seed crashes in the same place.
+    """
+
+    def __init__(self, crash: Callable[[], None]) -> None:
+        self._crash = crash
+        self.taken, self.last = 0, 0
+
+    def allow(self, steps: int) -> None:
+        """So many steps from now on, then a crash; 0 for no crash."""
+        self.taken, self.last = 0, steps
+
+    def __call__(self, *_: Any) -> None:
+        self.taken += 1
+        if self.taken == self.last:
+            self._crash()
+
+    def clock(self) -> datetime:
+        """Told while an entry is being written: a crash here is one within a transaction."""
+        self()
+        return DAY
+
+    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **words: Any) -> Any:
+            self()
+            result = work(*args, **words)
+            self()
+            return result
+
+        return wrapped
+
+
+def raise_crash() -> None:
+    raise Crash
+
+
+def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
+    """Count every write of the coordinator as two steps: before and after."""
+    plain_append = Journal.append
+
+    def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
+        spied = steps.around(plain_append) if journal.path.name == "ledger.db" else plain_append
+        return spied(journal, *events)
+
+    patch.setattr(Journal, "append", append)
+    patch.setattr(Federation, "point_to_latest", steps.around(Federation.point_to_latest))
+    patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
+    patch.setattr(ridgeway.coordinator.round.ledger, "write_whole", steps.around(write_whole))
+    patch.setattr(ridgeway.coordinator.solving.publish, "save_release", steps.around(save_release))
+    patch.setattr(ridgeway.common.routing.release, "write_whole", steps.around(write_whole))
+
+
+def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
+    """No waiting for disks, few temperatures, no holder's diary, and each corpus is read once unless it may change."""
+    hurry(patch)
+    if once:
+        patch.setattr(ridgeway.client.round.holder, "prepare", _once(prepare))
+        patch.setattr(ridgeway.client.round.holder, "held_out_sample", _once(held_out_sample))
+    patch.setattr(ridgeway.coordinator.round.round, "GROWTHS", (0.0,))
+    patch.setattr(ridgeway.coordinator.solving.candidates, "GROWTHS", (0.0,))
+    patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
+    patch.setattr(ridgeway.client.round.answers, "_note", lambda *_: None)
+
+
+def _once(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work, done once for each job."""
+
+    def remembered(job: PrepareJob, *more: Any) -> Any:
+        if (work, job) not in _DONE:
+            _DONE[work, job] = work(job, *more)
+        return _DONE[work, job]
+
+    return remembered
+
+
+_DONE: dict[tuple[Callable[..., Any], PrepareJob], Any] = {}
+
+
+def memory_folder(otherwise: Path) -> Iterator[Path]:
+    """A folder in memory, where there is such a thing: no power fails here, and disks are slow."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield otherwise
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="ridgeway-") as folder:
+        yield Path(folder)
+
+
+def turn_to(parties: Parties, name: str, corpus: str) -> None:
+    """Let a holder's corpus be its first or its other one."""
+    path = parties.homes[name] / "client.toml"
+    plain, other = f"{name}.jsonl", f"{name}-other.jsonl"
+    text = path.read_text().replace(other, plain)
+    source = parties.folder / "corpora" / plain
+    if corpus == "other":
+        text = text.replace(plain, other)
+        if source.exists():
+            source.with_name(other).write_bytes(b"\n".join(source.read_bytes().split(b"\n")[::2]))
+    path.write_text(text)
+
+
+# The network
+
+
+@dataclass
+class Network:
+    """A transport in which anything can happen to a packet, with the given chance.
+
+    ledger: what the coordinator holds, so that nothing is asked for that is there.
+    honest: whether every answer so far came from the peer that it was said to come from.
+    """
+
+    holders: Sequence[Holder]
+    ledger: Callable[[], Standing]
+    dice: random.Random
+    steps: Steps
+    chance: float
+    honest: bool = True
+    _late: list[tuple[int, Packet]] = field(default_factory=list)
+    _requests: list[tuple[int, Packet]] = field(default_factory=list)
+    _past: list[tuple[int, Packet]] = field(default_factory=list)
+
+    def peers(self) -> list[int]:
+        return [peer for peer in range(len(self.holders)) if not self._happens()]
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        self.steps()
+        if self.honest and packets:
+            self._must_lack(open_packet(next(iter(packets.values()))).message, list(packets))
+        waiting, self._requests = [*self._requests, *packets.items()], []
+        for peer, request in self._shuffled(waiting):
+            yield from self._carried(peer, request)
+        arrived, self._late = self._late, []
+        self._past.extend(arrived)
+        if self._past and self._happens():
+            arrived.append(self.dice.choice(self._past))
+        yield from self._shuffled(arrived)
+
+    def _carried(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+        if self._happens():  # the request does not come through as it is
+            fate = self.dice.choice(("lost", "failed", "late", "damaged", "twice"))
+            if fate == "late":
+                self._requests.append((peer, request))
+            if fate == "failed":
+                yield peer, None
+            if fate in ("lost", "failed", "late"):
+                return
+            request = self._damaged(request) if fate == "damaged" else request
+            if fate == "twice":
+                yield from self._returned(peer, request)
+        yield from self._returned(peer, request)
+
+    def _returned(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+        reply = self.answered(peer, request)
+        if reply is None:
+            return
+        fate = self.dice.choice(FATES) if self._happens() else "well"
+        if fate in ("late", "twice"):
+            self._late.append((peer, reply))
+        if fate in ("well", "twice"):
+            self._past.append((peer, reply))
+            yield peer, reply
+        elif fate == "damaged":
+            yield peer, self._damaged(reply)
+        elif fate == "forged":
+            yield peer, _forged(reply)
+        elif fate == "swapped":
+            self.honest = False
+            yield self.dice.randrange(len(self.holders)), reply
+        self.steps()
+
+    def answered(self, peer: int, request: Packet) -> Packet | None:
+        """What a holder answers, if it does."""
+        return answer(self.holders[peer], request)
+
+    def _must_lack(self, message: Message, peers: Sequence[int]) -> None:
+        """Fail if sums are asked for that the ledger has already, of the same source and share."""
+        if not isinstance(message, Collect):
+            return
+        standing, terms = self.ledger(), message.cohort.terms
+        for holder in (self.holders[peer] for peer in peers):
+            member = message.cohort.member(holder.identity.public)
+            assert member is not None
+            accepted = {(each.source, each.share) for each in standing.contributions.values()}
+            assert (holder.source(holder.current(terms)), member.share) not in accepted, (
+                "sums that are there are asked for"
+            )
+
+    def _damaged(self, packet: Packet) -> Packet:
+        if packet.blobs and self.dice.random() < 0.5:
+            place = self.dice.randrange(len(packet.blobs))
+            blob = self._flipped(bytes(packet.blobs[place]))
+            return replace(packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :]))
+        if self.dice.random() < 0.3:
+            return replace(packet, signature=packet.signature[::-1])
+        return replace(packet, header=self._flipped(packet.header))
+
+    def _flipped(self, content: bytes) -> bytes:
+        if not content or self.dice.random() < 0.2:
+            return content[: len(content) // 2]
+        place = self.dice.randrange(len(content))
+        return content[:place] + bytes([content[place] ^ (1 << self.dice.randrange(8))]) + content[place + 1 :]
+
+    def _happens(self, part: float = 1.0) -> bool:
+        return self.dice.random() < self.chance * part
+
+    def _shuffled(self, items: Sequence[tuple[int, Packet]]) -> list[tuple[int, Packet]]:
+        shuffled = list(items)
+        if self.chance:
+            self.dice.shuffle(shuffled)
+        return shuffled
+
+
+FATES = ("lost", "late", "twice", "damaged", "forged", "swapped")
+STRANGER: Identity = fixed_identity(99)
+
+
+def _forged(reply: Packet) -> Packet:
+    """The same words, said by somebody who is not on the roster."""
+    opened = open_packet(reply)
+    return seal_packet(opened.message, STRANGER, round=opened.round, reply_to=opened.reply_to, blobs=opened.blobs)
+
+
+# The oracle
+
+
+@dataclass
+class Oracle:
+    """Knows every holder's own sums, by name and by their digest, and what must follow from them."""
+
+    encoder: TableEncoder
+    sums: Mapping[tuple[str, str], Prepared]
+    _routers: dict[tuple[frozenset[tuple[str, str]], float], bytes] = field(default_factory=dict)
+
+    def check(self, parties: Parties) -> int:
+        """Raise unless all that the coordinator's folder says is so; returns how many releases there are."""
+        federation = parties.federation()
+        federation.ledger.verify()
+        standing, parent = Standing(), None
+        for entry in federation.ledger.journal.entries():
+            if entry.kind == "contributed":
+                given = Contribution(**{name: entry.facts[name] for name in Contribution.__slots__})
+                assert standing.contributions.get(given.name) != given, f"{given.name} sent twice what was there"
+            standing.take_in(entry)
+            if entry.kind == "released":
+                assert entry.facts["number"] == len(standing.releases), "the numbers of releases have a gap"
+                self._check_release(federation, standing, parent)
+                parent = standing.releases[-1].release
+        check_folders(federation)
+        for name in parties.homes:
+            check_received(parties.holder(name), federation)
+        return len(standing.releases)
+
+    def cohort(self, federation: Federation, number: int) -> set[str]:
+        """Whose sums a release is made of, found out from its weights alone."""
+        standing = Standing()
+        for entry in federation.ledger.journal.entries():
+            standing.take_in(entry)
+            if entry.kind == "released" and entry.facts["number"] == number:
+                break
+        return self._made_of(federation, standing)
+
+    def _check_release(self, federation: Federation, standing: Standing, parent: str | None) -> None:
+        published = standing.releases[-1]
+        loaded = load_release(federation.release_folder(published.number), key=federation.identity.public)
+        assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
+        assert loaded.manifest["number"] == published.number
+        made_of = self._made_of(federation, standing)
+        assert made_of == {member.name for member in published.members}
+        unused = {name: standing.active[name].domain for name in standing.contributions.keys() - made_of}
+        for name, domain in unused.items():
+            alone = list(unused.values()).count(domain) == 1  # of several that fit in turns, none need be taken
+            lost = alone and self._fits(standing, {*made_of, name})
+            assert not lost, f"{name} was lost from release {published.number}"
+
+    def _made_of(self, federation: Federation, standing: Standing) -> set[str]:
+        """The one set of holders whose accepted sums, added, give the router bit for bit."""
+        published = standing.releases[-1]
+        folder = federation.release_folder(published.number)
+        manifest = load_release(folder).manifest
+        content = (folder / ROUTER).read_bytes()
+        masses = dict.fromkeys(published.domains, EQUAL_MASS)
+        assert (manifest["masses"], manifest["domains"]) == (masses, list(published.domains))
+        size, ridge = manifest["cohort"]["holders"], manifest["ridge"]["value"]
+        possible = [
+            set(names)
+            for names in combinations(sorted(standing.active), size)
+            if self._fits(standing, set(names))
+            and {standing.active[name].domain for name in names} == set(published.domains)
+        ]
+        exact = [names for names in possible if self._router(standing, names, ridge) == content]
+        assert len(exact) == 1, f"release {published.number} is not the router of any {size} holders' sums"
+        return exact[0]
+
+    def _fits(self, standing: Standing, names: set[str]) -> bool:
+        """Whether the ledger holds the sums of all of these under the shares of a cohort of just them."""
+        stored = {name: standing.contributions.get(name) for name in names}
+        shares = shares_of(standing, names)
+        return all(each is not None and each.share == shares[name] for name, each in stored.items())
+
+    def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:
+        sources = frozenset((name, standing.contributions[name].source) for name in names)
+        if (sources, ridge) not in self._routers:
+            own = {name: self.sums[name, source].statistics for name, source in sources}
+            self._routers[sources, ridge] = router_bytes(own, standing, self.encoder, ridge)
+        return self._routers[sources, ridge]
+
+
+def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
+    """The mass divided among the holders of each domain by weight, what is left over going to the first keys."""
+    shares: dict[str, int] = {}
+    for domain in {standing.roster[name].domain for name in names}:
+        own = sorted((standing.roster[name].key, name) for name in names if standing.roster[name].domain == domain)
+        whole = sum(standing.roster[name].weight for _, name in own)
+        parts = {name: EQUAL_MASS * standing.roster[name].weight // whole for _, name in own}
+        for _, name in own[: EQUAL_MASS - sum(parts.values())]:
+            parts[name] += 1
+        shares |= parts
+    return shares
+
+
+def router_bytes(own: Mapping[str, Statistics], standing: Standing, encoder: TableEncoder, ridge: float) -> bytes:
+    """router.safetensors of these holders' raw sums, each under its share of a cohort of just them."""
+    shares = shares_of(standing, set(own))
+    return router_of([(standing.roster[name].domain, shares[name], own[name]) for name in own], encoder, ridge)
+
+
+def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncoder, ridge: float) -> bytes:
+    """router.safetensors of these raw sums, from the definition: each with its domain and its share of the mass."""
+    domains = sorted({domain for domain, _, _ in parts})
+    features = encoder.width + 1
+    gram, cross = np.zeros((features, features), np.int64), np.zeros((features, len(domains)), np.int64)
+    for domain, share, statistics in parts:
+        weighted = statistics.weighted(share)
+        gram += weighted.gram
+        cross[:, domains.index(domain)] += weighted.cross[:, 0]
+    weights = solve(Statistics(gram, cross), encoder.scale, Ridge(ridge)).weights
+    compiled = compile_table(encoder.table, encoder.scale, weights)
+    arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def check_folders(federation: Federation) -> None:
+    """What can be seen among the releases is whole, and `latest` names one that the ledger knows."""
+    known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
+    seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
+    assert known <= seen
+    for name in seen - {LATEST, *(each for each in seen if each.endswith(SUFFIX))}:
+        load_release(federation.folder / "releases" / name, key=federation.identity.public)
+    if LATEST in seen:
+        assert (federation.folder / "releases" / LATEST).readlink() in {Path(name) for name in known}
+
+
+def check_received(holder: Holder, federation: Federation) -> None:
+    """A holder has only what the ledger calls a release, every byte of it."""
+    known = {each.number: each.release for each in federation.ledger.standing().releases}
+    for entry in holder.releases():
+        number = entry.facts["number"]
+        assert known.get(number) == entry.facts["release"]
+        for name in (MANIFEST, ROUTER, TOKENIZER):
+            stored = (holder.release_folder(number) / name).read_bytes()
+            assert stored == (federation.release_folder(number) / name).read_bytes()

@@ -1,0 +1,368 @@
+"""Experts on loopback that do what a test tells them to, on real sockets: answer, stream, hang, die, talk nonsense.
+
+An expert is a thread of the test. It reads one request of a connection and plays its part on the bare socket, so that
+what no proper server would send can be sent too. Every request is kept, and whether whoever asked has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Event, Semaphore, Thread
+from typing import Any
+
+from tests.support import waiting
+
+PATIENCE_S = 60.0
+"""No test waits longer for an event, on a machine that is not overloaded."""
+MOST_HANGING_S = 60.0
+EVENTS = b"text/event-stream"
+JSON = b"application/json"
+CHUNKED = b"transfer-encoding: chunked\r\n"
+WORDS = ("one", "two", "three", "four")
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request that an expert has received; `gone` is set when whoever asked has closed the connection.
+
+    sent: how many events of an endless answer were taken so far.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    connection: socket.socket
+    gone: Event = field(default_factory=Event)
+    sent: int = 0
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def send(self, content: bytes) -> None:
+        self.connection.sendall(content)
+
+    def head(self, status: int = 200, kind: bytes = JSON, more: bytes = b"") -> None:
+        words = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\n%sconnection: close\r\n\r\n"
+        self.send(words % (status, kind, more))
+
+    def chunk(self, content: bytes) -> None:
+        self.send(b"%x\r\n%s\r\n" % (len(content), content))
+
+    def reply(self, status: int, body: bytes, kind: bytes = JSON, more: bytes = b"") -> None:
+        self.head(status, kind, more + b"content-length: %d\r\n" % len(body))
+        self.send(body)
+
+    def linger(self) -> None:
+        """Do nothing until whoever asked has gone."""
+        self.connection.settimeout(MOST_HANGING_S)
+        with contextlib.suppress(OSError):
+            while self.connection.recv(65536):
+                pass
+        self.gone.set()
+
+    def reset(self) -> None:
+        """End the connection as a machine does that has lost its power: without a farewell."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+
+Part = Callable[[Asked], None]
+
+
+class Expert:
+    """Listens on a port of its own and plays `part` for every request. Use it in a `with`."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.asked: list[Asked] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._thread = Thread(target=self._serve, daemon=True)
+
+    @property
+    def url(self) -> str:
+        host, port = self._listener.getsockname()
+        return f"http://{host}:{port}/v1"
+
+    def __enter__(self) -> Expert:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE_S)
+        for each in self.asked:
+            with contextlib.suppress(OSError):
+                each.connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        asked = None
+        with contextlib.suppress(OSError), connection:
+            asked = _request(connection)
+            if asked is not None:
+                self.asked.append(asked)
+                self.part(asked)
+                return
+        if asked is not None:  # the part was broken off
+            asked.gone.set()
+
+    def last(self, after: int = 0) -> Asked:
+        """The newest request, once there are more than `after`."""
+        wait_for(lambda: len(self.asked) > after, "the expert was asked")
+        return self.asked[-1]
+
+
+def _request(connection: socket.socket) -> Asked | None:
+    """One request, whole; None if the connection was closed before."""
+    connection.settimeout(PATIENCE_S)
+    with connection.makefile("rb") as file:
+        first = file.readline().decode("latin-1").split()
+        if len(first) < 2:
+            return None
+        headers = dict(_headers(file))
+        body = file.read(int(headers.get("content-length", "0")))
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join(_chunks(file))
+    return Asked(first[0], first[1], headers, body, connection)
+
+
+def _headers(file: Any) -> Iterator[tuple[str, str]]:
+    while line := file.readline().decode("latin-1").strip():
+        name, _, value = line.partition(":")
+        yield name.lower(), value.strip()
+
+
+def _chunks(file: Any) -> Iterator[bytes]:
+    while size := int(file.readline(), 16):
+        yield file.read(size)
+        file.readline()
+
+
+def wait_for(reached: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+    """Wait until something has happened in another thread or process."""
+    waiting.wait_for(what, reached, patience_s=seconds, poll_s=0.01)
+
+
+# What experts say when all is well
+
+
+def completion(text: str, model: str = "m") -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    frame = {"id": "c", "object": "chat.completion", "created": 1, "model": model}
+    return json.dumps({**frame, "choices": [choice], "usage": usage}).encode()
+
+
+def vectors(model: str) -> bytes:
+    row = {"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    return json.dumps({"object": "list", "model": model, "data": [row], "usage": usage}).encode()
+
+
+def token(text: str, model: str = "m") -> bytes:
+    """One event of a streamed chat."""
+    choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    frame = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    return b"data: " + json.dumps(frame).encode() + b"\n\n"
+
+
+END = b"data: [DONE]\n\n"
+
+
+def well(name: str) -> Part:
+    """Answers with its own name, streamed or not, as it was asked."""
+
+    def part(asked: Asked) -> None:
+        if asked.path.endswith("/embeddings"):
+            asked.reply(200, vectors(name))
+        elif not asked.json.get("stream"):
+            asked.reply(200, completion(name, name))
+        else:
+            asked.head(200, EVENTS, CHUNKED)
+            for word in (name, *WORDS):
+                asked.chunk(token(word, name))
+            asked.chunk(END)
+            asked.chunk(b"")
+
+    return part
+
+
+def step_by_step(steps: Semaphore) -> Part:
+    """Streams a word each time the test lets it, and no sooner."""
+
+    def part(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        for word in WORDS:
+            assert steps.acquire(timeout=PATIENCE_S)
+            asked.chunk(token(word))
+        asked.chunk(END)
+        asked.chunk(b"")
+
+    return part
+
+
+# What goes wrong
+
+
+def hangs(asked: Asked) -> None:
+    """Takes the request and never says a word."""
+    asked.linger()
+
+
+def hangs_after_two(asked: Asked) -> None:
+    """Two tokens, and nothing more."""
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(token("one"))
+    asked.chunk(token("two"))
+    asked.linger()
+
+
+def dies_at_once(asked: Asked) -> None:
+    asked.reset()
+
+
+def dies_after_two(asked: Asked) -> None:
+    """Two tokens, then the connection is reset."""
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(token("one"))
+    asked.chunk(token("two"))
+    time.sleep(0.1)  # a reset overtakes what was sent before it, if that was not read yet
+    asked.reset()
+
+
+def leaves_after_two(asked: Asked) -> None:
+    """Two tokens, then the connection is closed in good order, but neither the stream nor the answer was ended."""
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(token("one"))
+    asked.chunk(token("two"))
+
+
+def half_a_body(asked: Asked) -> None:
+    """Promises more bytes than it sends."""
+    asked.head(200, JSON, b"content-length: 1000\r\n")
+    asked.send(completion("half")[:20])
+
+
+def html(asked: Asked) -> None:
+    asked.reply(200, b"<html><body>Welcome to nginx</body></html>", b"text/html")
+
+
+def broken_json(asked: Asked) -> None:
+    asked.reply(200, b'{"id": "c", "choices": [{"ind')
+
+
+def not_an_object(asked: Asked) -> None:
+    asked.reply(200, b"[1, 2, 3]")
+
+
+def not_http(asked: Asked) -> None:
+    asked.send(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+def broken_events(asked: Asked) -> None:
+    """A stream of things that are no events."""
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(b"<html>this is no stream</html>")
+    asked.chunk(b"")
+
+
+def too_many(asked: Asked) -> None:
+    error = {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}
+    asked.reply(429, json.dumps({"error": error}).encode(), JSON, b"retry-after: 7\r\n")
+
+
+def fails(asked: Asked) -> None:
+    asked.reply(500, b"Traceback (most recent call last): in /secret/place")
+
+
+def unauthorised(asked: Asked) -> None:
+    error = {"message": "Incorrect API key provided: sk-exp***", "type": "invalid_request_error", "param": None}
+    asked.reply(401, json.dumps({"error": {**error, "code": "invalid_api_key"}}).encode())
+
+
+def refuses_the_request(asked: Asked) -> None:
+    """The request itself is wrong, says the expert: not a failure of its own."""
+    error = {"message": "max_tokens is too large", "type": "invalid_request_error", "param": "max_tokens", "code": None}
+    asked.reply(400, json.dumps({"error": error}).encode())
+
+
+def endless_head(asked: Asked) -> None:
+    asked.send(b"HTTP/1.1 200 OK\r\n")
+    for number in range(1_000_000):
+        asked.send(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+
+
+def endless_body(asked: Asked) -> None:
+    """An answer that is not streamed and has no end."""
+    asked.head(200, JSON, CHUNKED)
+    asked.chunk(b'{"id": "')
+    for _ in range(1_000_000):
+        asked.chunk(b"y" * 65536)
+
+
+def endless_line(asked: Asked) -> None:
+    """A stream whose first event has no end."""
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(b"data: ")
+    for _ in range(1_000_000):
+        asked.chunk(b"y" * 65536)
+
+
+def trickles(asked: Asked) -> None:
+    """Comments without end, a few bytes at a time, and never a token."""
+    asked.head(200, EVENTS, CHUNKED)
+    for _ in range(600):
+        asked.chunk(b": wait\n\n")
+        time.sleep(0.1)
+
+
+def trickles_a_body(asked: Asked) -> None:
+    """An answer that is not streamed, a few blanks at a time, and never its end."""
+    asked.head(200, JSON, CHUNKED)
+    for _ in range(600):
+        asked.chunk(b"  ")
+        time.sleep(0.1)
+
+
+def ignores_the_stream(asked: Asked) -> None:
+    """A whole answer where a stream was asked for."""
+    asked.reply(200, completion("whole"))
+
+
+def pours(asked: Asked) -> None:
+    """Good tokens without end, as fast as they are taken."""
+    asked.head(200, EVENTS, CHUNKED)
+    event = token("y" * 10_000)
+    while True:
+        asked.chunk(event)
+        asked.sent += 1
+
+
+def redirects(asked: Asked) -> None:
+    """Sends whoever asks elsewhere: with the key and the prompt, if they went."""
+    asked.reply(307, b"", JSON, b"location: http://127.0.0.1:9/elsewhere\r\n")
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[str]:
+    """The address of a port that is taken and refuses every connection."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/v1"

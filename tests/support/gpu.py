@@ -1,0 +1,57 @@
+"""Where sums on a device are tested: torch on the CPU with and without Triton's kernels, and a card where there is one.
+
+Without a card, the kernels run in Triton's interpreter, which tests/conftest.py asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from ridgeway.common.base.devices import cards
+
+CARD = bool(cards())
+
+_choices: dict[Place, Any] = {}
+"""Each place chooses for itself, once."""
+
+needs_no_card = pytest.mark.skipif(CARD, reason="a card is here")
+needs_card = pytest.mark.skipif(not CARD, reason="no CUDA device here")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device, with or without kernels."""
+
+    device: str
+    kernels: bool
+
+    @contextmanager
+    def entered(self) -> Iterator[torch.device]:
+        from ridgeway.client.sums.gpu import digit_planes as planes
+        from ridgeway.client.sums.gpu import product_methods as methods
+
+        device = torch.device(self.device)
+        with pytest.MonkeyPatch.context() as patch:
+            if not self.kernels:
+                for module in (methods, planes):
+                    patch.setattr(module, "why_no_kernels", lambda device: "not wanted here")
+            else:
+                assert planes.why_no_kernels(device) is None
+            patch.setattr(methods, "fastest", _choices.setdefault(self, lru_cache(methods.fastest.__wrapped__)))
+            yield device
+
+
+PLACES = [
+    pytest.param(Place("cpu", kernels=False), id="torch"),
+    pytest.param(Place("cpu", kernels=True), id="interpreter", marks=[pytest.mark.kernels, needs_no_card]),
+    pytest.param(Place("cuda:0", kernels=False), id="card-torch", marks=needs_card),
+    pytest.param(Place("cuda:0", kernels=True), id="card-kernels", marks=needs_card),
+]
+at_every_place = pytest.mark.parametrize("place", PLACES)

@@ -1,0 +1,366 @@
+"""A coordinator that plays a masked session step by step with real holders, and can lie at any of them.
+
+It signs with the key that the holders have pinned, so whatever a hostile operator could send can be sent here. Played
+without a lie it opens the very sums that an honest coordinator opens. Holders are opened anew for every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
+from ridgeway.common.masking.history import PastSum, pool_bytes, read_history
+from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
+from ridgeway.common.protocol.messages import (
+    LOTS,
+    Announce,
+    Calibrate,
+    Candidate,
+    Confirmed,
+    ConfirmSum,
+    Evaluate,
+    Hold,
+    Lot,
+    Message,
+    Offer,
+    OpenSum,
+    Refusal,
+    Revealed,
+    Seal,
+    SealedSums,
+    Share,
+)
+from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet, weights_blob
+from tests.support.simulated_federation import Parties, found, populate
+
+MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+"""Five holders, of whom four open a sum."""
+NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
+FURTHER = "law-3"
+"""A sixth that is pinned and admitted, and in no session unless a test says so."""
+BULKY = ("cache", "held-out", "logs")
+FEATURES = 7
+BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
+WEIGHTS = weights_blob(np.eye(FEATURES, 3))
+OTHER_WEIGHTS = weights_blob(np.eye(FEATURES, 3)[:, ::-1])
+ANNOUNCE, SHARE, SEAL, CONFIRM, OPEN, OVER = range(6)
+"""The steps with a sum, by their order."""
+
+Reveals = dict[int, dict[int, bytes]]
+"""Shares, by the place of who gave them and of whose they are."""
+
+
+def code_of(opened: Opened[Any]) -> str:
+    """The code of the refusal that an answer must be."""
+    assert isinstance(opened.message, Refusal), f"{opened.message.kind} where a refusal belongs"
+    return opened.message.code
+
+
+@dataclass
+class Hostile:
+    """One round with some holders of a federation.
+
+    replies: whatever any holder answered, in its order, with the name of the holder.
+    """
+
+    parties: Parties
+    names: Sequence[str]
+    round: str = "cd" * 16
+    adverts: dict[str, Advert] = field(default_factory=dict)
+    envelopes: dict[str, bytes] = field(default_factory=dict)
+    sealed: dict[Lot, dict[str, Blob]] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    signatures: dict[int, str] = field(default_factory=dict)
+    histories: list[tuple[PastSum, ...]] = field(default_factory=lambda: [()])
+    replies: list[tuple[str, Opened[Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        federation = self.parties.federation()
+        self.identity: Identity = federation.identity
+        self.terms: Terms = federation.terms
+        self._roster = federation.ledger.standing().roster
+        self.key_of = {name: holder.key for name, holder in self._roster.items()}
+
+    # One message
+
+    def packet(self, message: Message, blobs: Sequence[Blob] = ()) -> Packet:
+        if isinstance(message, Share) and not blobs:
+            blobs = (pool_bytes(self.histories),)
+        return seal_packet(message, self.identity, round=self.round, blobs=blobs)
+
+    def send(self, name: str, packet: Packet) -> Opened[Any]:
+        """A holder's answer, whatever it is; it must be signed by that holder and name the request."""
+        opened = open_packet(answer(self.parties.holder(name), packet))
+        assert (opened.sender, opened.reply_to) == (self.key_of[name], packet.digest)
+        self.replies.append((name, opened))
+        return opened
+
+    def ask(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> Opened[Any]:
+        return self.send(name, self.packet(message, blobs))
+
+    def gave(self, kind: type[Message], lot: Lot | None = None) -> list[str]:
+        """Who has answered with a message of this kind, and for this lot."""
+        given = [(name, opened.message) for name, opened in self.replies if isinstance(opened.message, kind)]
+        return [name for name, message in given if lot is None or getattr(message, "lot", lot) == lot]
+
+    # What is shown to the members
+
+    def cohort(self, names: Collection[str] | None = None, terms: Terms | None = None) -> Cohort:
+        members = {self.key_of[name]: self._roster[name] for name in names or self.names}
+        weights = {key: holder.weight for key, holder in members.items()}
+        return form_cohort(terms or self.terms, {key: holder.domain for key, holder in members.items()}, weights)
+
+    def lopsided(self, shares: Mapping[str, int]) -> Cohort:
+        """The cohort with other shares for some."""
+        plain = self.cohort()
+        given = {self.key_of[name]: share for name, share in shares.items()}
+        changed = [each.model_copy(update={"share": given.get(each.key, each.share)}) for each in plain.members]
+        return plain.model_copy(update={"members": tuple(changed)})
+
+    def agreement(self, cohort: Cohort | None = None, **changes: Any) -> Agreement:
+        shown = cohort or self.cohort()
+        by_key = {advert.key: advert for advert in self.adverts.values()}
+        keys = sorted(member.key for member in shown.members)
+        plain = Agreement(
+            terms=shown.terms.id,
+            cohort=shown.id,
+            round=self.round,
+            lots=LOTS,
+            threshold=threshold_for(len(keys)),
+            adverts=tuple(by_key[key] for key in keys),
+        )
+        return plain.model_copy(update=changes) if changes else plain
+
+    @property
+    def session(self) -> str:
+        return self.agreement().id.hex()
+
+    def place(self, name: str) -> int:
+        return sorted(self.key_of[each] for each in self.names).index(self.key_of[name]) + 1
+
+    def places(self, names: Collection[str]) -> tuple[int, ...]:
+        return tuple(sorted(self.place(name) for name in names))
+
+    def in_order(self, names: Collection[str]) -> list[str]:
+        return sorted(names, key=self.place)
+
+    # The steps, each with everybody unless told otherwise; every answer must be the one that is asked for
+
+    def announce(self, names: Collection[str] | None = None) -> None:
+        for name in names or self.names:
+            opened = self.ask(name, Announce(terms=self.terms))
+            offer = opened.message
+            assert isinstance(offer, Offer), offer
+            assert offer.advert is not None
+            self.adverts[name] = offer.advert
+            self.histories.append(read_history(opened.blobs[0]))
+
+    def share_request(self, cohort: Cohort | None = None, **changes: Any) -> Share:
+        shown = cohort or self.cohort()
+        return Share(cohort=shown, agreement=self.agreement(shown, **changes))
+
+    def share(self, names: Collection[str] | None = None, request: Share | None = None) -> None:
+        for name in names or self.names:
+            self.envelopes[name] = self._bulk(name, request or self.share_request())
+        self.shared = tuple(self.in_order(self.envelopes))
+
+    def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
+        """What the others have sent to a member."""
+        own = self.place(name)
+        parts = []
+        for sender in self.in_order(shared or self.shared):
+            if sender != name:
+                at = own - 1 - (self.place(sender) < own)
+                parts.append(self.envelopes[sender][ENVELOPE_BYTES * at : ENVELOPE_BYTES * (at + 1)])
+        return b"".join(parts)
+
+    def hold_request(self, kind: type[Hold], shared: Collection[str] | None = None) -> Hold:
+        return kind(session=self.session, shared=self.places(shared or self.shared))
+
+    def seal(self, names: Collection[str] | None = None) -> None:
+        for name in names or self.shared:
+            self._keep("statistics", name, self.hold_request(Seal), (self.post(name),))
+
+    def question(self, lot: Lot) -> Message:
+        domains = tuple(sorted({holder.domain for holder in self._roster.values()}))
+        if lot == "scores":
+            return Evaluate(terms=self.terms, domains=domains, candidates=(BEST,), session=self.session)
+        return Calibrate(
+            terms=self.terms,
+            domains=domains,
+            candidate=BEST,
+            temperatures=(1.0,),
+            growths=(0.0,),
+            session=self.session,
+        )
+
+    def count(self, lot: Lot, names: Collection[str] | None = None) -> None:
+        for name in names or self.shared:
+            self._keep(lot, name, self.question(lot), (WEIGHTS,))
+
+    def seal_lot(self, lot: Lot, names: Collection[str] | None = None) -> None:
+        """Let these members seal a lot, whichever it is."""
+        if lot == "statistics":
+            self.seal(names)
+        else:
+            self.count(lot, names)
+
+    def confirm_request(self, lot: Lot, sent: Collection[str]) -> ConfirmSum:
+        return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
+
+    def confirm(self, lot: Lot, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
+        """These members sign that those have sent."""
+        signatures = {}
+        for name in names:
+            reply = self.ask(name, self.confirm_request(lot, sent or names)).message
+            assert isinstance(reply, Confirmed), reply
+            signatures[self.place(name)] = reply.signature
+        return signatures
+
+    def open_request(self, lot: Lot, sent: Collection[str], signatures: Mapping[int, str]) -> OpenSum:
+        pairs = tuple(sorted(signatures.items()))
+        return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs)
+
+    def open(self, lot: Lot, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]) -> Reveals:
+        """The shares that these members reveal, by place."""
+        reveals: Reveals = {}
+        for name in names:
+            content = self._bulk(name, self.open_request(lot, sent, signatures))
+            places = self.places(self.shared)
+            assert len(content) == SHARE_BYTES * len(places)
+            cut = {place: content[SHARE_BYTES * at : SHARE_BYTES * (at + 1)] for at, place in enumerate(places)}
+            reveals[self.place(name)] = cut
+        return reveals
+
+    def total(self, lot: Lot, sent: Collection[str], reveals: Reveals) -> NDArray[np.int64]:
+        size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
+        opening = Opening(self.agreement(), lot, self.places(self.shared), size)
+        for name in sent:
+            opening.add(self.place(name), Sealed.of_bytes(bytes(self.sealed[lot][name])))
+        return opening.total(reveals)
+
+    # Honest play
+
+    def begin(self) -> None:
+        """Everybody advertises and deals its secrets out."""
+        self.announce()
+        self.share()
+
+    def finish(self, lot: Lot, sent: Collection[str] | None = None) -> NDArray[np.int64]:
+        """Confirm and open the sum of those who have sealed."""
+        there = sent or self.shared
+        signatures = self.confirm(lot, there)
+        return self.total(lot, there, self.open(lot, there, there, signatures))
+
+    def play(self, *lots: Lot) -> dict[Lot, NDArray[np.int64]]:
+        """A whole session without a lie; the statistics come first, whether they are opened or not."""
+        self.begin()
+        self.seal()
+        sums = {}
+        for lot in lots:
+            if lot != "statistics":
+                self.count(lot)
+            sums[lot] = self.finish(lot)
+        return sums
+
+    def until(self, step: int, lot: Lot = "statistics") -> None:
+        """Everything honestly, up to but without one of the steps with a lot."""
+        counted = lot != "statistics"
+        steps: list[Callable[[], None]] = [
+            self.announce,
+            self._share_and_seal if counted else self.share,
+            (lambda: self.count(lot)) if counted else self.seal,
+            lambda: self._sign(lot),
+            lambda: self._reveal(lot),
+        ]
+        for take in steps[:step]:
+            take()
+
+    def _share_and_seal(self) -> None:
+        self.share()
+        self.seal()
+
+    def _sign(self, lot: Lot) -> None:
+        self.signatures.update(self.confirm(lot, self.shared))
+
+    def _reveal(self, lot: Lot) -> None:
+        self.open(lot, self.shared, self.shared, self.signatures)
+
+    def request(self, step: int, lot: Lot, name: str) -> Packet:
+        """What an honest coordinator asks a member for at a step."""
+        if step == SEAL and lot != "statistics":
+            return self.packet(self.question(lot), (WEIGHTS,))
+        asked: dict[int, Callable[[], Packet]] = {
+            ANNOUNCE: lambda: self.packet(Announce(terms=self.terms)),
+            SHARE: lambda: self.packet(self.share_request()),
+            SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
+            CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),
+            OPEN: lambda: self.packet(self.open_request(lot, self.shared, self.signatures)),
+        }
+        return asked[step]()
+
+    def moved(self, parties: Parties) -> Hostile:
+        """The same coordinator at the same point, with the same holders in other folders."""
+        sealed = {lot: dict(given) for lot, given in self.sealed.items()}
+        known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures))
+        return Hostile(parties, self.names, self.round, *known, [*self.histories])
+
+    def _keep(self, lot: Lot, name: str, request: Message, blobs: Sequence[Blob]) -> None:
+        opened = self.ask(name, request, blobs)
+        assert isinstance(opened.message, SealedSums), opened.message
+        self.sealed.setdefault(lot, {})[name] = opened.blobs[0]
+
+    def _bulk(self, name: str, request: Message) -> bytes:
+        opened = self.ask(name, request)
+        assert not isinstance(opened.message, Refusal), opened.message
+        return bytes(opened.blobs[0])
+
+
+class Stages:
+    """One federation, and sessions in it that were played honestly up to some step; every test gets copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.parties = found(folder / "parties", mode="masked")
+        populate(self.parties, {**MEMBERS, FURTHER: "law"})
+        self._played: dict[tuple[int, Lot], Hostile] = {}
+
+    def at(self, step: int, folder: Path, lot: Lot = "statistics") -> Hostile:
+        """A session of all members before this step."""
+        if (step, lot) not in self._played:
+            played = Hostile(self.parties.copy(self._folder / f"{step} {lot}"), list(MEMBERS))
+            played.until(step, lot)
+            self._played[step, lot] = played
+        played = self._played[step, lot]
+        return played.moved(played.parties.copy(folder, *BULKY))
+
+
+def nothing_revealed(coordinator: Hostile, lot: Lot | None = None) -> None:
+    """Fail if any member has given shares away."""
+    assert coordinator.gave(Revealed, lot) == []
+
+
+def plain_sum(parties: Parties, cohort: Cohort, names: Collection[str]) -> NDArray[np.int64]:
+    """What the statistics of these members come to, added up by somebody who may see them."""
+    parts = []
+    for name in names:
+        holder = parties.holder(name)
+        member = cohort.member(holder.identity.public)
+        assert member is not None
+        own = holder.current(cohort.terms).statistics
+        weighted = own.weighted(member.share) if member.share else own
+        parts.append(weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains)).as_vector())
+    total: NDArray[np.int64] = np.sum(parts, axis=0)
+    return total

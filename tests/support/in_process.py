@@ -1,0 +1,103 @@
+"""The whole service in a thread of the test, on a real socket, with its insides in reach."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ridgeway.coordinator.serve.gateway.experts import ExpertsFile
+from ridgeway.coordinator.serve.gateway.gateway import Gateway
+from ridgeway.coordinator.serve.http_app import create_app
+from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.coordinator.serve.server import make_server
+from tests.support.faulty_experts import wait_for
+
+WATCH_S = 0.02
+
+
+def experts_toml(addresses: Mapping[str, str], top: str = "", **more: Any) -> str:
+    """A file of experts; `more` stands in each of them."""
+    lines = [top]
+    for name, url in addresses.items():
+        lines += [f'[experts."{name}"]', f'base_url = "{url}"', f'model = "{name}-model"']
+        lines += [f"{field} = {value!r}".replace("'", '"') for field, value in more.items()]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Clock:
+    """Time that passes when the test says so."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Local:
+    """A running service."""
+
+    service: RoutingService
+    http: httpx.Client
+    file: Path
+    clock: Clock
+    gateway: Gateway | None = None
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        return self.http.post(path, json=body, headers=headers)
+
+    def chat(self, model: str = "auto", content: str = "hello", **more: Any) -> httpx.Response:
+        return self.post("/v1/chat/completions", chat(model, content, **more))
+
+    @contextlib.contextmanager
+    def streamed(self, model: str = "auto", **more: Any) -> Iterator[httpx.Response]:
+        body = chat(model, "hello", stream=True, **more)
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            yield response
+
+    def states(self) -> dict[str, str]:
+        states: dict[str, str] = self.http.get("/readyz").json()["experts"]
+        return states
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels) or 0.0
+
+
+def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": content}], **more}
+
+
+@contextlib.contextmanager
+def served(release: Path, file: Path | None, **source: Any) -> Iterator[Local]:
+    """The service of a release, with the experts of a file if one is given."""
+    known = ExpertsFile(file) if file is not None else None
+    check: Callable[..., None] = known.check if known else lambda router: None
+    service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
+    clock = Clock()
+    gateway = Gateway(service, known, clock) if known else None
+    with _running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
+        yield Local(service, http, file or release, clock, gateway)
+
+
+@contextlib.contextmanager
+def _running(app: Any) -> Iterator[str]:
+    server = make_server(app)
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_for(lambda: server.started or not thread.is_alive(), "the service has started")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()

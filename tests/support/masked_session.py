@@ -1,0 +1,55 @@
+"""Masked sessions of fixed randomness, with members that fall away where a test says so."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.masking.reference import ROUND, Step, Transcript, masked_sum
+from ridgeway.common.masking.shares import Random
+
+LOTS = ("sums", "counts")
+
+
+def fixed_random(seed: str) -> Random:
+    """Bytes that depend on the seed and on how many were drawn before."""
+    drawn = 0
+
+    def draw(size: int) -> bytes:
+        nonlocal drawn
+        drawn += 1
+        return hashlib.shake_256(f"{seed} {drawn}".encode()).digest(size)
+
+    return draw
+
+
+def run_session(
+    members: int,
+    lot: str = "sums",
+    vectors: Sequence[NDArray[np.int64]] | None = None,
+    *,
+    seed: str = "session",
+    round_: str = ROUND,
+    not_shared: Collection[int] = (),
+    not_sent: Collection[int] = (),
+    not_opened: Collection[int] = (),
+) -> Transcript:
+    """A session of members whose keys and secrets the seed gives; some may fall away at each step."""
+
+    def random(purpose: str, place: int) -> Random:
+        return fixed_random(f"{seed} {purpose} {place - 1 if purpose == 'secrets' else place}")
+
+    stages: dict[Step, Collection[int]] = {"open": not_opened, "send": not_sent, "share": not_shared}
+    fallen = {place: step for step, places in stages.items() for place in places}
+    identities = sorted((_identity(f"{seed} {place}") for place in range(members)), key=lambda each: each.public)
+    given = vectors or [np.zeros(4, dtype=np.int64)] * members
+    return masked_sum(identities, given, fallen, random, lots=LOTS, lot=lot, round_=round_)
+
+
+def _identity(seed: str) -> Identity:
+    return Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest()))

@@ -1,0 +1,269 @@
+"""`ridgeway serve` as a process on loopback, real experts beside it, and what tests ask of them.
+
+with Serving(folder, release, "--experts", path) as served:
+    served.chat("auto", "hello")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.settings import Confidence
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.routing.release import save_release
+from ridgeway.common.routing.token_table import TokenTable
+from tests.support.commands import RIDGEWAY
+from tests.support.making import fixed_identity
+from tests.support.tiny import LETTERS, tiny_definition
+from tests.support.waiting import wait_for, wait_for_end
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "zyzzyva"
+"""Stands in every prompt, and must stand in no log."""
+OWN = [letter for letter in LETTERS if letter not in f"{SECRET} "]
+"""The letters that domains may have."""
+STOP_S = 30.0
+Json = Mapping[str, Any]
+
+
+def release_of(folder: Path, domains: Sequence[str], identity: Identity | None = None, strength: int = 100) -> str:
+    """A release in which each domain has a letter of its own, that of `prompt_for`; returns its id."""
+    rows = len(LETTERS) + 2
+    logits = np.zeros((rows, len(domains)), dtype=np.int32)
+    for place, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[place]) + 2, place] = strength
+    facts = {
+        "domains": list(domains),
+        "masses": dict.fromkeys(domains, 1),
+        "encoder": {"name": "tiny", "fingerprint": "0" * 64},
+        "selector": {"name": "average", "k": 1},
+        "confidence": Confidence().to_json(),
+        "parent": None,
+    }
+    table = TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
+    weights = np.zeros((2, len(domains)))
+    return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
+
+
+def prompt_for(domain: str, domains: Sequence[str]) -> str:
+    """A text that the release of these domains sends to this one."""
+    return OWN[domains.index(domain)] * 40
+
+
+class Process:
+    """A server in a process of its own. Use it in a `with`: it is ready inside and gone after."""
+
+    def __init__(self, command: Sequence[str | Path], ready: str, log: Path, environment: Json | None = None) -> None:
+        self._command = command
+        self._ready = ready
+        self._log = log
+        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stdout and stderr so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def begin(self) -> None:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment, cwd=ROOT
+            )
+
+    def until_ready(self) -> None:
+        wait_for("the server is ready", self._answers, progress=lambda: self.said, details=lambda: self.said)
+
+    def _answers(self) -> bool:
+        assert self.is_running(), f"it has ended: {self.said}"
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(self._ready, trust_env=False, timeout=5.0).status_code == 200
+        return False
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self) -> int:
+        """Ask it to end, as an operator would; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return wait_for_end(self.process, patience_s=STOP_S, details=lambda: self.said)
+
+    def end(self) -> None:
+        """Surely end it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def memory(self) -> int:
+        """The bytes of memory that it holds now."""
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Serving(Process):
+    """`ridgeway serve RELEASE OPTIONS...` on a port of its own."""
+
+    def __init__(self, folder: Path, release: Path, *options: str | Path, key: str = "", **environment: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.key = key
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        own = {"RIDGEWAY_CACHE": str(folder / "cache"), "RIDGEWAY_CONFIG": str(folder / "config"), **environment}
+        command = [RIDGEWAY, "serve", release, "--port", str(port), *options]
+        super().__init__(command, f"{self.url}/readyz", folder / f"serve-{port}.log", own)
+        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=120.0, headers=self._headers)
+
+    def __enter__(self) -> Serving:
+        self.begin()
+        try:
+            self.until_ready()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self.http.close()
+        super().end()
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        return self.http.post(path, json=body, headers=headers)
+
+    def chat(self, model: str, prompt: str = "hello", **more: Any) -> httpx.Response:
+        return self.post("/v1/chat/completions", chat(model, prompt, **more))
+
+    @contextlib.contextmanager
+    def streamed(self, model: str, prompt: str = "hello", **more: Any) -> Iterator[httpx.Response]:
+        body = chat(model, prompt, stream=True, **more)
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            yield response
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        """The official client; it asks once, so that a test sees what the first answer is."""
+        http = openai.DefaultHttpxClient(trust_env=False)
+        settings: dict[str, Any] = {"api_key": self.key or "none", "max_retries": 0, "timeout": 30.0, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", http_client=http, **settings)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A value of /metrics; 0 if it is not there."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.split("{")[0].split(" ")[0] == name and all(each in line for each in wanted):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+
+def write_experts(path: Path, experts: Mapping[str, str], fallback: str = "", **settings: Json) -> Path:
+    """experts.toml for experts at these addresses, each called in its server as it is called here.
+
+    settings: more lines for the expert of that name, `every` for all of them.
+    """
+    lines = [f"fallback = {json.dumps(fallback)}"] if fallback else []
+    for name, url in experts.items():
+        own = {"base_url": url, "model": name, **settings.get("every", {}), **settings.get(name, {})}
+        lines += ["", f"[experts.{json.dumps(name)}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def chat(model: str, prompt: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": f"{SECRET} {prompt}"}], **more}
+
+
+def tokens_of(lines: Iterator[str]) -> Iterator[Any]:
+    """The events of a stream, as they come; the last is the word [DONE]."""
+    for line in lines:
+        if line.startswith("data: "):
+            content = line[6:].strip()
+            yield content if content == "[DONE]" else json.loads(content)
+
+
+def word_of(event: Any) -> str:
+    """The text of one event of a streamed chat; the last event is its own."""
+    if event == "[DONE]":
+        return "[DONE]"
+    return str(event["choices"][0]["delta"].get("content") or "")
+
+
+def complaint(response: httpx.Response) -> dict[str, Any]:
+    """The error of an answer, which must have the shape of OpenAI's."""
+    assert response.headers["content-type"].startswith("application/json"), response.headers
+    return complaint_of(response.json())
+
+
+def complaint_of(body: Any) -> dict[str, Any]:
+    assert set(body) == {"error"}, body
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}, error
+    assert isinstance(error["message"], str) and error["message"], error
+    assert isinstance(error["type"], str) and error["type"], error
+    assert SECRET not in json.dumps(error), error
+    return error
+
+
+def while_asking(ask: Callable[[], object], done: Callable[[], bool], seconds: float = 30.0) -> int:
+    """Ask again and again until something has happened; how often it was asked."""
+    asked = 0
+
+    def asked_enough() -> bool:
+        nonlocal asked
+        if done():
+            return True
+        ask()
+        asked += 1
+        return False
+
+    wait_for("it happens while it is asked", asked_enough, patience_s=seconds, poll_s=0.0)
+    return asked
+
+
+class RealExpert(Process):
+    """`tests.support.real_expert` on a port of its own; another seed is another model."""
+
+    def __init__(self, folder: Path, name: str, seed: int) -> None:
+        port = free_port()
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}/v1"
+        command = [sys.executable, "-m", "tests.support.real_expert", name, str(seed), str(port)]
+        super().__init__(command, f"http://127.0.0.1:{port}/health", folder / f"{name}.log")
+
+
+@contextlib.contextmanager
+def real_experts(folder: Path, names: Sequence[str]) -> Iterator[list[RealExpert]]:
+    """Experts of these names, started together."""
+    experts = [RealExpert(folder, name, seed) for seed, name in enumerate(names)]
+    try:
+        for each in experts:
+            each.begin()
+        for each in experts:
+            each.until_ready()
+        yield experts
+    finally:
+        for each in experts:
+            each.end()

@@ -1,0 +1,176 @@
+"""Small federations for tests: real folders of a coordinator and of holders, over the tiny encoder, in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.client.deploy.holder_folder import CARD, create_holder
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import Holder, HolderSettings
+from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.roster import pin
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.protocol.invitation import Card, Place, read_paper
+from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.deploy.coordinator_folder import create_federation
+from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
+from ridgeway.coordinator.round.ledger import Admitted
+from ridgeway.coordinator.round.progress import Event
+from ridgeway.coordinator.solving.candidates import Grid
+from tests.support.corpora_on_disk import sentences, write_jsonl
+from tests.support.tiny import tiny_encoder
+
+ONE_CANDIDATE = Grid(ridges=(1e-3,), normalise_columns=(False,), selectors=("average",), k=(10,))
+NO_BUNDLE = "0" * 64
+
+
+def no_watch(event: Event) -> None:
+    """Nobody looks on."""
+
+
+@dataclass
+class Parties:
+    """A coordinator's folder, holders' folders by name, and the corpora of those holders."""
+
+    folder: Path
+    encoder: TableEncoder
+    homes: dict[str, Path] = field(default_factory=dict)
+
+    def federation(self, clock: Callable[[], Any] | None = None) -> Federation:
+        """The coordinator as a process that was just started sees its folder."""
+        more: dict[str, Any] = {"clock": clock} if clock else {}
+        return Federation(self.folder / "coordinator", encoder=self.encoder, **more)
+
+    def holder(self, name: str) -> Holder:
+        return Holder(self.homes[name])
+
+    def settle(self, name: str, domain: str, texts: Sequence[str], **policy: Any) -> Holder:
+        """Make a holder's corpus and folder; nobody has admitted it yet."""
+        federation = self.federation()
+        corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
+        self.homes[name] = self.folder / "holders" / name
+        window, limit = federation.settings.window, federation.settings.max_tokens
+        masked = federation.settings.mode == "masked"
+        agreed: dict[str, Any] = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,)}
+        agreed |= {"require_masking": masked, "min_cohort": 3 if masked else 2, **policy}
+        settings = HolderSettings(
+            domain=domain,
+            corpus=(str(corpus),),
+            holdout=0.25,
+            threads=1,
+            encoder=f"dir:{self.folder / 'encoder'}",
+            address="127.0.0.1:1",
+            bundles=(NO_BUNDLE,),
+            policy=Policy(coordinator=federation.identity.public, encoders=(self.encoder.fingerprint,), **agreed),
+        )
+        return create_holder(self.homes[name], settings)
+
+    def rewrite(self, name: str, old: str, new: str) -> None:
+        """Change a holder's settings, as its owner would with an editor."""
+        path = self.homes[name] / "client.toml"
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+
+    def change_corpus(self, name: str) -> None:
+        """Let a holder have other texts than before, in another file."""
+        domain = self.holder(name).domain
+        [corpus] = self.holder(name).settings.corpus
+        changed = write_jsonl(Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 9))
+        self.rewrite(name, f'"{corpus}"', f'"{changed}"')
+
+    def admit(self, name: str, weight: int = 1) -> Admitted:
+        return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card), weight)
+
+    def pin_all(self) -> None:
+        """Let every holder pin every other, as if they had handed each other their cards."""
+        cards = {name: read_paper(home / CARD, Card) for name, home in self.homes.items()}
+        places = [Place(name=name, domain=card.domain, key=card.key) for name, card in cards.items()]
+        for home in self.homes.values():
+            pin(home, places)
+
+    def copy(self, folder: Path, *without: str) -> Parties:
+        """The same parties with the same keys and corpora in other folders; files of some names stay behind."""
+        for part in ("coordinator", "holders"):
+            leave = shutil.ignore_patterns(*without)
+            shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave)
+        homes = {name: folder / "holders" / home.name for name, home in self.homes.items()}
+        return Parties(folder, self.encoder, homes)
+
+
+def found(folder: Path, *, encoder: TableEncoder | None = None, **settings: Any) -> Parties:
+    """A federation without holders."""
+    parties = Parties(folder, encoder or tiny_encoder())
+    save_encoder(parties.encoder, folder / "encoder")
+    given = {
+        "mode": "clear",
+        "window": 8,
+        "round": RoundSettings(wait=0.0, deadline=1.0),
+        "candidates": ONE_CANDIDATE,
+        **settings,
+    }
+    create_federation(folder / "coordinator", FederationSettings(encoder=f"dir:{folder / 'encoder'}", **given))
+    return parties
+
+
+def populate(parties: Parties, domains: Mapping[str, str], *, weights: Mapping[str, int] | None = None) -> None:
+    """Settle and admit holders, each with texts that nobody else has."""
+    for place, (name, domain) in enumerate(domains.items()):
+        parties.settle(name, domain, own_texts(name, domain, 12 + place))
+        parties.admit(name, (weights or {}).get(name, 1))
+    parties.pin_all()
+
+
+def own_texts(name: str, domain: str, count: int) -> list[str]:
+    """Texts of a domain that only this holder has."""
+    return [f"{name} {text}" for text in sentences(domain, count, 48)]
+
+
+class Direct:
+    """A transport without faults: every peer answers at once, in its order.
+
+    down: peers that are not there. asked: which kinds of requests reached whom.
+    """
+
+    def __init__(self, parties: Parties, names: Sequence[str] | None = None) -> None:
+        self.names = list(parties.homes) if names is None else list(names)
+        self._holders = [parties.holder(name) for name in self.names]
+        self.down: set[str] = set()
+        self.replies: list[tuple[str, Packet]] = []
+
+    def peers(self) -> list[int]:
+        return [place for place, name in enumerate(self.names) if name not in self.down]
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        for peer, packet in packets.items():
+            if peer in self.peers():
+                yield from ((peer, reply) for reply in self.answers(self.names[peer], peer, packet))
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        """What one holder answers; tests put other words in its mouth."""
+        reply = answer(self._holders[peer], packet)
+        self.replies.append((name, reply))
+        yield reply
+
+
+class _Hasty(sqlite3.Connection):
+    """A connection that does not wait for the disk."""
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        return super().execute("pragma synchronous = off" if sql.startswith("pragma synchronous") else sql, *values)
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Wait for no disk: power does not fail in tests."""
+    patch.setattr(os, "fsync", lambda handle: None)
+    patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_Hasty))

@@ -1,0 +1,38 @@
+"""Small things that tests are made of: an encoder, texts, a release."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
+from ridgeway.common.encoding.tokenizer import plain_definition
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,\n"
+SPECIAL = "<end>"
+
+
+def tiny_definition() -> bytes:
+    """A tokenizer of single characters, with one special token and a token for what it does not know."""
+    vocabulary = {SPECIAL: 0, "<unk>": 1, **{letter: place + 2 for place, letter in enumerate(LETTERS)}}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    definition = {
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": None,
+        "added_tokens": [{"id": 0, "content": SPECIAL, "special": True, **flags}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    }
+    return plain_definition(json.dumps(definition).encode())
+
+
+def tiny_encoder(width: int = 6, seed: int = 0) -> TableEncoder:
+    """An encoder over single characters with a random table."""
+    rows = len(LETTERS) + 2
+    embeddings = np.random.default_rng(seed).standard_normal((rows, width))
+    return TableEncoder("tiny", tiny_definition(), *quantise(embeddings))

@@ -1,0 +1,54 @@
+"""A small causal language model over single characters, and settings that its experts can learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from ridgeway.simulations.experiments.dataset import Dataset
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.tiny import LETTERS, tiny_definition
+
+ROWS = len(LETTERS) + 2
+
+
+def make_language_model(folder: Path, seed: int = 0) -> Path:
+    """Three layers, tied embeddings; a folder as `save_pretrained` writes it."""
+    torch.manual_seed(seed)
+    library: Any = transformers
+    config = library.LlamaConfig(
+        vocab_size=ROWS,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=160,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    library.LlamaForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tiny_definition())
+    return folder
+
+
+def tiny_dataset(train: int = 40, test: int = 6, size: int = 80) -> Dataset:
+    """Three domains in letters of their own."""
+    texts = {name: tuple(sentences(name, train + test, size)) for name in ALPHABETS}
+    return Dataset(
+        "tiny",
+        "letters",
+        {name: own[test:] for name, own in texts.items()},
+        {name: own[:test] for name, own in texts.items()},
+    )
+
+
+def write_dataset(dataset: Dataset, folder: Path) -> Path:
+    """As a folder of corpora."""
+    for name in dataset.domains:
+        write_jsonl(folder / f"{name}.train.jsonl", dataset.train[name])
+        write_jsonl(folder / f"{name}.test.jsonl", dataset.test[name])
+    return folder

@@ -1,0 +1,68 @@
+"""Waiting that a busy machine does not break: patience ends when nothing moves any more, not when a clock says so.
+
+Knows time and the machine's load. Knows nothing of what is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 180.0
+"""The time without any progress after which a wait fails, on a machine that is not overloaded."""
+MAX_WAIT_S = 1800.0
+"""The time after which a wait fails even though something still moves."""
+POLL_S = 0.05
+
+
+def wait_for(
+    what: str,
+    reached: Callable[[], bool],
+    *,
+    progress: Callable[[], object] = lambda: None,
+    patience_s: float = PATIENCE_S,
+    poll_s: float = POLL_S,
+    details: Callable[[], str] = str,
+) -> None:
+    """Wait until something has happened; fail with its description once nothing has moved for long.
+
+    progress: a value that changes while things move, such as the size of logs; each change renews the patience.
+    patience_s: seconds on a machine with free cores; where several processes want each core, so much longer.
+    details:  what to say beside the description when the wait fails.
+    """
+    began = last = time.monotonic()
+    waited, seen = 0.0, progress()
+    while not reached():
+        time.sleep(poll_s)
+        now = time.monotonic()
+        waited, last = waited + (now - last) / processes_per_core(), now
+        if (moved := progress()) != seen:
+            waited, seen = 0.0, moved
+        failed = waited > patience_s or now - began > MAX_WAIT_S
+        assert not failed or reached(), f"not within {now - began:.0f} s: {what}\n{details()}"
+
+
+def wait_for_end(
+    process: subprocess.Popen[bytes],
+    *,
+    progress: Callable[[], object] = lambda: None,
+    patience_s: float = PATIENCE_S,
+    details: Callable[[], str] = str,
+) -> int:
+    """Wait until a process has ended by itself; its exit code."""
+    wait_for(
+        f"process {process.pid} has ended",
+        lambda: process.poll() is not None,
+        progress=progress,
+        patience_s=patience_s,
+        details=details,
+    )
+    assert process.returncode is not None
+    return process.returncode
+
+
+def processes_per_core() -> float:
+    """How many processes want each core, on the average of the last minute; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

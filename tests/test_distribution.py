@@ -1,0 +1,98 @@
+"""What `pip install` puts on a machine: one import name, plain files, and a command that routes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from venv import EnvBuilder
+
+import numpy as np
+import pytest
+
+from tests.support.commands import Workshop, workshop
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("ridgeway", "common", "client", "coordinator", "simulations", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist of a copy of this checkout, and the wheel that is built from the sdist."""
+    copy, out = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("dist")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty virtual environment into which the wheel alone was installed."""
+    folder = tmp_path_factory.mktemp("environment")
+    EnvBuilder(with_pip=False).create(folder)
+    install = ["install", "--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", str(built[1])]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), *install], check=True)
+    return folder
+
+
+def site_packages(environment: Path) -> Path:
+    [place] = environment.glob("lib/python*/site-packages")
+    return place
+
+
+def test_the_wheel_owns_one_import_name(environment: Path) -> None:
+    """Nothing called common, client or tests lies beside other people's packages."""
+    names = {path.name for path in site_packages(environment).iterdir()}
+    [about] = [name for name in names if name.endswith(".dist-info")]
+    assert names == {"ridgeway", about}
+
+
+def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, Path]) -> None:
+    """The links of a checkout become folders; every source file, page and template is in both."""
+    sdist, wheel = built
+    tracked = [path.relative_to(ROOT) for folder in SOURCES[1:5] for path in _code(ROOT / folder)]
+    expected = {f"ridgeway/{name}" for name in tracked} | {"ridgeway/__init__.py", "ridgeway/__main__.py"}
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = {name for name in archive.namelist() if name.startswith("ridgeway/")}
+    with tarfile.open(sdist) as packed:
+        assert not [member.name for member in packed if member.issym() or member.islnk()]
+        in_sdist = {name.partition("/")[2] for name in packed.getnames()}
+    assert in_wheel == expected
+    assert expected <= in_sdist
+
+
+def _code(folder: Path) -> list[Path]:
+    kinds = {".py", ".js", ".css", ".html", ".svg"}
+    return [path for path in folder.rglob("*") if path.suffix in kinds and "__pycache__" not in path.parts]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return workshop(tmp_path_factory.mktemp("workshop"))
+
+
+def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(environment: Path, shop: Workshop) -> None:
+    """With the packages that it depends on beside it, and no checkout in sight."""
+    python = environment / "bin/python"
+    (site_packages(environment) / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+
+    def said(*words: str) -> str:
+        command = [str(python), "-P", *words]
+        return subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, check=True).stdout
+
+    assert Path(said("-c", "import ridgeway; print(ridgeway.__file__)").strip()).is_relative_to(environment)
+    assert said("-m", "ridgeway", "--version").startswith("ridgeway 0.")
+    assert said("-m", "ridgeway", "route", str(shop / "release"), "abcdefgh").startswith("law")
