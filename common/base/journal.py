@@ -143,7 +143,8 @@ class Journal:
 
     def _open(self) -> sqlite3.Connection:
         """A connection that is kept as long as the journal is in use."""
-        database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        # A journal is used by one thread at a time, but any thread's garbage collection may be what closes it.
+        database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         weakref.finalize(self, database.close)
         database.execute("pragma journal_mode = wal")
         database.execute("pragma synchronous = full")
