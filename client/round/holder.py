@@ -21,6 +21,7 @@ from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.session_store import SessionFile
+from ridgeway.client.round.sum_memory import SumMemory
 from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
@@ -34,7 +35,6 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
-from ridgeway.common.masking.history import PastSum
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
@@ -114,13 +114,9 @@ class Holder:
         """Whether there was a masked session of this name before."""
         return any(entry.kind == "session" and entry.facts["round"] == round_ for entry in self.journal.entries())
 
-    def known_sums(self) -> list[PastSum]:
-        """The sums that this holder has helped to open, and those it has heard of from members that are pinned."""
-        return [
-            PastSum.from_facts(entry.facts)
-            for entry in self.journal.entries()
-            if entry.kind == "opened" or (entry.kind == "learned" and self.pinned_keys & set(entry.facts["from"]))
-        ]
+    @cached_property
+    def memory(self) -> SumMemory:
+        return SumMemory(self.journal, self.identity.public, self.pinned_keys)
 
     # Statistics
 

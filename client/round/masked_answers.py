@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.policy import check_cohort
+from ridgeway.client.round.policy import check_cohort, check_shares
 from ridgeway.client.round.session_store import GONE, SessionState
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
-from ridgeway.common.masking.agreement import Advert, Agreement, Place, check_agreement, check_survivors
+from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
 from ridgeway.common.masking.differencing import Parts, set_apart
 from ridgeway.common.masking.history import PastSum, history_bytes, read_pool
 from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
@@ -47,7 +47,7 @@ def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms,
         if holder.has_been_in(request.round):
             raise Refused("session_reused", "this holder has been in a session of this name before")
         own = new_secrets(len(LOTS), secrets.token_bytes)
-        history = history_bytes(holder.known_sums())
+        history = history_bytes(holder.memory.history().told())
         shown = advertise(own, holder.identity, terms.id, request.round, source, sha256(history))
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
@@ -73,7 +73,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            _learn(holder, agreement, request.blobs[0])
+            told = read_pool(request.blobs[0], {advert.key: advert.history for advert in agreement.adverts})
+            holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
             changes = {"cohort": cohort, "agreement": agreement, "kept": dealt.kept.hex()}
@@ -81,15 +82,6 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)
         return messages.Envelopes(session=agreement.id.hex()), (sent,)
-
-
-def _learn(holder: Holder, agreement: Agreement, pool: Blob) -> None:
-    """Take in what the other members know of sums that were opened before, and by whom it is known."""
-    known = set(holder.known_sums())
-    told = read_pool(pool, {advert.key: advert.history for advert in agreement.adverts})
-    new = [(each, sorted(by)) for each, by in told.items() if each not in known]
-    if new:
-        holder.journal.append(*(("learned", {**each.model_dump(mode="json"), "from": by}) for each, by in new))
 
 
 def _check_session(holder: Holder, state: SessionState, message: messages.Share) -> None:
@@ -192,17 +184,31 @@ def _sealed(
 
 
 def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answer:
+    """Write down of whom a sum is to be, then sign it.
+
+    A member that falls away before it signs is left out, and the others are asked again: so a further sum may be
+    signed, but only one of fewer of the same members, and only as long as no shares were revealed. To sign it is to
+    give up the larger one.
+    """
     message = request.message
+    lot, step = message.lot, f"confirm {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         _, agreement = state.session
-        question = _question(state, message.lot)
+        question = _question(state, lot)
         sent = tuple(sorted(set(message.sent)))
-        words = confirm(agreement, holder.identity, message.lot, state.shared, sent, question)
-        _check_sum(holder, state, message.lot, sent)
-        if state.taken(f"confirm {message.lot}", request.digest) is None:
-            holder.sessions.save(state.with_answer(f"confirm {message.lot}", request.digest, _places(sent)))
-        return messages.Confirmed(session=message.session, lot=message.lot, signature=words), ()
+        signature = confirm(agreement, holder.identity, lot, state.shared, sent, question)
+        before = state.answered.get(step)
+        if before is None or before.reply != _places(sent):
+            if f"open {lot}" in state.answered:
+                raise Refused("already_answered", f"this holder has helped to open a sum of {lot} in this session")
+            if before is not None and not set(sent) < set(_read_places(before.reply)):
+                raise Refused("two_survivor_sets", "another set of senders was confirmed before, and not a larger one")
+            parts = _check_sum(holder, state, lot, sent)
+            away = [advert.key for advert in agreement.adverts if advert.key not in parts]
+            holder.memory.sign(message.session, PastSum.of(lot, parts), away)
+            holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
+        return messages.Confirmed(session=message.session, lot=lot, signature=signature), ()
 
 
 def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
@@ -223,9 +229,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
                 dict(message.confirmations),
                 question,
             )
-            parts = _check_sum(holder, state, lot, sent)
-            facts = PastSum.of(lot, parts).model_dump(mode="json")
-            holder.journal.append(("opened", {"round": state.round, "session": message.session, **facts}))
+            holder.memory.open(message.session, state.round, PastSum.of(lot, _parts(state, lot, sent)))
             revealed = b"".join(share for _, share in sorted(given.items()))
             state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed.hex())
             holder.sessions.save(state)
@@ -255,30 +259,38 @@ def _question(state: SessionState, lot: Lot) -> str:
     return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
 
 
+def _parts(state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
+    """What these members put into a sum."""
+    cohort, agreement = state.session
+    shares = {member.key: member.share if lot == "statistics" and member.share else 1 for member in cohort.members}
+    adverts = [agreement.advert(place) for place in sent]
+    return {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
+
+
 def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
-    """Whether the sum over these members may be opened, beside all those that this holder knows of."""
+    """What is put into a sum that may be opened, beside all those that this holder knows of; else raises Refused."""
     policy = holder.settings.policy
     if len(sent) < policy.min_cohort:
         raise Refused(
             "cohort_too_small", f"this holder opens sums of {policy.min_cohort} members or more, not of {len(sent)}"
         )
-    cohort, agreement = state.session
-    shares = {member.key: member.share if lot == "statistics" and member.share else 1 for member in cohort.members}
-    adverts = [agreement.advert(place) for place in sent]
-    parts = {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
-    weights = [weight for _, weight in parts.values()]
-    if 3 * max(weights) > 2 * sum(weights):
-        raise Refused("lopsided_shares", "one member would make up more than two thirds of this sum and lie open in it")
-    earlier = [each.by_key() for each in holder.known_sums() if each.lot == lot]
-    found = set_apart(earlier, parts, policy.min_difference)
+    parts = _parts(state, lot, sent)
+    if lot == "statistics":
+        check_shares(policy, [member for member in state.session[0].members if member.key in parts])
+    earlier = holder.memory.sums(lot, but_for=state.session[1].id.hex())  # where a larger sum may be given up for this
+    found = set_apart([each.by_key() for each in earlier], parts, policy.min_difference)
     if found:
         raise Refused(
             "sets_apart",
             f"beside sums of {lot} that were opened before, this one would show what only {len(found)} of the members "
-            f"gave; at least {policy.min_difference} must join, leave or change at once",
+            f"gave; at least {policy.min_difference} must join, leave or change at once, and none outweigh the rest",
         )
     return parts
 
 
 def _places(sent: Sequence[Place]) -> str:
     return " ".join(map(str, sent))
+
+
+def _read_places(written: str) -> tuple[Place, ...]:
+    return tuple(map(int, written.split()))

@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.schema import Digest, PublicKey, Record
-from ridgeway.common.base.settings import Sampling, Weighting
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling, Weighting
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms, checked_sampling
+from ridgeway.common.protocol.cohort import SHARE_RATIO, Cohort, Member, Terms, checked_sampling, lopsided
 
 
 class Policy(Record):
@@ -24,7 +24,9 @@ class Policy(Record):
     encoders:    fingerprints of the encoders whose sums may leave.
     require_masking: refuse rounds in which statistics travel in the clear.
     min_cohort:  the fewest members of a cohort, and of a sum that this holder helps to open.
-    min_difference: the fewest members whose part may be told apart by comparing sums; 1 allows anything.
+    min_difference: the fewest members whose part may be told apart by combining sums; 1 allows anything.
+    mass:        the sample mass of every domain, where domains are weighted equally.
+    share_ratio: how many times the share of another holder of its domain a holder may have, at most.
     window:      tokens a sample; with `max_tokens`, `stride` and `documents` it says how text is sampled: so and no
                  other way, since sums over many different windows of one text would tell more about it.
     """
@@ -39,6 +41,8 @@ class Policy(Record):
     documents: int = Field(default=0, ge=0)
     min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
     min_difference: int = Field(default=2, ge=1)
+    mass: int = Field(default=EQUAL_MASS, ge=1, le=1 << 37)
+    share_ratio: int = Field(default=SHARE_RATIO, ge=1)
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> Self:
@@ -66,6 +70,8 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         raise Refused("masking_required", "this holder sends masked statistics only")
     if terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
+    if terms.mass not in (0, policy.mass):
+        raise Refused("mass_not_allowed", f"this holder has agreed to a mass of {policy.mass:,}, not of {terms.mass:,}")
     if terms.sampling.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed", f"this holder has agreed to {policy.sampling}, not to {terms.sampling.sampling}"
@@ -83,12 +89,21 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
     masses = {name: sum(each.share for each in cohort.members if each.domain == name) for name in cohort.domains}
     if any(mass != cohort.terms.mass for mass in masses.values()):
         raise Refused("uneven_shares", "the shares of a domain's holders do not add up to the mass of a domain")
+    if cohort.terms.mode == "masked":
+        check_shares(policy, cohort.members)
     if len(cohort.members) < policy.min_cohort:
         raise Refused(
             "cohort_too_small",
             f"this holder joins cohorts of {policy.min_cohort} or more, not of {len(cohort.members)}",
         )
     return member
+
+
+def check_shares(policy: Policy, members: Collection[Member]) -> None:
+    """Raise Refused if somebody's sums would stand out among those of its domain, or of all these members."""
+    words = lopsided(members, policy.share_ratio)
+    if words:
+        raise Refused("lopsided_shares", words)
 
 
 def check_roster(policy: Policy, pinned: Collection[str]) -> None:

@@ -1,13 +1,28 @@
-"""What two and more opened sums give away together: whether some members' part could be told apart from the others'.
+"""What several opened sums give away together: whether a few members' parts could be told apart from the others'.
 
-Every opened sum is a linear combination of what its members put in. If a combination of the sums leaves the part of a
-few members alone, those members' sums lie open, though no single sum shows them. Pure; knows nothing of keys or files.
+Every opened sum is a linear combination of what its members put in, and whoever has the sums has all combinations of
+them. A group of members is told apart if some combination leaves their parts alone, or nearly so. Judged are all
+combinations at once: for every group G of fewer than `least` members, coefficients c are looked for with
+
+    weight of g  =  Σ c[g, j] · weight of j   over all j outside G, in every sum,  and  Σ over g of |c[g, j]| ≤ 2·|G|.
+
+Where they are found, the group's weight in any combination whatsoever is at most 2·|G| times the others', so a single
+member never makes up more than two thirds of what can be computed (67.1 %, for the coefficients are looked for with a
+tolerance of 2 %). Where they are not found, the sum is not opened.
+Pure; knows nothing of keys or files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import gcd
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import Refused
 
 Part = tuple[str, int]
 """What a member put into a sum: what stands for its data, and the weight under which it was added."""
@@ -15,22 +30,37 @@ Part = tuple[str, int]
 Parts = Mapping[str, Part]
 """The parts of one opened sum, by the members' keys."""
 
+DOMINANCE = 2.0
+"""How many times the weight of all others a member may have, at most: two thirds of the whole."""
+MAX_SUMS = 256
+MAX_GROUPS = 20_000
+"""How many sums that hang together, and how many groups of members, are judged; more are refused."""
+ATTEMPTS = 50
+SMALLEST_SPREAD = 1e-9
+TOLERANCE = 0.02
+"""How much larger coefficients may be than they should: those that are looked for are approached from above."""
+
 
 def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ...]:
-    """The members whose part could be told apart if `new` were opened beside the earlier sums; none is what is wanted.
+    """Members whose parts could be told apart if `new` were opened beside the earlier sums; none is what is wanted.
 
-    least: the fewest members whose parts, taken together, may be told apart from the rest.
+    least: the fewest members whose parts, taken together, may be told apart from the rest; below 2 anything may.
 
-    Found are any two sums that differ in fewer members than that, and any combination of all the sums, however made,
-    that leaves one member alone. (Combinations that leave a few alone are as many as there are groups of members.)
+    What the earlier sums alone give away already is not held against the new one. Raises Refused where there is more
+    to judge than can be judged.
     """
     if least < 2 or any(dict(each) == dict(new) for each in earlier):
         return ()
     for each in earlier:
         if len(found := differing(each, new)) < least:
             return tuple(sorted(found))
-    found = _alone([*earlier, new])
-    return tuple(sorted(found - _alone(earlier))) if found else ()
+    before = _connected(earlier, new)
+    beside = _Combinations([*before, new])
+    if not beside.can_be_judged:
+        return tuple(sorted(new))
+    shown = [group for group in beside.groups(least - 1) if beside.shows(group)]
+    known = _Combinations(before) if shown and before else None
+    return next((group for group in shown if not (known and known.holds(group, new) and known.shows(group))), ())
 
 
 def differing(one: Parts, other: Parts) -> set[str]:
@@ -38,40 +68,117 @@ def differing(one: Parts, other: Parts) -> set[str]:
     return {key for key in {*one, *other} if one.get(key) != other.get(key)}
 
 
-def _alone(sums: Sequence[Parts]) -> set[str]:
-    """The members whose part is a combination of the sums, in exact arithmetic: weights can be far apart."""
-    columns = sorted({(key, source) for each in sums for key, (source, _) in each.items()})
-    rows = _reduced([[_weight(each, key, source) for key, source in columns] for each in sums])
-    return {key for key in {columns[pivot][0] for pivot in rows} if _is_alone(rows, [own == key for own, _ in columns])}
+def _connected(earlier: Sequence[Parts], new: Parts) -> list[Parts]:
+    """The earlier sums that can be combined with the new one: those that share data with it, or with one that does."""
+    left = {frozenset((key, source) for key, (source, _) in each.items()) for each in earlier}
+    seen = {(key, source) for key, (source, _) in new.items()}
+    while joined := {data for data in left if data & seen}:
+        left -= joined
+        seen.update(*joined)
+    distinct = {tuple(sorted(each.items())): each for each in earlier}
+    return [
+        each for _, each in sorted(distinct.items()) if any((key, source) in seen for key, (source, _) in each.items())
+    ]
 
 
-def _weight(sum_: Parts, key: str, source: str) -> int:
-    part = sum_.get(key)
-    return part[1] if part is not None and part[0] == source else 0
+class _Combinations:
+    """All linear combinations of some sums. A column stands for one member's data in one version."""
+
+    def __init__(self, sums: Sequence[Parts]) -> None:
+        if len(sums) > MAX_SUMS:
+            raise Refused("history_too_long", f"more than {MAX_SUMS} sums hang together, too many to be judged")
+        self._at: dict[str, dict[str, int]] = {}
+        for number, (key, source) in enumerate(
+            sorted({(key, source) for each in sums for key, (source, _) in each.items()})
+        ):
+            self._at.setdefault(key, {})[source] = number
+        columns = sum(map(len, self._at.values()))
+        weights = np.zeros((len(sums), columns), dtype=np.int64)
+        for row, each in zip(weights, sums, strict=True):
+            for key, (source, weight) in each.items():
+                row[self._at[key][source]] = weight
+        self._usual = weights.sum(axis=0) / np.count_nonzero(weights, axis=0)
+        self._weights = weights / np.linalg.norm(weights / np.sqrt(self._usual), axis=1, keepdims=True)
+        _, spread, directions = np.linalg.svd(self._weights / np.sqrt(self._usual), full_matrices=False)
+        rank = int((spread > SMALLEST_SPREAD * spread[0]).sum())
+        self.can_be_judged = rank >= _rank(weights)
+        self._left = np.eye(columns) - directions[:rank].T @ directions[:rank]  # what no combination reaches
+        self._seems_alone = self._of_single_columns()
+
+    def groups(self, most: int) -> Iterator[tuple[str, ...]]:
+        """Every group of this many members."""
+        most = min(most, len(self._at))
+        if comb(len(self._at), most) > MAX_GROUPS:
+            raise Refused("too_many_to_judge", f"there are more than {MAX_GROUPS:,} groups of {most} members to judge")
+        return combinations(sorted(self._at), most)
+
+    def holds(self, group: Sequence[str], new: Parts) -> bool:
+        """Whether all that the group puts into a new sum is in these sums already."""
+        return all(key not in new or new[key][0] in self._at.get(key, ()) for key in group)
+
+    def shows(self, group: Sequence[str]) -> bool:
+        """Whether the group's part can be told apart: whether no such coefficients were found."""
+        own = [number for key in group for number in self._at.get(key, {}).values()]
+        return bool(own) and self._seems_to_show(own, len(group)) and not self._found(own, DOMINANCE * len(group))
+
+    def _seems_to_show(self, own: Sequence[int], members: int) -> bool:
+        """Whether the coefficients of least squares are too large; mostly they are not, and then no others need be."""
+        if len(own) == 1:
+            return bool(self._seems_alone[own[0]])
+        block = self._left[np.ix_(own, own)]
+        if np.linalg.eigvalsh(block)[0] < SMALLEST_SPREAD:
+            return True
+        coefficients = np.linalg.solve(block, self._left[own]) / np.sqrt(self._usual)
+        coefficients *= np.sqrt(self._usual[own])[:, None]
+        coefficients[:, own] = 0.0
+        return bool(np.abs(coefficients).sum(axis=0).max() > DOMINANCE * members)
+
+    def _found(self, own: Sequence[int], largest: float) -> bool:
+        """Whether coefficients up to a size are found: by least squares in which large ones count more each time."""
+        target, beside = self._weights[:, own], np.delete(self._weights, own, axis=1)
+        price = np.delete(self._usual, own)
+        for _ in range(ATTEMPTS):
+            coefficients = np.linalg.pinv(beside / np.sqrt(price)) @ target / np.sqrt(price)[:, None]
+            if np.abs(beside @ coefficients - target).max(initial=0.0) > SMALLEST_SPREAD:
+                return False
+            load = np.abs(coefficients).sum(axis=1)
+            if load.max(initial=0.0) <= largest * (1 + TOLERANCE):
+                return True
+            price *= load / load.max() + TOLERANCE
+        return False
+
+    def _of_single_columns(self) -> NDArray[np.bool_]:
+        """The same for every column by itself: most members are in all sums with the same data."""
+        reached = np.diag(self._left)
+        coefficients = self._left * np.sqrt(self._usual)[:, None] / np.sqrt(self._usual)
+        np.fill_diagonal(coefficients, 0.0)
+        largest = np.abs(coefficients).max(axis=1)
+        return (reached < SMALLEST_SPREAD) | (largest > DOMINANCE * reached)
 
 
-def _is_alone(rows: Mapping[int, list[int]], own: Sequence[bool]) -> bool:
-    """Whether the rows that begin at a member's own columns have a combination that is 0 at everybody else's."""
-    begun = [[value for value, mine in zip(row, own, strict=True) if not mine] for at, row in rows.items() if own[at]]
-    return len(_reduced(begun)) < len(begun)
+def _rank(weights: NDArray[np.int64]) -> int:
+    """The rank in exact arithmetic, modulo a prime that nobody could foresee."""
+    prime = _random_prime()
+    rows = weights % prime
+    rank = 0
+    for column in range(rows.shape[1]):
+        if rank == len(rows):
+            break
+        filled = np.flatnonzero(rows[rank:, column])
+        if not len(filled):
+            continue
+        rows[[rank, rank + filled[0]]] = rows[[rank + filled[0], rank]]
+        rows[rank] = rows[rank] * pow(int(rows[rank, column]), -1, prime) % prime
+        below = rows[rank + 1 :]
+        below -= below[:, column : column + 1] * rows[rank] % prime
+        below %= prime
+        rank += 1
+    return rank
 
 
-def _reduced(rows: Sequence[list[int]]) -> dict[int, list[int]]:
-    """Independent rows with the same span, by the columns where each has its pivot and all others have 0."""
-    reduced: dict[int, list[int]] = {}
-    for row in rows:
-        for at, other in reduced.items():
-            row = _cleared(row, other, at)
-        pivot = next((at for at, value in enumerate(row) if value), None)
-        if pivot is not None:
-            reduced = {at: _cleared(other, row, pivot) for at, other in reduced.items()} | {pivot: row}
-    return reduced
-
-
-def _cleared(row: list[int], other: list[int], at: int) -> list[int]:
-    """The row, or a multiple of it, less as much of the other as makes it 0 there; in whole numbers."""
-    if not row[at]:
-        return row
-    made = [other[at] * value - row[at] * taken for value, taken in zip(row, other, strict=True)]
-    common = gcd(*made) or 1
-    return [value // common for value in made]
+def _random_prime() -> int:
+    """A prime below 2³¹, so that products of two remainders are whole numbers of 64 bits."""
+    while True:
+        number = secrets.randbits(30) | 1 << 30 | 1
+        if pow(2, number - 1, number) == 1 and all(number % divisor for divisor in range(3, 1 << 16, 2)):
+            return number

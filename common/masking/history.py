@@ -1,12 +1,14 @@
-"""What members know of sums that were opened before, told to one another, so that all of them judge by the same.
+"""What members know of sums that were or may have been opened, told to one another, so that all judge by the same.
 
 A member sees only the sums that it took part in. Sums of different cohorts can be combined, so each member shows in a
-session what it knows, signed by its advert, and every other takes it in. Pure; knows nothing of files or transport.
+session what it knows, signed by its advert, and every other takes it in. A member that has signed a sum does not always
+learn whether it was opened: `possible_sums` says which may have been, from what all members say of themselves.
+Pure; knows nothing of files or transport.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -14,17 +16,21 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.differencing import Parts
 
+MAX_TOLD = 256
+"""The most sums that a member tells of, the newest ones; one that tells of more is refused."""
 MAX_HISTORY_BYTES = 1 << 26
 Content = TypeVar("Content")
 Weight = Annotated[int, Field(ge=1, le=1 << 37)]
+Lot = Annotated[str, Field(max_length=40)]
 
 
 class PastSum(Record):
-    """A sum that was opened: of what, and what each member put in (its key, what stands for its data, the weight)."""
+    """A sum: of what, and what each member put in (its key, what stands for its data, the weight)."""
 
-    lot: Annotated[str, Field(max_length=40)]
+    lot: Lot
     parts: tuple[tuple[PublicKey, Digest, Weight], ...]
 
     @classmethod
@@ -40,39 +46,106 @@ class PastSum(Record):
         return {key: (source, weight) for key, source, weight in self.parts}
 
 
-HISTORY = TypeAdapter(tuple[PastSum, ...])
-POOL = TypeAdapter(tuple[tuple[PastSum, ...], ...])
+class Account(Record):
+    """What a member says of its own part in one lot of one session: it sealed, and signed these sums one after another.
+
+    away:   the session's members that are not in the last of these sums.
+    opened: whether the member has revealed its shares for the last sum that it signed.
+    """
+
+    session: Digest
+    lot: Lot
+    signed: tuple[PastSum, ...] = ()
+    away: tuple[PublicKey, ...] = ()
+    opened: bool = False
+
+    @property
+    def members(self) -> set[str]:
+        return {*self.away, *(key for each in self.signed for key, _, _ in each.parts)}
+
+    @property
+    def possible(self) -> tuple[PastSum, ...]:
+        """The sums of this lot that may have been opened, as far as this member knows alone.
+
+        If it has helped to open one, no larger one was: all who are in it had signed it, and so given up the larger.
+        """
+        return self.signed[-1:] if self.opened else self.signed
 
 
-def history_bytes(sums: Iterable[PastSum]) -> bytes:
-    """A history as it is shown: every sum once, in one order."""
-    distinct = {canonical_json(each.model_dump(mode="json")): each for each in sums}
+class History(Record):
+    """accounts: of the member itself. heard: sums that it knows from others."""
+
+    accounts: tuple[Account, ...] = ()
+    heard: tuple[PastSum, ...] = ()
+
+    def told(self) -> History:
+        """As much of it as is told to others: the newest, and of its own first."""
+        accounts = self.accounts[-MAX_TOLD:]
+        left = MAX_TOLD - len(accounts)
+        return History(accounts=accounts, heard=self.heard[len(self.heard) - min(left, len(self.heard)) :])
+
+
+POOL = TypeAdapter(tuple[History, ...])
+
+
+def history_bytes(history: History) -> bytes:
+    return canonical_json(history.model_dump(mode="json"))
+
+
+def read_history(content: bytes | memoryview) -> History:
+    """A member's history; one that is longer than is told raises Refused."""
+    return _checked(_read(TypeAdapter(History), content))
+
+
+def pool_bytes(histories: Iterable[History]) -> bytes:
+    """Several histories together, each that differs once."""
+    distinct = {history_bytes(each): each for each in histories}
     return canonical_json([each.model_dump(mode="json") for _, each in sorted(distinct.items())])
 
 
-def read_history(content: bytes | memoryview) -> tuple[PastSum, ...]:
-    return _read(HISTORY, content)
-
-
-def pool_bytes(histories: Iterable[Collection[PastSum]]) -> bytes:
-    """Several histories together, each that differs once."""
-    distinct = {history_bytes(each): each for each in histories}
-    return canonical_json([[one.model_dump(mode="json") for one in each] for _, each in sorted(distinct.items())])
-
-
-def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[PastSum, set[str]]:
-    """What all members know, and which of them know it; raises Refused if a history is missing.
+def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[str, History]:
+    """What every member tells, by its key; raises Refused if one's history is missing.
 
     wanted: the digest of each member's history, as it has signed it, by the member's key.
     """
     histories = {sha256(history_bytes(each)): each for each in _read(POOL, content)}
-    known: dict[PastSum, set[str]] = {}
-    for key, digest in wanted.items():
-        if digest not in histories:
-            raise Refused("history_withheld", "what a member knows of earlier sums was kept from this holder")
-        for each in histories[digest]:
-            known.setdefault(each, set()).add(key)
-    return known
+    if not set(wanted.values()) <= set(histories):
+        raise Refused("history_withheld", "what a member knows of earlier sums was kept from this holder")
+    return {key: _checked(histories[digest]) for key, digest in wanted.items()}
+
+
+def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
+    """The sums that may have been opened, by what these members tell, and who tells of each.
+
+    A sum was opened only if a threshold of its session's members revealed shares for it, and each reveals for one sum
+    of a lot at most. So a sum was not opened if a threshold of them say that they revealed for another, or for none:
+    among these are more honest ones than could be missing, as long as fewer than a third lie.
+    """
+    told = {
+        (account.session, account.lot, key): account
+        for key, history in histories.items()
+        for account in history.accounts
+    }
+    found: dict[PastSum, set[str]] = {}
+    for (session, lot, key), account in told.items():
+        spoken = [told[session, lot, other] for other in account.members if (session, lot, other) in told]
+        for each in account.possible:
+            denied = sum(not (other.opened and other.signed[-1] == each) for other in spoken)
+            if denied < threshold_for(len(account.members)):
+                found.setdefault(each, set()).add(key)
+    for key, history in histories.items():
+        for each in history.heard:
+            found.setdefault(each, set()).add(key)
+    return found
+
+
+def _checked(history: History) -> History:
+    if len(history.accounts) + len(history.heard) > MAX_TOLD:
+        raise Refused("history_too_long", f"a member tells of more than {MAX_TOLD} sums; it runs other code than this")
+    distinct = {(account.session, account.lot) for account in history.accounts}
+    if len(distinct) < len(history.accounts) or any(each.opened and not each.signed for each in history.accounts):
+        raise Refused("malformed", "a member speaks twice of one sum, or says that it opened one which it never signed")
+    return history
 
 
 def _read(kind: TypeAdapter[Content], content: bytes | memoryview) -> Content:

@@ -45,6 +45,9 @@ class Sealed:
     def add_to(self, running: Vector) -> None:
         np.add(running, self._masked, out=running)
 
+    def take_from(self, running: Vector) -> None:
+        np.subtract(running, self._masked, out=running)
+
     def __repr__(self) -> str:
         return f"<Sealed {len(self)} numbers>"
 

@@ -2,7 +2,7 @@
 
 Bonawitz et al. 2017 in the variant against a hostile server: every pair of members shares a mask that cancels in the
 sum, every member has a mask of its own, and both can be taken off only with shares that the others hold. A member gives
-out shares of one kind or the other for anybody, never both, and only for a survivor set that enough others have signed.
+out shares of one kind or the other for anybody, never both, and only for a sum that every member in it has signed.
 
 Pure: randomness, keys and what arrived are passed in, and nothing is remembered here; that a session is answered once
 is for the caller to see to. Knows nothing of statistics, files or transport.
@@ -35,11 +35,11 @@ from ridgeway.common.masking.agreement import (
     self_key,
     survivor_words,
 )
-from ridgeway.common.masking.history import history_bytes
+from ridgeway.common.masking.history import History, history_bytes
 from ridgeway.common.masking.keystream import Sealed, apply_masks
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_HISTORY = sha256(history_bytes(()))
+NO_HISTORY = sha256(history_bytes(History()))
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -156,13 +156,9 @@ def reveal(
     if own not in sent:
         raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
     words = survivor_words(agreement, lot, shared, sent, question)
-    valid = [
-        place
-        for place, signature in confirmations.items()
-        if place in sent and place != own and is_signed_by(agreement.advert(place).key, signature, words)
-    ]
-    if len(valid) + 1 < agreement.threshold:
-        raise Refused("not_confirmed", "too few members have confirmed this set of survivors")
+    for place in set(sent) - {own}:
+        if not is_signed_by(agreement.advert(place).key, confirmations.get(place, ""), words):
+            raise Refused("not_confirmed", "a member of this sum has not signed that it may be opened")
     if not set(shared) <= set(held):
         raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
     return {place: _part(agreement, lot, held[place], of_seed=place in sent) for place in sorted(shared)}

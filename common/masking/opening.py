@@ -35,6 +35,11 @@ class Opening:
         sealed.add_to(self._sum)
         self.sent.add(place)
 
+    def remove(self, place: Place, sealed: Sealed) -> None:
+        """Take one member's vector out again: the member fell away before it signed the sum."""
+        sealed.take_from(self._sum)
+        self.sent.remove(place)
+
     def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
         agreement, index = self._agreement, self._agreement.lots.index(self._lot)

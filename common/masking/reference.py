@@ -56,12 +56,12 @@ def masked_sum(
     lot: str = "statistics",
     round_: str = ROUND,
 ) -> Transcript:
-    """Add up one vector of each member, so that the coordinator learns the sum over those who send, and no other.
+    """Add up one vector of each member, so that the coordinator learns the sum over those who sign it, and no other.
 
     fallen: the members that fall away, each with the first step that it does not take any more.
     lots:   the names of all the vectors that the session can add up. lot: the one that it adds up here.
 
-    Raises Refused where more fall away than may. Law: the total is the plain sum of the vectors that were sent.
+    Raises Refused where more fall away than may. Law: the total is the plain sum over those who sent and signed.
     """
     in_order = sorted(zip(members, vectors, strict=True), key=lambda pair: pair[0].public)
     identity = {place: who for place, (who, _) in enumerate(in_order, start=1)}
@@ -104,13 +104,23 @@ def masked_sum(
     opening = Opening(agreement, lot, shared, len(vector[1]))
     for place in present("send"):
         opening.add(place, sealed[place])
-    sent = sorted(opening.sent)
 
-    # 4. Every sender signs who has shared and who has sent, so that all of them open the same sum.
-    confirmations = {place: confirm(agreement, identity[place], lot, shared, sent) for place in present("confirm")}
+    # 4. Every sender signs who has shared and who has sent, so that all of them open the same sum. A sum opens only if
+    #    everybody in it has signed: whoever does not is taken out, and the others sign what is left, and give up the
+    #    larger sum by that.
+    sent: list[Place] = []
+    while sent != sorted(opening.sent):
+        sent = sorted(opening.sent)
+        confirmations = {
+            place: confirm(agreement, identity[place], lot, shared, sent)
+            for place in present("confirm")
+            if place in sent
+        }
+        for place in set(sent) - set(confirmations):
+            opening.remove(place, sealed[place])
 
-    # 5. With enough signatures, members give out the share of each sender's own mask, and of the pair masks of those
-    #    who shared and did not send; the coordinator takes these masks off the sum.
+    # 5. Members give out the share of each signer's own mask, and of the pair masks of those who shared and are not in
+    #    the sum; the coordinator takes these masks off.
     reveals = {
         place: reveal(agreement, place, lot, held[place], shared, sent, confirmations) for place in present("open")
     }

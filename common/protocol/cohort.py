@@ -5,7 +5,7 @@ Knows the words of the agreement. Knows nothing of messages, files or Flower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Self
 
@@ -17,6 +17,8 @@ from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, P
 from ridgeway.common.base.settings import Sampling, Weighting
 
 MAX_HOLDERS = 10_000
+SHARE_RATIO = 4
+"""How many times the share of another holder of its domain a holder may have, unless policies say otherwise."""
 
 
 class SamplingTerms(Record):
@@ -125,6 +127,26 @@ def form_cohort(terms: Terms, domains: Mapping[str, str], weights: Mapping[str, 
     }
     members = [Member(key=key, domain=domain, share=parts[domain][key]) for key, domain in domains.items()]
     return Cohort(terms=terms, members=tuple(sorted(members, key=lambda member: (member.domain, member.key))))
+
+
+def lopsided(members: Collection[Member], ratio: int = SHARE_RATIO) -> str:
+    """Why the sum of these members' statistics would show one of them; empty if it would not.
+
+    Nobody may make up more than two thirds of the sum, or of its domain's part where others hold the domain too; and
+    within a domain no share may be more than `ratio` times another.
+    """
+    shares: dict[str, list[int]] = {}
+    for member in members:
+        shares.setdefault(member.domain, []).append(member.share or 1)
+    for domain, own in sorted(shares.items()):
+        if max(own) > ratio * min(own):
+            return f"one holder of {domain} has more than {ratio} times the share of another"
+        if len(own) > 1 and 3 * max(own) > 2 * sum(own):
+            return f"one of several holders of {domain} would make up more than two thirds of it and lie open in it"
+    every = [share for own in shares.values() for share in own]
+    if 3 * max(every) > 2 * sum(every):
+        return "one member would make up more than two thirds of the sum and lie open in it"
+    return ""
 
 
 def _divide(mass: int, weights: Mapping[str, int]) -> dict[str, int]:

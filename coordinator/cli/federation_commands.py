@@ -93,6 +93,7 @@ def admit(
     from ridgeway.common.deploy.node_key import check_public_line
     from ridgeway.common.protocol.invitation import Card, read_paper
     from ridgeway.common.statistics.statistics_file import check_domain_name
+    from ridgeway.coordinator.round.masked_round import check_weight
 
     check_domain_name(name, "holder")
     if not 1 <= weight <= MAX_WEIGHT:
@@ -100,6 +101,7 @@ def admit(
     federation = _federation(folder)
     paper = read_paper(card, Card)
     check_public_line(paper.node)
+    check_weight(federation, name, paper.domain, weight)
     holder = federation.ledger.admit(name, paper, weight)
     registered = _register(federation)
     if json:

@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.errors import JournalError, Refused, RoundFailed, StatisticsError
+from ridgeway.common.base.errors import InputError, JournalError, Refused, RoundFailed, StatisticsError
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
 from ridgeway.common.masking.differencing import Parts, differing, set_apart
-from ridgeway.common.masking.history import PastSum, pool_bytes, read_history
-from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.masking.history import History, pool_bytes, possible_sums, read_history
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics, from_vector, vector_size
@@ -39,7 +39,7 @@ class MaskedGathering:
         self._federation, self._ledger = federation, federation.ledger
         self._channel, self._terms, self._watch = channel, terms, watch
         self._session: Session | None = None
-        self._histories: dict[str, tuple[PastSum, ...]] = {}
+        self._histories: dict[str, History] = {}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
         """Check a member's keys, and note what it knows of sums that were opened before."""
@@ -197,7 +197,7 @@ class MaskedGathering:
     def _must_hide(self, lot: Lot, parts: Parts) -> None:
         """Foresee what holders would refuse, before any of them is asked for anything secret."""
         standing = self._ledger.standing()
-        told = [each.by_key() for history in self._histories.values() for each in history if each.lot == lot]
+        told = [each.by_key() for each in possible_sums(self._histories) if each.lot == lot]
         earlier = [*standing.opened.get(lot, []), *told]
         found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
         if found:
@@ -254,6 +254,18 @@ def _verb(key: str, before: Parts, new: Parts) -> str:
     if key not in before:
         return "has joined"
     return "has changed" if key in new else "is missing"
+
+
+def check_weight(federation: Federation, name: str, domain: str, weight: int) -> None:
+    """Raise InputError if holders would refuse a masked sum in which this holder had this weight in its domain."""
+    others = [each for each in federation.ledger.standing().active.values() if each.name != name]
+    weights = [weight, *(each.weight for each in others if each.domain == domain)]
+    words = lopsided([Member(key=f"{at:064x}", domain=domain, share=each) for at, each in enumerate(weights)])
+    if federation.settings.mode == "masked" and len(weights) > 1 and words:
+        raise InputError(
+            f"with a weight of {weight} {words}, so holders would refuse the sum; choose a weight nearer to the "
+            "others', or admit those again with another one"
+        )
 
 
 def outlook(federation: Federation) -> str | None:

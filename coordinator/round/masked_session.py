@@ -7,6 +7,8 @@ protocol. Knows nothing of statistics or of the ledger.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -91,15 +93,18 @@ class Session:
         """Pass every member's envelopes on; the sum of the statistics that they seal, and who has sent any."""
         request = messages.Seal(session=self.id, shared=self.shared)
         answers = self._channel.ask(request, messages.SealedSums, own_blobs=self._forwarded())
-        opening = self._add_up("statistics", size, answers)
-        return self._open("statistics", opening, "", check)
+        with SealedFile() as kept:
+            opening = self._add_up("statistics", size, answers, kept)
+            return self._open("statistics", opening, "", check, kept)
 
     def sum_counts(
         self, lot: Lot, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
-        opening = self._add_up(lot, size, self._channel.ask(question, messages.SealedSums, names=names, blobs=blobs))
-        return self._open(lot, opening, self._channel.last_request, check)
+        answers = self._channel.ask(question, messages.SealedSums, names=names, blobs=blobs)
+        with SealedFile() as kept:
+            opening = self._add_up(lot, size, answers, kept)
+            return self._open(lot, opening, self._channel.last_request, check, kept)
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
         """What is passed on to each member that has shared: the others' envelopes, in the order of their places."""
@@ -108,25 +113,41 @@ class Session:
             for own in self.shared
         }
 
-    def _add_up(self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]]) -> Opening:
+    def _add_up(
+        self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]], kept: SealedFile
+    ) -> Opening:
         opening = Opening(self.agreement, lot, self.shared, size)
         for answer in answers:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 if answer.message.lot != lot:
                     raise Refused("malformed", f"{lot} were asked for, not {answer.message.lot}")
-                opening.add(self.place_of[answer.name], Sealed.of_bytes(answer.blobs[0]))
+                place, sealed = self.place_of[answer.name], Sealed.of_bytes(answer.blobs[0])
+                opening.add(place, sealed)
+                kept.keep(place, sealed)
                 self._watch(SealedReceived(answer.name, lot, memoryview(answer.blobs[0]).nbytes))
         return opening
 
-    def _open(self, lot: Lot, opening: Opening, question: str, check: Check) -> tuple[NDArray[np.int64], set[str]]:
-        """The sum of what was sent. Raises RoundFailed, and nothing is revealed, unless enough members agree."""
-        sent = tuple(sorted(opening.sent))
-        self._must_suffice(len(sent), f"sent their {lot}")
-        names = {self.name_of[place] for place in sent}
-        check(names)
-        confirmations = self._confirmed(lot, sent, question)
-        self._must_suffice(len(confirmations), f"confirmed the sum of {lot}")
+    def _open(
+        self, lot: Lot, opening: Opening, question: str, check: Check, kept: SealedFile
+    ) -> tuple[NDArray[np.int64], set[str]]:
+        """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed, unless enough did.
+
+        Whoever sent and does not sign is taken out, and the others are asked to sign what is left.
+        """
+        done = f"sent their {lot}"
+        while True:
+            sent = tuple(sorted(opening.sent))
+            self._must_suffice(len(sent), done)
+            names = {self.name_of[place] for place in sent}
+            check(names)
+            confirmations = self._confirmed(lot, sent, question)
+            unsigned = opening.sent - set(confirmations)
+            if not unsigned:
+                break
+            for place in unsigned:
+                opening.remove(place, kept.of(place))
+            done = f"signed the sum of {lot}"
         reveals = self._revealed(lot, sent, confirmations)
         self._must_suffice(len(reveals), f"opened the sum of {lot}")
         try:
@@ -183,6 +204,28 @@ class Session:
                 f"{members} of {len(self.agreement.adverts)} members {what}, and {needed} are needed, so nothing was "
                 f"opened.{refusal} Run the round again when more are there"
             )
+
+
+class SealedFile:
+    """The sealed vectors of one sum, in a file without a name, in case one must be taken out of the sum again."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._span: dict[Place, tuple[int, int]] = {}
+
+    def __enter__(self) -> SealedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def keep(self, place: Place, sealed: Sealed) -> None:
+        self._span[place] = (self._file.seek(0, os.SEEK_END), self._file.write(sealed.data))
+
+    def of(self, place: Place) -> Sealed:
+        start, size = self._span[place]
+        self._file.seek(start)
+        return Sealed.of_bytes(self._file.read(size))
 
 
 def _by_place(places: Sequence[Place], content: bytes) -> dict[Place, bytes]:

@@ -36,7 +36,7 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.protocol.messages import Collect, Message
+from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
@@ -111,7 +111,7 @@ def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
 
 
 def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
-    """No waiting for disks, few temperatures, no holder's diary, and each corpus is read once unless it may change."""
+    """No waiting for disks, few temperatures, a short diary, and each corpus is read once unless it may change."""
     hurry(patch)
     if once:
         patch.setattr(ridgeway.client.round.holder, "prepare", _once(prepare))
@@ -119,7 +119,16 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     patch.setattr(ridgeway.coordinator.round.round, "GROWTHS", (0.0,))
     patch.setattr(ridgeway.coordinator.solving.candidates, "GROWTHS", (0.0,))
     patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
-    patch.setattr(ridgeway.client.round.answers, "_note", lambda *_: None)
+    patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
+
+
+_note = ridgeway.client.round.answers._note
+
+
+def _note_what_was_sealed(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
+    """The one thing that a holder remembers its session by."""
+    if isinstance(message, SealedSums):
+        _note(holder, round_, message, reply)
 
 
 def _once(work: Callable[..., Any]) -> Callable[..., Any]:

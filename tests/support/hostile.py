@@ -18,7 +18,7 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
-from ridgeway.common.masking.history import PastSum, pool_bytes, read_history
+from ridgeway.common.masking.history import History, pool_bytes, read_history
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -83,7 +83,7 @@ class Hostile:
     sealed: dict[Lot, dict[str, Blob]] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
-    histories: list[tuple[PastSum, ...]] = field(default_factory=lambda: [()])
+    histories: list[History] = field(default_factory=lambda: [History()])
     replies: list[tuple[str, Opened[Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,8 @@ from itertools import combinations
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.masking.differencing import set_apart
+from ridgeway.common.masking.history import possible_sums
 from ridgeway.common.protocol.messages import LOTS
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.statistics.statistics_file import Prepared
@@ -132,9 +134,9 @@ class MaskedOracle:
             return ""
         parts = {standing.active[name].key: (sources[name], shares[name]) for name in present}
         earlier = [dict(each) for each in standing.opened.get("statistics", [])]
-        for holder in present.values():
-            earlier += _known_to(holder, "statistics")
-        if not is_told_apart(earlier, parts):
+        told = {holder.identity.public: holder.memory.history().told() for holder in present.values()}
+        earlier += [each.by_key() for each in possible_sums(told) if each.lot == "statistics"]
+        if not set_apart(earlier, parts, 2):
             return ""
         return JOINED_OR_LEFT if any(_differing(each, parts) < 2 for each in earlier) else TOLD_BY_ALL
 
@@ -176,12 +178,6 @@ class Sums:
         return [(session, dict(parts)) for (session, parts), keys in openers.items() if len(keys) >= needed(len(parts))]
 
 
-def _known_to(holder: Holder, lot: str) -> list[Parts]:
-    """The sums that a holder has helped to open, or has heard of: it tells them to whoever it takes part with."""
-    told = [entry.facts for entry in holder.journal.entries() if entry.kind in ("opened", "learned")]
-    return [_written(facts["parts"]) for facts in told if facts["lot"] == lot]
-
-
 def check_sums(sums: Sums, witness: Witness) -> None:
     """No sum is of few, of others than have sent, or says something of one member beside the others."""
     for (key, lot), own in sums.opened.items():
@@ -214,13 +210,6 @@ def _check_apart(sums: Sequence[Parts]) -> None:
 
 def _differing(one: Parts, other: Parts) -> int:
     return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
-
-
-def is_told_apart(earlier: Sequence[Parts], new: Parts) -> bool:
-    """Whether a further sum would show what one member gave."""
-    if new in earlier:
-        return False
-    return any(_differing(each, new) < 2 for each in earlier) or bool(alone([*earlier, new]) - alone(earlier))
 
 
 def alone(sums: Sequence[Parts]) -> set[str]:

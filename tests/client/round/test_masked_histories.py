@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
+from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.history import (
+    MAX_TOLD,
+    Account,
+    History,
     PastSum,
     history_bytes,
     pool_bytes,
+    possible_sums,
     read_history,
     read_pool,
 )
@@ -29,7 +34,19 @@ PEOPLE = {"medicine": "medicine", "code-1": "code", "code-2": "code", "law-1": "
 digests = st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}")
 parts = st.dictionaries(digests, st.tuples(digests, st.integers(1, 2**37)), max_size=4)
 sums = st.builds(PastSum.of, st.sampled_from(["statistics", "scores"]), parts)
-histories = st.lists(sums, max_size=4).map(tuple)
+accounts = st.builds(
+    Account,
+    session=digests,
+    lot=st.just("statistics"),
+    signed=st.lists(sums, min_size=1, max_size=2).map(tuple),
+    away=st.lists(digests, max_size=2).map(tuple),
+    opened=st.booleans(),
+)
+histories = st.builds(
+    History,
+    accounts=st.lists(accounts, max_size=3, unique_by=lambda each: each.session).map(tuple),
+    heard=st.lists(sums, max_size=3, unique=True).map(tuple),
+)
 
 
 @pytest.fixture
@@ -79,22 +96,22 @@ def test_what_was_heard_is_remembered(parties: Parties) -> None:
     """A sum that a holder knows by hearsay counts in later sessions too, and is passed on."""
     opened(parties, ["medicine", "code-1", "code-2"], 1)
     sealed(parties, ["code-1", "code-2", "law-1", "law-2"], 2)
-    known = parties.holder("law-1").known_sums()
+    known = parties.holder("law-1").memory.sums("statistics")
     assert [set(each.by_key()) for each in known] == [
         {_key(parties, name) for name in ("medicine", "code-1", "code-2")}
     ]
     third = Hostile(parties, ["law-1", "law-2", "medicine"], "3" * 32)
     third.announce()
-    assert third.histories[1] == tuple(known)
+    assert third.histories[1].heard == tuple(known)
 
 
 def test_hearsay_counts_as_long_as_one_who_knows_it_is_pinned(parties: Parties) -> None:
     """A member that made a sum up can be got rid of, and what it said with it."""
     opened(parties, ["medicine", "code-1", "code-2"], 1)
     sealed(parties, ["code-1", "law-1", "law-2"], 2)
-    assert len(parties.holder("law-1").known_sums()) == 1
+    assert len(parties.holder("law-1").memory.sums("statistics")) == 1
     unpin(parties.homes["law-1"], [_key(parties, "code-1")])
-    assert parties.holder("law-1").known_sums() == []
+    assert parties.holder("law-1").memory.sums("statistics") == []
 
 
 def test_a_history_that_is_kept_from_a_member_is_missed(parties: Parties) -> None:
@@ -102,7 +119,7 @@ def test_a_history_that_is_kept_from_a_member_is_missed(parties: Parties) -> Non
     opened(parties, ["medicine", "code-1", "code-2"], 1)
     session = Hostile(parties, ["code-1", "code-2", "law-1", "law-2"], "2" * 32)
     session.announce()
-    nothing = (pool_bytes([()]),)
+    nothing = (pool_bytes([History()]),)
     assert code_of(session.ask("law-1", session.share_request(), nothing)) == "history_withheld"
     assert code_of(session.ask("law-1", session.share_request(), (b"[",))) == "malformed"
 
@@ -112,28 +129,116 @@ def _key(parties: Parties, name: str) -> str:
 
 
 @given(history=histories)
-def test_a_history_is_read_as_it_was_shown(history: tuple[PastSum, ...]) -> None:
-    """Every sum once, whatever the order."""
+def test_a_history_is_read_as_it_was_shown(history: History) -> None:
+    """To the byte, for its digest is signed."""
     shown = history_bytes(history)
-    assert set(read_history(shown)) == set(history)
-    assert shown == history_bytes(reversed(history)) == history_bytes(read_history(shown))
+    assert read_history(shown) == history
+    assert history_bytes(read_history(shown)) == shown
 
 
 @given(known=st.dictionaries(digests, histories, max_size=4))
-def test_a_pool_holds_what_every_member_knows(known: dict[str, tuple[PastSum, ...]]) -> None:
-    """And by whom it is known."""
+def test_a_pool_holds_what_every_member_tells(known: dict[str, History]) -> None:
+    """Those who tell the same are both heard."""
     wanted = {key: sha256(history_bytes(history)) for key, history in known.items()}
-    told = read_pool(pool_bytes(known.values()), wanted)
-    assert told == {
-        each: {key for key, history in known.items() if each in history}
-        for history in known.values()
-        for each in history
-    }
+    assert read_pool(pool_bytes(known.values()), wanted) == known
 
 
 def test_no_history_is_a_history_too() -> None:
     """The empty one, which a pool must hold like any other."""
-    assert sha256(history_bytes(())) == NO_HISTORY
-    assert read_pool(pool_bytes([()]), {"a": NO_HISTORY}) == {}
+    assert sha256(history_bytes(History())) == NO_HISTORY
+    assert read_pool(pool_bytes([History()]), {"a": NO_HISTORY}) == {"a": History()}
     with pytest.raises(Refused):
         read_pool(pool_bytes([]), {"a": NO_HISTORY})
+
+
+def made_up(number: int) -> PastSum:
+    return PastSum.of("statistics", {f"{number:064x}": ("0" * 64, 1)})
+
+
+def test_a_member_that_tells_too_much_is_refused() -> None:
+    """And an honest one never does: it tells the newest, its own first."""
+    much = tuple(map(made_up, range(MAX_TOLD + 1)))
+    with pytest.raises(Refused) as refused:
+        read_history(history_bytes(History(heard=much)))
+    assert refused.value.code == "history_too_long"
+    assert History(heard=much).told().heard == much[1:]
+    own = tuple(Account(session=f"{at:064x}", lot="statistics", signed=(each,)) for at, each in enumerate(much))
+    assert History(accounts=own, heard=much).told() == History(accounts=own[1:])
+
+
+@pytest.mark.parametrize(
+    "accounts",
+    [
+        [Account(session="0" * 64, lot="scores", opened=True)],
+        [Account(session="0" * 64, lot="scores"), Account(session="0" * 64, lot="scores", signed=(made_up(1),))],
+    ],
+)
+def test_a_member_speaks_once_of_a_sum_and_opens_what_it_signed(accounts: list[Account]) -> None:
+    """One voice a member, else one liar could deny for many."""
+    with pytest.raises(Refused):
+        read_history(history_bytes(History(accounts=tuple(accounts))))
+
+
+SESSION = "5" * 64
+
+
+def over(names: set[int]) -> PastSum:
+    return PastSum.of("statistics", {f"{name:064x}": ("0" * 64, 1) for name in names})
+
+
+def said(names: set[int], size: int, *, opened: bool, signed: list[set[int]] | None = None) -> History:
+    """What a member says of a session of so many members in which it signed these sets, the last of them `names`."""
+    chain = [*(signed or []), names]
+    away = tuple(f"{name:064x}" for name in range(size) if name not in names)
+    account = Account(session=SESSION, lot="statistics", signed=tuple(map(over, chain)), away=away, opened=opened)
+    return History(accounts=(account,))
+
+
+@given(data=st.data(), size=st.integers(3, 9))
+def test_a_sum_that_was_opened_is_never_talked_away(data: st.DataObject, size: int) -> None:
+    """Whatever fewer than a third of the members say, and whoever of the others is there to speak."""
+    threshold = threshold_for(size)
+    liars = data.draw(st.sets(st.integers(0, size - 1), max_size=(size - 1) // 3))
+    in_it = data.draw(st.sets(st.integers(0, size - 1), min_size=threshold))
+    opened = over(in_it)
+    revealers = data.draw(st.sets(st.sampled_from(sorted(in_it)), min_size=threshold))
+    told: dict[str, History] = {}
+    for name in range(size):
+        if name in liars:
+            told[f"{name:064x}"] = said({name, size}, size, opened=True)
+        elif name in in_it:
+            told[f"{name:064x}"] = said(in_it, size, opened=name in revealers)
+        else:
+            told[f"{name:064x}"] = History(accounts=(Account(session=SESSION, lot="statistics"),))
+    present = data.draw(st.sets(st.sampled_from(sorted(in_it - liars)), min_size=1))
+    others = data.draw(st.sets(st.sampled_from(sorted(range(size)))))
+    heard = possible_sums({key: each for key, each in told.items() if int(key, 16) in present | others | liars})
+    assert opened in heard
+
+
+def test_a_sum_that_was_given_up_for_a_smaller_one_is_known_not_to_have_been_opened() -> None:
+    """Four of five opened a sum without the fifth, which had signed the larger one and heard nothing more."""
+    four, five = {0, 1, 2, 3}, {0, 1, 2, 3, 4}
+    told = {f"{name:064x}": said(four, 5, opened=True, signed=[five]) for name in four}
+    told[f"{4:064x}"] = said(five, 5, opened=False)
+    assert set(possible_sums(told)) == {over(four)}
+    alone = {key: told[key] for key in (f"{3:064x}", f"{4:064x}")}
+    assert set(possible_sums(alone)) == {over(four), over(five)}
+
+
+def test_a_sum_that_nobody_opened_is_forgotten_when_enough_say_so() -> None:
+    """The coordinator fell away in the middle: two had signed, two had not been asked."""
+    all_ = {0, 1, 2, 3}
+    told = {f"{name:064x}": said(all_, 4, opened=False) for name in (0, 1)}
+    silent = History(accounts=(Account(session=SESSION, lot="statistics"),))
+    assert set(possible_sums(told)) == {over(all_)}
+    assert set(possible_sums({**told, f"{2:064x}": silent})) == set()
+
+
+def test_those_who_were_not_in_a_session_cannot_deny_its_sums() -> None:
+    """Else friends in a large session could talk a small one's sum away."""
+    told = {f"{name:064x}": said({0, 1, 2, 3}, 4, opened=False) for name in (0, 1)}
+    strangers = {
+        f"{name:064x}": History(accounts=(Account(session=SESSION, lot="statistics"),)) for name in range(10, 20)
+    }
+    assert set(possible_sums({**told, **strangers})) == {over({0, 1, 2, 3})}

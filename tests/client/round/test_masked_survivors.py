@@ -12,6 +12,7 @@ import pytest
 from ridgeway.client.round.session_store import SessionFile, SessionState
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import (
+    Announce,
     Confirmed,
     ConfirmSum,
     Envelopes,
@@ -45,6 +46,7 @@ from tests.support.simulated_federation import Parties
 VICTIM = "law-1"
 ALL = list(MEMBERS)
 WITHOUT = {name: [other for other in ALL if other != name] for name in ALL}
+FEWER = WITHOUT["medicine"]
 COUNTED: tuple[Lot, ...] = ("scores", "reliability")
 EVERY: tuple[Lot, ...] = ("statistics", *COUNTED)
 
@@ -76,12 +78,46 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: Lot) -> None:
 
 
 @pytest.mark.parametrize("lot", EVERY)
-def test_no_second_set_is_confirmed(at: At, lot: Lot) -> None:
-    """A member signs once who has sent."""
+def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, lot: Lot) -> None:
+    """Whoever signs it has given the larger one up, so that no two are ever opened."""
     coordinator = at(OPEN, lot)
-    lie = coordinator.confirm_request(lot, WITHOUT["medicine"])
-    assert code_of(coordinator.ask(VICTIM, lie)) == "already_answered"
-    coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
+    assert isinstance(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message, Confirmed)
+    for names in (ALL, WITHOUT["code-1"]):
+        assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, names))) == "two_survivor_sets"
+    whole = coordinator.open_request(lot, ALL, coordinator.signatures)
+    assert code_of(coordinator.ask(VICTIM, whole)) == "two_survivor_sets"
+    nothing_revealed(coordinator)
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_after_its_shares_were_revealed_a_member_signs_nothing_more(at: At, lot: Lot) -> None:
+    """A smaller sum beside the larger one would show who is missing."""
+    coordinator = at(OVER, lot)
+    assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER))) == "already_answered"
+    assert len(coordinator.parties.holder(VICTIM).memory.sums(lot)) == 1
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_the_others_open_without_a_member_that_falls_away_before_it_signs(at: At, lot: Lot) -> None:
+    """And its vector, which has arrived, stays under its masks."""
+    coordinator = at(CONFIRM, lot)
+    coordinator.confirm(lot, FEWER, ALL)
+    total = coordinator.finish(lot, FEWER)
+    if lot == "statistics":
+        assert (total == plain_sum(coordinator.parties, coordinator.cohort(), FEWER)).all()
+    for name in FEWER:
+        [known] = coordinator.parties.holder(name).memory.sums(lot)
+        assert set(known.by_key()) == {coordinator.key_of[each] for each in FEWER}
+
+
+@pytest.mark.parametrize("lot", EVERY)
+def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: Lot) -> None:
+    """Not even by as many as hold enough shares: the one who did not sign would not remember the sum."""
+    coordinator = at(CONFIRM, lot)
+    signatures = coordinator.confirm(lot, FEWER, ALL)
+    for name in FEWER:
+        assert code_of(coordinator.ask(name, coordinator.open_request(lot, ALL, signatures))) == "not_confirmed"
+    nothing_revealed(coordinator)
 
 
 @pytest.mark.parametrize("lot", EVERY)
@@ -242,17 +278,36 @@ def four(at: At) -> Hostile:
     return coordinator
 
 
-@pytest.mark.parametrize("little", [1, EQUAL_MASS // 9])
-def test_a_sum_that_is_almost_one_members_alone_is_not_opened(four: Hostile, little: int) -> None:
-    """Though the shares add up: whoever had the rest of them is said to have fallen away."""
-    rest = EQUAL_MASS - 2 * little
-    shown = with_shares(four, {"law-1": little, "law-2": little, FURTHER: rest})
-    sent = ["law-1", "law-2", "medicine"]
+@pytest.mark.parametrize(
+    "shares", [(1, 1, EQUAL_MASS - 2), (EQUAL_MASS // 9, EQUAL_MASS // 9, EQUAL_MASS - 2 * (EQUAL_MASS // 9))]
+)
+def test_shares_that_show_one_holder_of_a_domain_are_refused_before_anything_is_shared(
+    four: Hostile, shares: tuple[int, int, int]
+) -> None:
+    """Though they add up: six others of its domain with next to nothing would leave the sums of one."""
+    lie = four.share_request(four.lopsided(dict(zip(("law-1", "law-2", FURTHER), shares, strict=True))))
+    for name in four.names:
+        assert code_of(four.ask(name, lie)) == "lopsided_shares"
+    assert four.gave(Envelopes) == []
+
+
+def test_a_sum_that_is_almost_one_members_alone_is_not_signed(four: Hostile) -> None:
+    """The shares are even enough, but whoever had the rest of them is said to have fallen away."""
+    little = EQUAL_MASS // 7
+    shown = with_shares(four, {"law-1": little, "law-2": 2 * little + 1, FURTHER: EQUAL_MASS - 3 * little - 1})
+    sent = ["law-1", FURTHER, "medicine"]
     for name in sent:
         assert code_of(confirm_in(four, shown, name, sent)) == "lopsided_shares"
     nothing_revealed(four)
     assert four.gave(Confirmed) == []
     assert isinstance(confirm_in(four, shown, "medicine", four.names).message, Confirmed)
+
+
+@pytest.mark.parametrize("mass", [EQUAL_MASS - 1, EQUAL_MASS * 2, 1 << 37])
+def test_a_mass_that_the_holder_has_not_agreed_to_is_refused(four: Hostile, mass: int) -> None:
+    """With one of its choice a coordinator could make shares of any size."""
+    terms = four.terms.model_copy(update={"mass": mass})
+    assert code_of(four.ask(VICTIM, Announce(terms=terms))) == "mass_not_allowed"
 
 
 # Sums side by side
@@ -361,14 +416,14 @@ def at_once(coordinator: Hostile, name: str, *requests: Message) -> list[Message
 def one_and_a_refusal(answers: list[Message], kind: type[Message]) -> None:
     assert sorted(answer.kind for answer in answers) == sorted((kind.kind, Refusal.kind))
     [refusal] = [answer for answer in answers if isinstance(answer, Refusal)]
-    assert refusal.code == "already_answered"
+    assert refusal.code in ("already_answered", "two_survivor_sets")
 
 
 @pytest.mark.usefixtures("both_read_first")
 def test_of_two_sets_asked_to_be_confirmed_at_once_one_is(at: At) -> None:
     """The state of a session is locked from reading to writing."""
     coordinator = at(CONFIRM)
-    requests = [coordinator.confirm_request("statistics", sent) for sent in (ALL, WITHOUT["medicine"])]
+    requests = [coordinator.confirm_request("statistics", sent) for sent in (FEWER, WITHOUT["code-1"])]
     one_and_a_refusal(at_once(coordinator, VICTIM, *requests), Confirmed)
 
 
@@ -376,8 +431,8 @@ def test_of_two_sets_asked_to_be_confirmed_at_once_one_is(at: At) -> None:
 def test_of_two_requests_to_open_at_once_one_is_answered_with_shares(at: At) -> None:
     """Whichever comes first."""
     coordinator = at(OPEN)
-    fewer = {place: signature for place, signature in coordinator.signatures.items() if place != 5}
-    requests = [coordinator.open_request("statistics", ALL, given) for given in (coordinator.signatures, fewer)]
+    more = {**coordinator.signatures, 6: "0" * 128}
+    requests = [coordinator.open_request("statistics", ALL, given) for given in (coordinator.signatures, more)]
     one_and_a_refusal(at_once(coordinator, VICTIM, *requests), Revealed)
     lie = coordinator.open_request("statistics", WITHOUT["medicine"], coordinator.signatures)
     assert code_of(coordinator.ask(VICTIM, lie)) == "already_answered"

@@ -1,0 +1,84 @@
+"""What a holder remembers of masked sums: those it signed, those it helped to open, those that others told it of.
+
+All of it stands in the holder's journal, written before the signature or the share leaves. Knows the journal's entries
+for sums. Knows nothing of messages or of sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from ridgeway.common.base.journal import Journal, JournalEntry
+from ridgeway.common.masking.history import Account, History, PastSum, possible_sums
+
+
+class SumMemory:
+    """Law: a sum that this holder signed is remembered until it is known that it was not opened."""
+
+    def __init__(self, journal: Journal, own: str, pinned: Collection[str]) -> None:
+        self._journal, self._own, self._pinned = journal, own, frozenset(pinned)
+
+    def sign(self, session: str, signed: PastSum, away: Sequence[str]) -> None:
+        """Write down a sum that is about to be signed. away: the session's members that are not in it."""
+        self._journal.append(("signed", {"session": session, "away": list(away), **signed.model_dump(mode="json")}))
+
+    def open(self, session: str, round_: str, opened: PastSum) -> None:
+        """Write down a sum whose shares are about to be revealed."""
+        self._journal.append(("opened", {"round": round_, "session": session, **opened.model_dump(mode="json")}))
+
+    def take_in(self, told: Mapping[str, History]) -> None:
+        """Remember what the members of a session tell: sums that may have been opened, and own ones that were not."""
+        own = self.history()
+        possible = possible_sums({**told, self._own: own})
+        heard = set(own.heard)
+        mine = {each for account in own.accounts for each in account.possible}
+        self._journal.append(
+            *(
+                ("learned", {**each.model_dump(mode="json"), "from": sorted(by)})
+                for each, by in possible.items()
+                if each not in mine | heard
+            ),
+            *(("void", each.model_dump(mode="json")) for each in mine if each not in possible),
+        )
+
+    def sums(self, lot: str, but_for: str = "") -> list[PastSum]:
+        """The sums of a lot that may have been opened, but for those of one session."""
+        history = self.history()
+        own = [each for account in history.accounts if account.session != but_for for each in account.possible]
+        known = [*own, *history.heard]
+        return [each for each in dict.fromkeys(known) if each.lot == lot]
+
+    def history(self) -> History:
+        """All that is known: what this holder did itself, and what it was told by members that are still pinned."""
+        accounts: dict[tuple[str, str], Account] = {}
+        heard: dict[PastSum, None] = {}
+        for entry in self._journal.entries():
+            for account in _accounts(entry, accounts):
+                accounts[account.session, account.lot] = account
+            if entry.kind == "learned" and self._pinned & set(entry.facts["from"]):
+                heard[PastSum.from_facts(entry.facts)] = None
+        return History(accounts=tuple(accounts.values()), heard=tuple(heard))
+
+
+def _accounts(entry: JournalEntry, before: Mapping[tuple[str, str], Account]) -> Iterator[Account]:
+    """The accounts that an entry changes, as they are after it."""
+    facts = entry.facts
+    if entry.kind == "void":
+        gone = PastSum.from_facts(facts)
+        for account in before.values():
+            if gone in account.signed and not account.opened:
+                left = tuple(each for each in account.signed if each != gone)
+                yield account.model_copy(update={"signed": left})
+    if "session" not in facts or "lot" not in facts:
+        return
+    known = before.get((facts["session"], facts["lot"])) or Account(session=facts["session"], lot=facts["lot"])
+    if entry.kind == "sent":
+        yield known
+    if entry.kind == "signed":
+        signed = tuple(dict.fromkeys((*known.signed, PastSum.from_facts(facts))))
+        yield known.model_copy(update={"signed": signed, "away": tuple(facts["away"])})
+    if entry.kind == "opened":
+        opened = PastSum.from_facts(facts)
+        yield known.model_copy(
+            update={"signed": (*(each for each in known.signed if each != opened), opened), "opened": True}
+        )
