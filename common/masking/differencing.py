@@ -32,7 +32,7 @@ Parts = Mapping[str, Part]
 
 DOMINANCE = 2.0
 """How many times the weight of all others a member may have, at most: two thirds of the whole."""
-MAX_SUMS = 256
+MAX_SUMS = 512
 MAX_GROUPS = 20_000
 """How many sums that hang together, and how many groups of members, are judged; more are refused."""
 ATTEMPTS = 50

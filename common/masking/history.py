@@ -19,7 +19,7 @@ from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.differencing import Parts
 
-MAX_TOLD = 256
+MAX_TOLD = 128
 """The most sums that a member tells of, the newest ones; one that tells of more is refused."""
 MAX_HISTORY_BYTES = 1 << 26
 Content = TypeVar("Content")
