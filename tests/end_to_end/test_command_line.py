@@ -14,6 +14,7 @@ from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
 from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.waiting import MAX_WAIT_S
 
 DOMAINS = sorted(ALPHABETS)
 
@@ -203,7 +204,7 @@ def test_a_conversation_is_answered_as_it_goes(shop: Workshop) -> None:
             talking.stdin.write(prompt)
             assert talking.stdout.readline().startswith(domain)
         talking.stdin.close()
-        assert talking.wait(30) == 0
+        assert talking.wait(MAX_WAIT_S) == 0
 
 
 def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
@@ -254,7 +255,7 @@ def test_a_reader_that_goes_away_is_no_error(shop: Workshop) -> None:
         talking.stdin.write(b"0123\n")
         talking.stdin.close()
         said = talking.stderr.read()
-        assert talking.wait(30) == 0
+        assert talking.wait(MAX_WAIT_S) == 0
         assert said == b""
 
 

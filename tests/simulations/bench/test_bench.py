@@ -35,6 +35,7 @@ from ridgeway.simulations.bench.random_corpus import Kind, draw, random_encoder
 from ridgeway.simulations.bench.sum_methods import DefinedSums
 from ridgeway.simulations.cli import bench_commands as bench_cli
 from tests.support.tiny import tiny_encoder
+from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
@@ -274,7 +275,7 @@ def test_a_card_is_measured_where_little_is_installed(tmp_path: Path, name: str)
     environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-c", LITTLE_INSTALLED, name]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=MAX_WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -37,6 +37,7 @@ from tests.support.faulty_experts import (
 from tests.support.gateway_cast import DOMAINS, FALLBACK, Casting, answered_by
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import complaint, complaint_of, prompt_for, release_of, tokens_of, word_of
+from tests.support.waiting import PATIENCE_S
 
 # When an expert cannot answer
 
@@ -80,7 +81,7 @@ def test_an_expert_that_hangs_is_given_up(cast: Casting) -> None:
     with cast(timeout=0.3) as play:
         play.all_domains(hangs)
         assert answered_by(play.local.chat()) == ("generalist", "down")
-        assert play.chosen.last().gone.wait(10)
+        assert play.chosen.last().gone.wait(PATIENCE_S)
         assert play.local.chat("law").status_code == 504
 
 
@@ -267,7 +268,7 @@ def test_when_the_client_goes_the_expert_is_left(cast: Casting, stream: bool) ->
         asking = Thread(target=_ask_and_go, args=(play.local.http.base_url, stream))
         asking.start()
         asked = play.chosen.last()
-        assert asked.gone.wait(10)
+        assert asked.gone.wait(PATIENCE_S)
         asking.join()
         gone = {"expert": play.ahead, "outcome": "gone"}
         wait_for(lambda: play.local.counted("expert_requests_total", **gone) == 1, "it is counted")
