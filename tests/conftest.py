@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.devices import cards
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from tests.support.once import made_once
+from tests.support.shared_folders import made_once
 from tests.support.tiny import tiny_encoder
 
 LEFT_OUT = ("deployment", "browser", "kernels", "slow")

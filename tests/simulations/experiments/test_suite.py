@@ -28,7 +28,7 @@ from ridgeway.simulations.experiments.report.report_files import (
 from ridgeway.simulations.experiments.report.report_tables import ExperimentReport, ReportPart, file_name
 from ridgeway.simulations.experiments.suite import distinct, finished, run_parts
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.findings_made_up import a_dataset, a_part, a_table
+from tests.support.report_samples import a_dataset, a_part, a_table
 
 DATASET = a_dataset()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, Table, part_from_json
-from tests.support.findings_made_up import a_table, parts
+from tests.support.report_samples import a_table, parts
 
 
 @settings(max_examples=20)
