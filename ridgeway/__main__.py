@@ -22,7 +22,7 @@ def _main(arguments: list[str] | None) -> None:
 
     from ridgeway import __version__
     from ridgeway.client.cli import corpus_commands
-    from ridgeway.common.cli import calibrate_command, route_commands
+    from ridgeway.common.cli import route_commands
     from ridgeway.common.cli.terminal import command_group, run
     from ridgeway.coordinator.cli import key_commands, serve_command, solve_commands
     from ridgeway.simulations.cli import bench_commands, cohort_audit_command, experiment_commands, simulate_command
@@ -48,7 +48,7 @@ def _main(arguments: list[str] | None) -> None:
     app.add_typer(key_commands.app, name="keys", rich_help_panel=operator)
     app.command(rich_help_panel=application)(route_commands.route)
     app.command(rich_help_panel=application)(route_commands.evaluate)
-    app.command(rich_help_panel=application)(calibrate_command.calibrate)
+    app.command(rich_help_panel=application)(route_commands.calibrate)
     app.add_typer(route_commands.encoder, name="encoder", rich_help_panel=application)
     sys.exit(run(typer.main.get_command(app), arguments))
 

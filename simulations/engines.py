@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ridgeway.coordinator.server_app import GridTransport
 
 ROUND_TIMEOUT_S = 3600.0
-POLL_S = 0.5
+POLL_S = 0.2
+SILENCE_S = 10.0
+"""After no event for this long, Flower is asked whether the run has ended; asking starts a process."""
 RUN_NAME = "simulation"
 NO_DROPOUTS: Mapping[str, int] = MappingProxyType({})
 
@@ -73,17 +75,19 @@ def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
 
 
 def _follow(follower: Follower, environment: dict[str, str], watch: Watch, log: Path) -> None:
-    until = time.monotonic() + ROUND_TIMEOUT_S
-    while time.monotonic() < until:
-        ended = _has_ended(environment)  # asked first: a run that has ended writes no more events
+    heard = time.monotonic()
+    until = heard + ROUND_TIMEOUT_S
+    ended = False
+    while not ended and time.monotonic() < until:
+        if time.monotonic() - heard > SILENCE_S:
+            ended, heard = _has_ended(environment), time.monotonic()  # a run that has ended writes no more events
         for event in follower.events():
+            heard = time.monotonic()
             if isinstance(event, RunDone):
                 return
             if isinstance(event, RunFailed):
                 raise RoundFailed(event.reason)
             watch(event)
-        if ended:
-            break
         time.sleep(POLL_S)
     raise RoundFailed(f"Flower's simulation ended without a word from the round; {log} may say why")
 

@@ -18,10 +18,7 @@ RUN, SERVER = 1, 1
 
 
 class LocalGrid(Grid):
-    """Nodes are ClientApps over holders' folders; a node does its work when its reply is fetched.
-
-    down: nodes that are switched off, and neither seen nor heard.
-    """
+    """Nodes are ClientApps over holders' folders; a node does its work when its reply is fetched."""
 
     def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
         TaskIdentity.run_id = TaskIdentity.task_id = RUN
@@ -34,7 +31,6 @@ class LocalGrid(Grid):
             for node, folder in holders.items()
         }
         self._waiting: dict[str, Message] = {}
-        self.down: set[int] = set()
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -49,7 +45,7 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        return [node for node in self._contexts if node not in self.down]
+        return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         numbers = []
@@ -62,12 +58,9 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         for number in message_ids:
-            message = self._waiting.get(number)
-            if message is None or message.metadata.dst_node_id in self.down:
-                continue
-            del self._waiting[number]
-            context = self._contexts[message.metadata.dst_node_id]
-            yield travelled(self._app(travelled(message), context))
+            if message := self._waiting.pop(number, None):
+                context = self._contexts[message.metadata.dst_node_id]
+                yield travelled(self._app(travelled(message), context))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))

@@ -17,7 +17,6 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -50,7 +49,6 @@ def create_simulated_federation(
     holders: int | None = None,
     drop: Sequence[str] = (),
     encoder: str = "smollm2",
-    loaded: AnyEncoder | None = None,
     mode: Mode = "masked",
     weighting: Weighting = DEFAULT.weighting,
 ) -> SimulatedFederation:
@@ -64,7 +62,7 @@ def create_simulated_federation(
             f"a masked round needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with --holders, "
             "or for a round in the clear with --clear"
         )
-    shared = loaded or find_encoder(encoder)
+    shared = find_encoder(encoder)
     settings = usual_settings(shared, encoder=encoder, mode=mode, weighting=weighting, round=RoundSettings(wait=0.0))
     federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
     homes, roster = {}, []

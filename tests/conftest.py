@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.devices import cards
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from tests.support.once import made_once
+from tests.support.shared_folders import made_once
 from tests.support.tiny import tiny_encoder
 
 LEFT_OUT = ("deployment", "browser", "kernels", "slow")
@@ -101,8 +101,8 @@ def encoder() -> TableEncoder:
 
 
 @pytest.fixture(scope="session")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> TableEncoder:
-    """The default encoder, converted from the installed wheel once for all workers of a test run."""
+def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the default encoder, converted from the installed wheel once for all workers of a test run."""
     from ridgeway.common.encoding.encoder_sources import find_encoder
 
     def convert(cache: Path) -> None:
@@ -110,8 +110,16 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> TableEncoder:
             patch.setenv("RIDGEWAY_CACHE", str(cache))
             find_encoder("smollm2")
 
+    return made_once(tmp_path_factory, "smollm2", convert)
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_cache: Path) -> TableEncoder:
+    """The default encoder."""
+    from ridgeway.common.encoding.encoder_sources import find_encoder
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIDGEWAY_CACHE", str(made_once(tmp_path_factory, "smollm2", convert)))
+        patch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
         return find_encoder("smollm2")
 
 

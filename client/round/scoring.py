@@ -18,8 +18,14 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualE
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, beginnings, softmax
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
-from ridgeway.common.routing.selectors import tally, winners
-from ridgeway.common.routing.token_table import RouterTable, TokenTable, compile_table, normalised_columns
+from ridgeway.common.routing.token_table import (
+    RouterTable,
+    TokenTable,
+    compile_table,
+    normalised_columns,
+    tally,
+    winners,
+)
 
 Weights = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.selectors import tally, winners
-from ridgeway.common.routing.token_table import RouterTable
+from ridgeway.common.routing.token_table import RouterTable, tally, winners
 
 BINS = 10
 BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)

@@ -54,7 +54,7 @@ class Grid(Record):
 
 @dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """The candidate that did best, how it did, and how many were tried on how many documents."""
+    """The candidate that is released, how it did, and how many were tried on how many documents."""
 
     candidate: Candidate
     evaluation: Evaluation | None

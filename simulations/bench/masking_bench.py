@@ -13,12 +13,10 @@ the largest resident size that this took, beyond what there was before the vecto
 from __future__ import annotations
 
 import secrets
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,7 +39,7 @@ from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference import Step, Transcript, masked_sum
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.simulations.bench.measuring import Result, Work, at_most, figure, once
+from ridgeway.simulations.bench.measuring import Result, Work, at_most, figure, medians, once, resident_bytes
 
 LOT: Final = "statistics"
 LARGE, MIDDLE, SMALL = 8_390_656, 1_000_000, 170_000
@@ -145,10 +143,9 @@ def _cohort(members: int) -> Result:
     return figure(name, opening, ours, f"{sizes[0] / 1e6:.3f} MB up")
 
 
-def _medians(rounds: int, prepare: Callable[[], Sequence[Work]]) -> list[float]:
+def _medians(rounds: int, prepare: Callable[[], Sequence[Work]]) -> tuple[float, ...]:
     """The median seconds of each contender: in every round a new input, and one after another."""
-    times = [[once(work) for work in prepare()] for _ in range(rounds)]
-    return [statistics.median(taken) for taken in zip(*times, strict=True)]
+    return medians([tuple(once(work) for work in prepare()) for _ in range(rounds)])
 
 
 def _away(members: int) -> int:
@@ -319,17 +316,12 @@ def _pair_mask(private: bytes, public: bytes, shapes: list[tuple[int, ...]]) -> 
 def main(who: str, size: int, members: int = 5) -> None:
     run, theirs = bench_session(members), Flower(members)
     inbox = theirs.sent_to_first()
-    before = _resident("VmRSS")
+    before = resident_bytes("VmRSS")
     if who == "ours":
         _masked(run, _vector(size))
     else:
         theirs.masked(inbox, _vector(size).astype(np.int32))
-    print(_resident("VmHWM") - before)
-
-
-def _resident(which: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(which))
-    return int(line.split()[1]) * 1024
+    print(resident_bytes("VmHWM") - before)
 
 
 if __name__ == "__main__":

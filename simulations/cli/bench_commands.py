@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,12 +34,6 @@ DeviceWord = Annotated[
     str,
     typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; a card has aims of its own."),
 ]
-CpuWord = Annotated[
-    str,
-    typer.Option(
-        "--device", metavar="DEVICE", help="This is measured on the CPU in any case; a card named here must be there."
-    ),
-]
 EncoderWord = Annotated[
     str | None, typer.Option("--encoder", help="dir:PATH or another source, to prepare files with. (default: smollm2)")
 ]
@@ -61,25 +55,7 @@ def prepare(
     """Sums beside the published way and the machine's ceilings, and `client prepare` beside the bare tokenizer."""
     if not 0 <= size_mb <= 1e6:
         raise InputError(f"--size-mb cannot be {size_mb:g}; give 0 to 1000000")
-    _run("prepare", json, _device(device), encoder=encoder, text=text, size_mb=size_mb)
-
-
-@app.command()
-def route(device: CpuWord = "auto", json: Json = False) -> None:
-    """Routing a prompt beside tokenising it, and the whole command."""
-    _run("route", json, _cpu(device))
-
-
-@app.command()
-def serve(json: Json = False) -> None:
-    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about five minutes)."""
-    _run("serve", json, _cpu())
-
-
-@app.command()
-def solve(device: DeviceWord = "auto", json: Json = False) -> None:
-    """Solving for a router beside the bare Cholesky factor, on the CPU and on a card."""
-    _run("solve", json, _device(device))
+    _run("prepare", json, device, encoder=encoder, text=text, size_mb=size_mb)
 
 
 @app.command()
@@ -89,58 +65,32 @@ def features(
     json: Json = False,
 ) -> None:
     """How far a transformer's integer features differ between the CPU and a card."""
-    _run("features", json, _device("cuda"), encoder=encoder, text=text)
+    _run("features", json, "cuda", encoder=encoder, text=text)
 
 
-@app.command()
-def mask(device: CpuWord = "auto", json: Json = False) -> None:
-    """Masking and opening beside Flower's SecAgg+ (about two minutes)."""
-    _run("mask", json, _cpu(device))
+def _on_cpu(name: str) -> Callable[..., None]:
+    def command(json: Json = False) -> None:
+        _run(name, json)
+
+    return command
 
 
-@app.command()
-def federation(json: Json = False) -> None:
-    """Whole federations in this process: seconds, memory, and what the protocol adds."""
-    _run("federation", json, _cpu())
+def _on_any(name: str) -> Callable[..., None]:
+    def command(device: DeviceWord = "auto", json: Json = False) -> None:
+        _run(name, json, device)
+
+    return command
 
 
-@app.command()
-def large(json: Json = False) -> None:
-    """The memory of `client prepare` on a gigabyte of text (several minutes)."""
-    _run("large", json, _cpu())
-
-
-@app.command(name="all")
-def everything(device: DeviceWord = "auto", json: Json = False) -> None:
-    """All of these but `large` and `features`."""
-    _run("all", json, _device(device))
-
-
-def _device(word: str) -> Device:
-    from ridgeway.simulations.bench.device import find_device
-
-    return find_device(word)
-
-
-def _cpu(word: str = "auto") -> Device:
-    """The CPU; a card that was asked for must be there, and gets a word."""
-    from ridgeway.common.base.devices import chosen
-    from ridgeway.simulations.bench.device import Device
-
-    if word != "auto" and chosen(word):
-        step("note", "this has no use for a card; the CPU is measured")
-    return Device()
-
-
-def _run(
-    name: str, json: bool, device: Device, encoder: str | None = None, text: Path | None = None, size_mb: float = 0.0
-) -> None:
+def _run(name: str, json: bool, device: str = "cpu", **options: Any) -> None:
     """Measure, show and keep the results."""
+    from ridgeway.simulations.bench.device import find_device
     from ridgeway.simulations.bench.measuring import BenchReport
 
+    found = find_device(device)
     WORK.mkdir(exist_ok=True)
-    report = BenchReport(name, device.facts())
-    BENCHES[name](report, BenchOptions(device, encoder, text, size_mb))
+    report = BenchReport(name, found.facts())
+    BENCHES[name](report, BenchOptions(found, **options))
     report.show(WORK, as_json=json)
     if not report.reached:
         raise typer.Exit(1)
@@ -220,6 +170,7 @@ def _add_files(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_route(report: BenchReport, options: BenchOptions) -> None:
+    """Routing a prompt beside tokenising it, and the whole command."""
     from ridgeway.simulations.bench.route_bench import bench_command, bench_route, make_release
 
     text = _text(report, options, "route")
@@ -228,7 +179,7 @@ def add_route(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_serve(report: BenchReport, options: BenchOptions) -> None:
-    """The routing API and the gateway under load from other processes; left out where wrk is not installed."""
+    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about five minutes)."""
     from ridgeway.simulations.bench.route_bench import make_release
     from ridgeway.simulations.bench.serving import gateway_bench, load, serving_bench
 
@@ -252,6 +203,7 @@ def _text(report: BenchReport, options: BenchOptions, measured: str) -> BenchTex
 
 
 def add_solve(report: BenchReport, options: BenchOptions) -> None:
+    """Solving for a router beside the bare Cholesky factor, on the CPU and on a card."""
     from ridgeway.simulations.bench.solve_bench import bench_solve
 
     step("measuring", "solve", options.device.name)
@@ -273,6 +225,7 @@ def add_features(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_mask(report: BenchReport, options: BenchOptions) -> None:
+    """Masking and opening beside Flower's SecAgg+ (about two minutes)."""
     from ridgeway.simulations.bench.masking_bench import bench_masking
 
     step("measuring", "masking", "random numbers")
@@ -280,12 +233,14 @@ def add_mask(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_large(report: BenchReport, options: BenchOptions) -> None:
+    """The memory of `client prepare` on a gigabyte of text (several minutes)."""
     from ridgeway.simulations.bench.prepare_bench import bench_memory
 
     report.add(bench_memory(_text(report, options, "memory"), WORK))
 
 
 def add_federation(report: BenchReport, options: BenchOptions) -> None:
+    """Whole federations in this process: seconds, memory, and what the protocol adds."""
     from ridgeway.simulations.bench.round_bench import bench_federation
 
     step("measuring", "a federation", "built-in text")
@@ -293,6 +248,7 @@ def add_federation(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_all(report: BenchReport, options: BenchOptions) -> None:
+    """All of these but `large` and `features`."""
     for name in ("route", "serve", "prepare", "solve", "mask", "federation"):
         BENCHES[name](report, options)
 
@@ -308,3 +264,8 @@ BENCHES: dict[str, Callable[[BenchReport, BenchOptions], None]] = {
     "large": add_large,
     "all": add_all,
 }
+
+for _name in ("route", "serve", "mask", "federation", "large"):
+    app.command(_name, help=BENCHES[_name].__doc__)(_on_cpu(_name))
+for _name in ("solve", "all"):
+    app.command(_name, help=BENCHES[_name].__doc__)(_on_any(_name))

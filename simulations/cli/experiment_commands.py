@@ -9,10 +9,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
@@ -35,8 +34,10 @@ Data = Annotated[
         help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; may be given again. (default: text on this machine)",
     ),
 ]
-PRESET_HELP = "Texts from a hub, by name; may be given again."
-Presets = Annotated[list[str] | None, typer.Option(metavar="NAME", help=PRESET_HELP)]
+Presets = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Texts from a hub: clm, clm-large or reasoning; may be given again."),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or a report to bring up to date.")]
 Full = Annotated[bool, typer.Option("--full", help="The whole of it, for hours or a card.")]
 DeviceWord = Annotated[
@@ -68,18 +69,6 @@ class Options:
         return shlex.join(["ridgeway", "experiment", name, *words])
 
 
-class _Command(TyperCommand):
-    """A command whose help names the presets there are, and looks them up only when help is asked for."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        from ridgeway.simulations.experiments.hub_datasets import PRESETS
-
-        for option in self.params:
-            if option.name == "preset":
-                vars(option)["help"] = f"{PRESET_HELP} ({', '.join(PRESETS)})"
-        super().format_help(ctx, formatter)
-
-
 def _command(names: tuple[str, ...]) -> Callable[..., None]:
     def command(
         data: Data = None,
@@ -97,8 +86,8 @@ def _command(names: tuple[str, ...]) -> Callable[..., None]:
 
 
 for _name, _words in PARTS.items():
-    app.command(_name, cls=_Command, help=_words)(_command((_name,)))
-app.command("all", cls=_Command, help="All of these, one after the other.")(_command(tuple(PARTS)))
+    app.command(_name, help=_words)(_command((_name,)))
+app.command("all", help="All of these, one after the other.")(_command(tuple(PARTS)))
 
 
 def _run(names: tuple[str, ...], options: Options) -> None:
@@ -109,7 +98,8 @@ def _run(names: tuple[str, ...], options: Options) -> None:
     done = run_parts(names, _plan(options), options.out, options.command, show)
     step("wrote", str(options.out / "index.html"))
     if options.json:
-        emit_json(done.to_json() if len(names) > 1 else done.parts[0].to_json())
+        parts = [part.to_json() for part in done.parts]
+        emit_json({"parts": parts, "failures": done.failures} if len(names) > 1 else parts[0])
     if done.failures:
         raise typer.Exit(1)
 

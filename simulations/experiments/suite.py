@@ -9,9 +9,9 @@ import json
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan, machine_in_words, part_module, surroundings
 from ridgeway.simulations.experiments.report.report_files import read_report, write_report
 from ridgeway.simulations.experiments.report.report_tables import (
+    ExperimentReport,
     ReportPart,
     cells_by_column,
     heading,
@@ -40,25 +41,14 @@ Show = Callable[[ReportPart], None]
 Command = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What one command came to: parts that were finished, and for the others the reason."""
-
-    parts: tuple[ReportPart, ...] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"parts": [part.to_json() for part in self.parts], "failures": dict(self.failures)}
-
-
-def run_parts(names: Sequence[str], plan: ExperimentPlan, out: Path, command: Command, show: Show) -> Done:
+def run_parts(names: Sequence[str], plan: ExperimentPlan, out: Path, command: Command, show: Show) -> ExperimentReport:
     """Run parts one after the other; the report is brought up to date after each, so that a stop loses one at most.
 
-    One that fails among several is told in the report, and the others go on; one alone raises.
+    One that fails among several is told in the report, and the others go on; one alone raises. Gives what was run now.
     """
     report = replace(read_report(out), facts={**surroundings(plan.device), "seed": plan.seed, "date": _now()})
     write_report(out, report)
-    done = Done()
+    done = ExperimentReport()
     for name in names:
         try:
             part = finished(name, plan, command(name))
@@ -68,7 +58,7 @@ def run_parts(names: Sequence[str], plan: ExperimentPlan, out: Path, command: Co
             if len(names) == 1:
                 raise
             step("failed", name, str(error))
-            done = Done(done.parts, {**done.failures, name: str(error)})
+            done = done.failing(name, str(error))
         except KeyboardInterrupt:
             kept = f"{out} holds the parts that were finished, and the same command goes on from there"
             raise KeyboardInterrupt(f"interrupted in {name}; {kept}") from None
@@ -76,7 +66,7 @@ def run_parts(names: Sequence[str], plan: ExperimentPlan, out: Path, command: Co
             report = report.having(part)
             write_report(out, report)
             show(part)
-            done = Done((*done.parts, part), done.failures)
+            done = done.having(part)
     return done
 
 

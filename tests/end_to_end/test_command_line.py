@@ -1,4 +1,4 @@
-"""The command line from private files to a routed prompt, each command a process of its own."""
+"""The command line from private files to a routed prompt: the whole way in processes, then each command by itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
 from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.waiting import MAX_WAIT_S
 
 DOMAINS = sorted(ALPHABETS)
 
@@ -41,13 +42,14 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
         words = ("--domain", domain, "--out", out, "--window", "64", "--holdout", "0", "--threads", "2")
-        done = good(shop.prepare(shop / f"{domain}.jsonl", *words))
+        done = good(shop.run("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
         assert done.stdout == ""
         assert "1 file" in done.stderr
         assert "wrote" in done.stderr
         assert out.read_bytes() == (shop / f"{domain}.stats").read_bytes()
     release = tmp_path / "release"
-    solved = good(shop.solve(*(tmp_path / f"{domain}.stats" for domain in reversed(DOMAINS)), "--out", release))
+    stats = [tmp_path / f"{domain}.stats" for domain in reversed(DOMAINS)]
+    solved = good(shop.run("coordinator", "solve", *stats, "--out", release, "--encoder", shop.encoder))
     assert solved.stdout == ""
     names = ("manifest.json", "router.safetensors", "tokenizer.json")
     assert sorted(path.name for path in release.iterdir()) == sorted(names)
@@ -101,14 +103,14 @@ def test_settings_on_the_command_line_are_those_of_the_file(shop: Workshop, tmp_
 def test_inspect_shows_what_would_leave(shop: Workshop) -> None:
     """Every figure of the file, as a table and as JSON, and that no text is in it."""
     prepared = load_prepared(shop / "law.stats")
-    facts = good(shop.run("client", "inspect", shop / "law.stats", "--json")).json
+    facts = good(shop.call("client", "inspect", shop / "law.stats", "--json")).json
     assert facts["domain"] == "law"
     assert facts["fingerprint"] == prepared.fingerprint
     assert (facts["window"], facts["features"], facts["samples"]) == (64, WIDTH + 1, prepared.statistics.mass)
     features = WIDTH + 1
     assert (facts["numbers"], facts["text"]) == (features * (features + 1) // 2 + features, "none")
     assert facts["digest"] == prepared.digest
-    shown = good(shop.run("client", "inspect", shop / "law.stats"))
+    shown = good(shop.call("client", "inspect", shop / "law.stats"))
     assert shown.stderr == ""
     assert all(str(facts[name]) in shown.stdout for name in ("domain", "fingerprint", "samples", "digest"))
 
@@ -118,7 +120,7 @@ def test_held_out_text_is_written_for_its_owner_alone(shop: Workshop, tmp_path: 
     path = write_jsonl(tmp_path / "a.jsonl", sentences("law", 60))
     out = tmp_path / "law.test.jsonl"
     words = ("--holdout", "0.3", "--json")
-    facts = good(shop.run("client", "held-out", path, "--out", out, *words)).json
+    facts = good(shop.call("client", "held-out", path, "--out", out, *words)).json
     left_out = good(shop.prepare(path, "--domain", "law", "--out", tmp_path / "law.stats", *words)).json["held_out"]
     texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
     assert len(texts) == facts["held_out"] == left_out > 5
@@ -144,7 +146,7 @@ def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_
     assert solved["masses"] == {
         domain: load_prepared(tmp_path / f"{domain}.stats").statistics.mass for domain in DOMAINS
     }
-    assert good(shop.run("evaluate", tmp_path / "release", shop / "tests", "--json")).json["accuracy"] == 100
+    assert good(shop.call("evaluate", tmp_path / "release", shop / "tests", "--json")).json["accuracy"] == 100
 
 
 # route
@@ -152,11 +154,11 @@ def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_
 
 def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
     """Words for people on one line, figures for programs in JSON."""
-    plain = good(shop.run("route", shop / "release", "abcdefgh"))
+    plain = good(shop.call("route", shop / "release", "abcdefgh"))
     assert plain.stdout.startswith("law ")
     assert plain.stdout.count("\n") == 1
     assert plain.stderr == ""
-    decision = good(shop.run("route", shop / "release", "abcdefgh", "--json")).json
+    decision = good(shop.call("route", shop / "release", "abcdefgh", "--json")).json
     assert (decision["domain"], decision["best"], decision["tokens"]) == ("law", "law", 8)
     assert sorted(decision["scores"]) == DOMAINS
     assert sum(decision["scores"].values()) == pytest.approx(1)
@@ -167,11 +169,11 @@ def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
 
 def test_a_decision_is_explained_token_by_token(shop: Workshop) -> None:
     """The weights add up to the margin; the table names the tokens."""
-    explained = good(shop.run("route", shop / "release", "abcd0", "--explain", "--json")).json
+    explained = good(shop.call("route", shop / "release", "abcd0", "--explain", "--json")).json
     assert [token["text"] for token in explained["explanation"]] == list("abcd0")
     assert sum(token["weight"] for token in explained["explanation"]) == pytest.approx(explained["margin"])
     assert explained["explanation"][-1]["domain"] == "code"
-    shown = good(shop.run("route", shop / "release", "abcd0", "--explain")).stdout
+    shown = good(shop.call("route", shop / "release", "abcd0", "--explain")).stdout
     assert shown.startswith("law ")
     assert "'0'" in shown
 
@@ -179,15 +181,15 @@ def test_a_decision_is_explained_token_by_token(shop: Workshop) -> None:
 def test_prompts_on_standard_input_are_routed_line_by_line(shop: Workshop) -> None:
     """A line in, a line out, in order; blank lines, carriage returns and a missing last line end included."""
     prompts = ["abcdefgh", "0123456789", "", "nopqrstuv\r", "0123"]
-    plain = good(shop.run("route", shop / "release", "-", stdin="\n".join(prompts))).stdout.splitlines()
+    plain = good(shop.call("route", shop / "release", "-", stdin="\n".join(prompts))).stdout.splitlines()
     rows = [line.split("\t") for line in plain]
     assert [row[0] for row in rows][:2] + [row[0] for row in rows][3:] == ["law", "code", "medicine", "code"]
     assert all(0 < float(row[1]) <= 1 for row in rows)
-    lines = good(shop.run("route", shop / "release", "-", "--json", stdin="\n".join(prompts))).stdout.splitlines()
+    lines = good(shop.call("route", shop / "release", "-", "--json", stdin="\n".join(prompts))).stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [8, 10, 0, 9, 4]
-    alone = good(shop.run("route", shop / "release", "0123456789", "--json")).json
+    alone = good(shop.call("route", shop / "release", "0123456789", "--json")).json
     assert json.loads(lines[1]) == alone
-    explained = good(shop.run("route", shop / "release", "-", "--explain", stdin="ab\n0")).stdout.splitlines()
+    explained = good(shop.call("route", shop / "release", "-", "--explain", stdin="ab\n0")).stdout.splitlines()
     assert [len(json.loads(line)["explanation"]) for line in explained] == [2, 1]
 
 
@@ -202,33 +204,33 @@ def test_a_conversation_is_answered_as_it_goes(shop: Workshop) -> None:
             talking.stdin.write(prompt)
             assert talking.stdout.readline().startswith(domain)
         talking.stdin.close()
-        assert talking.wait(30) == 0
+        assert talking.wait(MAX_WAIT_S) == 0
 
 
 def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     """Nothing, an emoji, half a character and a special token are prompts like others."""
     for prompt, tokens in (("", 0), ("😀", 1), (" ", 1), ("<end>", 0)):
-        decision = good(shop.run("route", shop / "release", prompt, "--json", "--explain")).json
+        decision = good(shop.call("route", shop / "release", prompt, "--json", "--explain")).json
         assert decision["tokens"] == tokens
         assert decision["domain"] in DOMAINS
-    empty = good(shop.run("route", shop / "release", "", "--json")).json
+    empty = good(shop.call("route", shop / "release", "", "--json")).json
     assert empty["scores"] == {domain: pytest.approx(1 / 3) for domain in DOMAINS}
-    assert good(shop.run("route", shop / "release", "", "--explain")).stdout
-    assert good(shop.run("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")).stdout
+    assert good(shop.call("route", shop / "release", "", "--explain")).stdout
+    assert good(shop.call("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")).stdout
 
 
 def test_a_very_long_prompt_is_routed(shop: Workshop) -> None:
     """A hundred thousand tokens on one line."""
-    decision = good(shop.run("route", shop / "release", "-", "--json", stdin="0123456789" * 10_000)).json
+    decision = good(shop.call("route", shop / "release", "-", "--json", stdin="0123456789" * 10_000)).json
     assert (decision["tokens"], decision["domain"]) == (100_000, "code")
 
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:
     """Asked for on the command line, or written into the release."""
     asked = ("--threshold", "1", "--fallback", "generalist")
-    decision = good(shop.run("route", shop / "release", "abcd", "--json", *asked)).json
+    decision = good(shop.call("route", shop / "release", "abcd", "--json", *asked)).json
     assert (decision["domain"], decision["best"], decision["abstained"]) == ("generalist", "law", True)
-    assert "abstained; ahead: law" in good(shop.run("route", shop / "release", "abcd", *asked)).stdout
+    assert "abstained; ahead: law" in good(shop.call("route", shop / "release", "abcd", *asked)).stdout
 
 
 def test_a_release_with_the_trusted_signer_is_used(shop: Workshop, tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_a_release_with_the_trusted_signer_is_used(shop: Workshop, tmp_path: Pat
     signer = load_release(shop / "release").signer
     (tmp_path / "key.txt").write_text(f"{signer.upper()}\n")
     for key in (signer, str(tmp_path / "key.txt")):
-        assert good(shop.run("route", shop / "release", "abcd", "--key", key)).stdout.startswith("law")
+        assert good(shop.call("route", shop / "release", "abcd", "--key", key)).stdout.startswith("law")
 
 
 def test_a_reader_that_goes_away_is_no_error(shop: Workshop) -> None:
@@ -253,7 +255,7 @@ def test_a_reader_that_goes_away_is_no_error(shop: Workshop) -> None:
         talking.stdin.write(b"0123\n")
         talking.stdin.close()
         said = talking.stderr.read()
-        assert talking.wait(30) == 0
+        assert talking.wait(MAX_WAIT_S) == 0
         assert said == b""
 
 
@@ -262,12 +264,12 @@ def test_a_reader_that_goes_away_is_no_error(shop: Workshop) -> None:
 
 def test_evaluate_gives_accuracy_domains_and_confusion(shop: Workshop) -> None:
     """In percent, by domain, with the rows of the matrix in the order it names."""
-    result = good(shop.run("evaluate", shop / "release", shop / "tests", "--json")).json
+    result = good(shop.call("evaluate", shop / "release", shop / "tests", "--json")).json
     assert result["accuracy"] == 100
     assert result["domains"] == dict.fromkeys(DOMAINS, 100)
     assert result["confusion"] == [[3, 0, 0], [0, 3, 0], [0, 0, 3]]
     assert (result["order"], result["unit"]) == (DOMAINS, "percent")
-    shown = good(shop.run("evaluate", shop / "release", shop / "tests", "--selector", "entropy", "--k", "3")).stdout
+    shown = good(shop.call("evaluate", shop / "release", shop / "tests", "--selector", "entropy", "--k", "3")).stdout
     assert "mean over domains" in shown
     assert "100.0 %" in shown
 
@@ -276,7 +278,7 @@ def test_evaluate_counts_what_went_wrong(shop: Workshop, tmp_path: Path) -> None
     """Texts under another domain's name show as confusion, not as success."""
     for domain, other in zip(DOMAINS, [*DOMAINS[1:], DOMAINS[0]], strict=True):
         write_jsonl(tmp_path / f"{domain}.test.jsonl", [*sentences(other, 3), sentences(domain, 1)[0]], field="prompt")
-    result = good(shop.run("evaluate", shop / "release", tmp_path, "--json", "--text-field", "prompt,text")).json
+    result = good(shop.call("evaluate", shop / "release", tmp_path, "--json", "--text-field", "prompt,text")).json
     assert result["accuracy"] == 25
     assert result["confusion"] == [[1, 3, 0], [0, 1, 3], [3, 0, 1]]
 
@@ -286,7 +288,7 @@ def test_evaluate_reads_what_prepare_reads(shop: Workshop, tmp_path: Path) -> No
     for domain in DOMAINS:
         raw = (shop / "tests" / f"{domain}.test.jsonl").read_bytes()
         (tmp_path / f"{domain}.test.jsonl").write_bytes(b"\xef\xbb\xbf" + raw)
-    assert good(shop.run("evaluate", shop / "release", tmp_path, "--json")).json["accuracy"] == 100
+    assert good(shop.call("evaluate", shop / "release", tmp_path, "--json")).json["accuracy"] == 100
 
 
 # encoder
@@ -294,28 +296,28 @@ def test_evaluate_reads_what_prepare_reads(shop: Workshop, tmp_path: Path) -> No
 
 def test_an_encoder_can_be_saved_shown_and_used(shop: Workshop, tmp_path: Path) -> None:
     """The copy has the fingerprint of the first one, and is listed where encoders are kept."""
-    saved = good(shop.run("encoder", "save", shop.encoder, tmp_path / "copy", "--json")).json
-    shown = good(shop.run("encoder", "show", f"dir:{tmp_path / 'copy'}", "--json")).json
+    saved = good(shop.call("encoder", "save", shop.encoder, tmp_path / "copy", "--json")).json
+    shown = good(shop.call("encoder", "show", f"dir:{tmp_path / 'copy'}", "--json")).json
     assert saved["fingerprint"] == shown["fingerprint"] == load_prepared(shop / "law.stats").fingerprint
     assert (shown["tokens"], shown["width"]) == (42, WIDTH)
-    assert shown["fingerprint"] in good(shop.run("encoder", "show", shop.encoder)).stdout
+    assert shown["fingerprint"] in good(shop.call("encoder", "show", shop.encoder)).stdout
     cache = tmp_path / "cache"
     kept = cache / "encoders" / saved["fingerprint"]
-    assert "smollm2" in good(shop.run("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
-    good(shop.run("encoder", "save", shop.encoder, kept))
-    listed = good(shop.run("encoder", "list", "--json", RIDGEWAY_CACHE=str(cache))).json
+    assert "smollm2" in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    good(shop.call("encoder", "save", shop.encoder, kept))
+    listed = good(shop.call("encoder", "list", "--json", RIDGEWAY_CACHE=str(cache))).json
     assert [card["fingerprint"] for card in listed["converted"]] == [saved["fingerprint"]]
     assert "dir:PATH" in listed["sources"]
-    assert saved["fingerprint"] in good(shop.run("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    assert saved["fingerprint"] in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
 
 
 def test_solve_finds_the_encoder_in_the_cache(shop: Workshop, tmp_path: Path) -> None:
     """An operator who has converted it once need not name it."""
     fingerprint = load_prepared(shop / "law.stats").fingerprint
     cache = tmp_path / "cache"
-    good(shop.run("encoder", "save", shop.encoder, cache / "encoders" / fingerprint))
+    good(shop.call("encoder", "save", shop.encoder, cache / "encoders" / fingerprint))
     stats = (shop / "law.stats", shop / "code.stats")
-    good(shop.run("coordinator", "solve", *stats, "--out", tmp_path / "release", RIDGEWAY_CACHE=str(cache)))
+    good(shop.call("coordinator", "solve", *stats, "--out", tmp_path / "release", RIDGEWAY_CACHE=str(cache)))
     assert load_release(tmp_path / "release").domains == ("code", "law")
 
 
@@ -346,7 +348,7 @@ ridgeway bench all
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
-    shown = good(shop.run(*command.split()[1:], "--help"))
+    shown = good(shop.call(*command.split()[1:], "--help"))
     assert shown.stdout.lstrip().startswith(f"Usage: {command} ")
     assert shown.stderr == ""
 
@@ -361,7 +363,7 @@ def test_the_version_is_printed(shop: Workshop) -> None:
 @pytest.mark.parametrize("words", [[], ["client"], ["coordinator"], ["encoder"]])
 def test_a_command_without_words_shows_its_help(shop: Workshop, words: list[str]) -> None:
     """Not silence: the reader learns what can be said, and the exit code is that of nothing done."""
-    shown = shop.run(*words)
+    shown = shop.call(*words)
     assert shown.code == 2
     assert "Usage: ridgeway" in shown.stdout + shown.stderr
     assert "Traceback" not in shown.stderr
@@ -377,5 +379,9 @@ def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) ->
     """In JSON on stdout as in words on stderr: no traceback after the work was done."""
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
     words = ("--domain", "law", "--out", out, "--json")
-    done = good(shop.prepare(shop / "law.jsonl", *words, PYTHONIOENCODING="utf-8:strict"))
+    done = good(
+        shop.run(
+            "client", "prepare", shop / "law.jsonl", *words, "--encoder", shop.encoder, PYTHONIOENCODING="utf-8:strict"
+        )
+    )
     assert done.json["samples"] == load_prepared(out).statistics.mass

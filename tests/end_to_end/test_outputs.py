@@ -29,7 +29,7 @@ def test_a_corpus_is_never_overwritten(shop: Workshop, corpus: str) -> None:
         path.write_text("years of work\n" * 50)
     out = "notes.txt" if corpus == "notes.txt" else "notes/notes.txt"
     prepared = shop.prepare(corpus, "--domain", "d", "--holdout", "0", "--out", out)
-    kept = shop.run("client", "held-out", corpus, "--holdout", "0.999999", "--out", out)
+    kept = shop.call("client", "held-out", corpus, "--holdout", "0.999999", "--out", out)
     for done in (prepared, kept):
         assert done.code == 2
         assert "part of the corpus" in done.stderr
@@ -70,19 +70,19 @@ def test_a_release_of_another_operator_is_left_alone(shop: Workshop) -> None:
 
 def test_the_public_key_can_be_shown_at_any_time(shop: Workshop) -> None:
     """It is the one that releases are signed with, and pinning it works; a key file is made where one is named."""
-    shown = shop.run("coordinator", "key")
+    shown = shop.call("coordinator", "key")
     assert re.fullmatch("[0-9a-f]{64}\n", shown.stdout)
-    assert shop.run("route", "release", "prompt", "--key", shown.stdout.strip()).code == 0
-    made = shop.run("coordinator", "key", "--key-file", "new.key", "--json")
+    assert shop.call("route", "release", "prompt", "--key", shown.stdout.strip()).code == 0
+    made = shop.call("coordinator", "key", "--key-file", "new.key", "--json")
     assert made.json["public_key"] != shown.stdout.strip()
-    assert shop.run("coordinator", "key", "--key-file", "new.key", "--json").json == made.json
+    assert shop.call("coordinator", "key", "--key-file", "new.key", "--json").json == made.json
     assert (shop / "new.key").stat().st_mode & 0o077 == 0
 
 
 def test_figures_are_never_cut_off_on_a_narrow_terminal(shop: Workshop) -> None:
     """In forty columns the evaluation's table is wider than the terminal, and every figure of it is there."""
     words = ["evaluate", "release", "tests"]
-    expected = shop.run(*words, "--json").json
+    expected = shop.call(*words, "--json").json
     control, terminal = pty.openpty()
     environment = shop.environment(COLUMNS="40", TERM="dumb")
     process = subprocess.Popen([RIDGEWAY, *words], stdout=terminal, stderr=terminal, env=environment, cwd=shop.folder)

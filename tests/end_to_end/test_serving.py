@@ -24,7 +24,7 @@ from tests.support.commands import workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
 from tests.support.faulty_experts import WORDS, Expert, hangs_after_two, step_by_step
 from tests.support.serving import SECRET, RealExpert, Serving, real_experts, tokens_of, word_of, write_experts
-from tests.support.waiting import MAX_WAIT_S, processes_per_core
+from tests.support.waiting import MAX_WAIT_S, PATIENCE_S, processes_per_core
 
 PROMPTS = {domain: sentences(domain, 23)[-1] for domain in ALPHABETS}
 """A held-out text of each domain, which the router knows to place."""
@@ -270,7 +270,7 @@ def test_it_ends_well_when_it_is_told_to_while_a_stream_is_open(tmp_path: Path) 
                 assert time.monotonic() - began < 20 * processes_per_core()
             reading.join(20 * processes_per_core())
             assert "Traceback" not in serving.said
-        assert expert.last().gone.wait(60)
+        assert expert.last().gone.wait(PATIENCE_S)
 
 
 def read_on(serving: Serving) -> None:

@@ -1,4 +1,4 @@
-"""Whole federations on one machine: the command, the dealing of corpora, and the two engines."""
+"""Whole federations on one machine: the command, and the dealing of corpora."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.engines import run_in_memory, run_on_flower
+from ridgeway.simulations.engines import run_in_memory
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation, deal
 from tests.support.commands import Workshop
@@ -127,23 +127,6 @@ def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     shutil.copytree(simulated.folder, folder, symlinks=True)
     nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
     return replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
-
-
-def test_both_engines_give_the_same_release_bit_for_bit(tmp_path: Path) -> None:
-    """In this process and on Flower's simulation engine: every byte, the signature with it."""
-    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    simulated = create_simulated_federation(
-        tmp_path / "memory", corpora(), holders=5, encoder=f"dir:{tmp_path / 'encoder'}"
-    )
-    other = moved(simulated, tmp_path / "flower")
-    run_in_memory(simulated, no_watch)
-    run_on_flower(other, no_watch)
-    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
-    assert contents(ours) == contents(theirs)
-    homes = [*simulated.nodes.values(), *other.nodes.values()]
-    assert len(homes) == 10
-    assert all(contents(home / "releases" / "0001") == contents(ours) for home in homes)
-    assert other.federation.ledger.verify()["totals"] == 1
 
 
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The `ridgeway` command as users run it, in a process and with folders of its own."""
+"""The `ridgeway` command as users run it, in a process of its own or by its main function, with folders of its own."""
 
 from __future__ import annotations
 
@@ -93,11 +93,15 @@ class Workshop:
         )
         return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def call(self, *words: str | Path, cwd: Path | None = None, **environment: str) -> Finished:
+    def call(
+        self, *words: str | Path, stdin: str | bytes = b"", cwd: Path | None = None, **environment: str
+    ) -> Finished:
         """The same without a process of its own: the command's main function, with its exit code and its words."""
         out, err = io.StringIO(), io.StringIO()
+        given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.chdir(cwd or self.folder)
+            patch.setattr(sys, "stdin", given)
             for name, value in self.environment(**environment).items():
                 patch.setenv(name, value)
             with pytest.raises(SystemExit) as ended, warnings.catch_warnings():
@@ -106,10 +110,10 @@ class Workshop:
         return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     def prepare(self, *words: str | Path, **options: Any) -> Finished:
-        return self.run("client", "prepare", *words, "--encoder", self.encoder, **options)
+        return self.call("client", "prepare", *words, "--encoder", self.encoder, **options)
 
     def solve(self, *words: str | Path, **options: Any) -> Finished:
-        return self.run("coordinator", "solve", *words, "--encoder", self.encoder, **options)
+        return self.call("coordinator", "solve", *words, "--encoder", self.encoder, **options)
 
 
 def workshop(folder: Path) -> Workshop:

@@ -19,6 +19,7 @@ from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 from ridgeway.coordinator.serve.server import make_server
 from tests.support.faulty_experts import wait_for
+from tests.support.waiting import PATIENCE_S
 
 WATCH_S = 0.02
 
@@ -99,5 +100,5 @@ def _running(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()

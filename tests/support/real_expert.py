@@ -34,7 +34,7 @@ USUAL = 12
 END = "data: [DONE]\n\n"
 
 
-class Brain:
+class ExpertModel:
     """The model and its tokenizer; one question at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Brain:
         return [float(value) for value in states.mean(dim=0)]
 
 
-def expert(brain: Brain, name: str) -> FastAPI:
+def expert(model: ExpertModel, name: str) -> FastAPI:
     app = FastAPI()
     numbers = count()
 
@@ -93,7 +93,7 @@ def expert(brain: Brain, name: str) -> FastAPI:
             return _unknown(asked.get("model"))
         text = "\n".join(str(message.get("content") or "") for message in asked["messages"])
         frame = _frame(name, f"chatcmpl-{name}-{next(numbers)}")
-        pieces = brain.write(text, asked.get("max_tokens") or USUAL)
+        pieces = model.write(text, asked.get("max_tokens") or USUAL)
         if asked.get("stream"):
             return _stream(frame | {"object": "chat.completion.chunk"}, pieces, _delta)
         answer = await _all(pieces)
@@ -106,7 +106,7 @@ def expert(brain: Brain, name: str) -> FastAPI:
         if asked.get("model") != name:
             return _unknown(asked.get("model"))
         frame = _frame(name, f"cmpl-{name}-{next(numbers)}") | {"object": "text_completion"}
-        pieces = brain.write(str(asked["prompt"]), asked.get("max_tokens") or USUAL)
+        pieces = model.write(str(asked["prompt"]), asked.get("max_tokens") or USUAL)
         if asked.get("stream"):
             return _stream(frame, pieces, lambda piece: {"text": piece})
         text = await _all(pieces)
@@ -117,7 +117,7 @@ def expert(brain: Brain, name: str) -> FastAPI:
     async def embed(request: Request) -> Response:
         asked = await request.json()
         texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
-        rows = [{"object": "embedding", "index": at, "embedding": brain.vector(text)} for at, text in enumerate(texts)]
+        rows = [{"object": "embedding", "index": at, "embedding": model.vector(text)} for at, text in enumerate(texts)]
         used = sum(map(len, texts))
         usage = {"prompt_tokens": used, "total_tokens": used}
         return JSONResponse({"object": "list", "model": name, "data": rows, "usage": usage})
@@ -164,8 +164,8 @@ def _event(frame: dict[str, Any], choice: dict[str, Any]) -> str:
 def main(name: str, seed: str, port: str) -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        brain = Brain(make_language_model(Path(folder), int(seed)))
-    uvicorn.run(expert(brain, name), host="127.0.0.1", port=int(port), log_level="warning")
+        model = ExpertModel(make_language_model(Path(folder), int(seed)))
+    uvicorn.run(expert(model, name), host="127.0.0.1", port=int(port), log_level="warning")
 
 
 if __name__ == "__main__":

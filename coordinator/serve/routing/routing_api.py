@@ -17,7 +17,6 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.decision_json import fields, origin, reasons
 from ridgeway.common.routing.router import Decision
 from ridgeway.coordinator.serve.access.guard import HAS_KEY, PATH_SERVED
 from ridgeway.coordinator.serve.http_errors import Problem, problem_of
@@ -69,7 +68,7 @@ def routing_api(
     api = APIRouter(tags=["routing"])
 
     def with_expert(decision: Decision) -> dict[str, Any]:
-        found = fields(decision)
+        found = decision.to_json()
         if expert_of is not None and (expert := expert_of(decision)) is not None:
             found["expert"] = expert
         return found
@@ -89,7 +88,7 @@ def routing_api(
             served, decisions = await service.decide_many(asked.prompts)
             return json_answer(_many(served, [with_expert(each) for each in decisions]))
         served, decision = await service.decide(asked.turns())
-        return json_answer(with_expert(decision) | origin(served.router))
+        return json_answer(with_expert(decision) | served.router.origin)
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
@@ -124,7 +123,7 @@ def routing_api(
 
 
 def _many(served: ServedRelease, decided: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**origin(served.router), "decisions": decided}
+    return {**served.router.origin, "decisions": decided}
 
 
 async def _explained(
@@ -138,7 +137,7 @@ async def _explained(
     served, explanations = await service.explain(texts)
 
     def written() -> Response:
-        decided = [with_expert(each.decision) | reasons(each, served.router) for each in explanations]
-        return json_answer(decided[0] | origin(served.router) if asked.prompts is None else _many(served, decided))
+        decided = [each.to_json() | with_expert(each.decision) for each in explanations]
+        return json_answer(decided[0] | served.router.origin if asked.prompts is None else _many(served, decided))
 
     return await asyncio.to_thread(written)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -19,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import aiohttp
 
 from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.deploy.processes import free_port, script
+from ridgeway.common.deploy.processes import Child, free_port, last_words, script
 
 SCRIPT = """
 local bodies = {{
@@ -45,7 +46,7 @@ done = function(summary, latency, requests)
 end
 """
 LAST = b"[DONE]"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S, END_TIMEOUT_S = 60.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +74,22 @@ def ridgeway_serve(release: Path, *options: str) -> AbstractContextManager[Serve
 
 @contextmanager
 def _running(command: Sequence[str], port: int) -> Iterator[Server]:
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child("a server to be measured", command, os.environ, Path(folder) / "server.log")
+        child.start()
         try:
-            _wait(process, port, said)
-            yield Server(port, process.pid)
+            yield Server(port, _pid_once_ready(child, port))
         finally:
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            child.stop(END_TIMEOUT_S)
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, said: IO[bytes]) -> None:
+def _pid_once_ready(child: Child, port: int) -> int:
     end = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and child.process is not None and child.is_running():
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+            return child.process.pid
         time.sleep(0.05)
-    said.seek(0)
-    lines = said.read().decode(errors="replace").strip().splitlines()
-    raise ProcessError(f"a server to be measured did not start: {lines[-1] if lines else 'it said nothing'}")
+    raise ProcessError(f"{child.name} did not start: {last_words(child.log)}")
 
 
 # Short requests

@@ -20,8 +20,14 @@ from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, PAPER, Preset,
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.evaluation import Evaluation
-from ridgeway.common.routing.selectors import tally, winners
-from ridgeway.common.routing.token_table import TokenTable, compile_table, counted_in, normalised_columns
+from ridgeway.common.routing.token_table import (
+    TokenTable,
+    compile_table,
+    counted_in,
+    normalised_columns,
+    tally,
+    winners,
+)
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.solve import solve
 from ridgeway.coordinator.solving.total import add_up

@@ -41,9 +41,7 @@ for kernel, constants, options in CASES:
 def test_kernels_compile_for_a_card(card: int, products: tuple[bool, bool]) -> None:
     """For Ampere and for Hopper, with integer products on tensor cores."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(card)], capture_output=True, text=True, env=environment, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", COMPILE, str(card)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = {name: (wgmma == "True", mma == "True") for name, wgmma, mma in map(str.split, done.stdout.splitlines())}
     assert found == {"mean_planes": (False, False), "add_products": products, "add_row_sums": (False, False)}

@@ -145,7 +145,7 @@ def test_dividing_and_ordering_a_corpus_changes_no_bit(
 
 def test_neighbours_in_a_pass_change_no_bit(encoder: ContextualEncoder) -> None:
     """In full passes, with any other windows beside it, a window has the features that it has alone."""
-    texts = a_corpus(4, 300)
+    texts = a_corpus(4, 120)
     together = features(sums(encoder), texts)
     alone = np.array(sorted(row for text in texts for row in features(sums(encoder), [text]).tolist()))
     assert np.array_equal(together, alone)
@@ -226,7 +226,7 @@ def test_what_goes_wrong_in_a_cards_thread_is_raised(encoder: ContextualEncoder)
 @pytest.mark.parametrize("most", [1, 3, 50])
 def test_when_memory_runs_out_passes_become_smaller(encoder: ContextualEncoder, most: int) -> None:
     """Every window is counted once all the same."""
-    texts = a_corpus(7, 200)
+    texts = a_corpus(7, 60)
     accumulator = ContextualSums(Cramped(loaded(encoder), most), encoder, WINDOW)  # type: ignore[arg-type]
     found = features(accumulator, texts)
     usual = features(sums(encoder), texts)

@@ -14,6 +14,7 @@ import pytest
 
 from ridgeway.common.base import devices
 from ridgeway.common.base.errors import DeviceError, InputError
+from tests.support.waiting import MAX_WAIT_S
 
 Machine = Callable[..., None]
 
@@ -130,4 +131,4 @@ def test_a_machine_without_a_driver_never_imports_torch() -> None:
     """Looking costs a few file names, not seconds of imports."""
     look = "import sys; from ridgeway.common.base.devices import cards, missed; cards(); missed(); "
     look += "sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=MAX_WAIT_S)

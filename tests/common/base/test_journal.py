@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import JournalError
 from ridgeway.common.base.journal import Journal, JournalEntry
 from tests.support.simulated_federation import hurry
+from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -198,7 +199,7 @@ def test_appends_of_several_processes_stay_one_chain(tmp_path: Path) -> None:
     words_of = [[sys.executable, "-c", WRITER, str(path), who, str(count)] for who in "abc"]
     writers = [subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True) for each in words_of]
     for writer in writers:
-        _, errors = writer.communicate(timeout=60)
+        _, errors = writer.communicate(timeout=MAX_WAIT_S)
         assert writer.returncode == 0, errors
     journal = Journal(path)
     assert journal.verify() == 3 * 2 * count

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.jsonl import labelled_texts
-from ridgeway.common.cli.calibrate_command import fitted_on, outcomes
+from ridgeway.common.cli.route_commands import fitted_on, outcomes
 from ridgeway.common.routing.coverage import at
 from ridgeway.common.routing.evaluation import beginnings_routed, evaluate
 from ridgeway.common.routing.router import Router

@@ -27,6 +27,7 @@ from ridgeway.common.deploy.processes import (
     stop_all,
     toml,
 )
+from tests.support.waiting import PATIENCE_S
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 GRANDCHILD = [
@@ -41,7 +42,7 @@ def child(folder: Path, command: list[str]) -> Child:
     return Child("helper", command, marked(os.environ, folder), folder / "logs" / "helper.log")
 
 
-def until(done: Callable[[], bool], seconds: float = 60.0) -> bool:
+def until(done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
     end = time.monotonic() + seconds
     while not done() and time.monotonic() < end:
         time.sleep(0.02)

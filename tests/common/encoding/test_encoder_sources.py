@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,15 @@ def gguf_file() -> Path:
     return next(Path(str(entry.locate())) for entry in files if entry.name.endswith(".gguf"))
 
 
+@pytest.fixture(scope="module")
+def transformers_own() -> Any:
+    """What transformers itself makes of the tokenizer in the GGUF file, which takes it a while."""
+    from transformers import AutoTokenizer
+
+    path = gguf_file()
+    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+
+
 def test_smollm2_has_the_fingerprint_everyone_shares(smollm2: TableEncoder) -> None:
     """Conversion gives the same bits on every machine: this one is pinned."""
     assert smollm2.fingerprint == SMOLLM2_FINGERPRINT
@@ -49,25 +59,19 @@ def test_smollm2_has_the_fingerprint_everyone_shares(smollm2: TableEncoder) -> N
 
 
 @pytest.mark.slow
-def test_smollm2_tokenises_as_transformers_does(smollm2: TableEncoder) -> None:
+def test_smollm2_tokenises_as_transformers_does(smollm2: TableEncoder, transformers_own: Any) -> None:
     """The rebuilt tokenizer gives transformers' own ids on mixed scripts, digits, code and odd spaces."""
-    from transformers import AutoTokenizer
-
-    path = gguf_file()
-    theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     for text in MIXED:
-        expected = theirs.encode(text, add_special_tokens=False)
+        expected = transformers_own.encode(text, add_special_tokens=False)
         assert smollm2.tokenizer.encode(text).tolist() == expected, text
 
 
 @pytest.mark.slow
-def test_smollm2_splits_every_numeral_singly(smollm2: TableEncoder) -> None:
+def test_smollm2_splits_every_numeral_singly(smollm2: TableEncoder, transformers_own: Any) -> None:
     """So does the model's own tokenizer; transformers' conversion from GGUF leaves that step out, so it is put back."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoTokenizer
 
-    path = gguf_file()
-    theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    theirs = copy.deepcopy(transformers_own)
     split = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)])
     theirs.backend_tokenizer.pre_tokenizer = split
     for text in NUMERALS + MIXED:

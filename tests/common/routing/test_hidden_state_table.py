@@ -30,6 +30,7 @@ from tests.support.tiny import LETTERS, SPECIAL
 from tests.support.tiny_models import WIDTH, make_model, plain_states
 from tests.support.tiny_models import model_folder as model_folder
 from tests.support.tiny_models import tiny_model_encoder as tiny_model_encoder
+from tests.support.waiting import MAX_WAIT_S
 
 SAMPLING = Sampling(window=16)
 DOMAINS = tuple(sorted(ALPHABETS))
@@ -212,7 +213,7 @@ def test_loading_a_release_imports_no_torch(release: Path) -> None:
         "import sys; from ridgeway import Router; Router.load(sys.argv[1]); "
         "print([name for name in ('torch', 'transformers', 'flwr', 'scipy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, release], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, release], capture_output=True, text=True, timeout=MAX_WAIT_S)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

@@ -27,7 +27,7 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
-from tests.support.waiting import wait_for
+from tests.support.waiting import MAX_WAIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = "/v1/fleet/push-object"
@@ -161,7 +161,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(Upstream(), folder, port, internal, process.pid)
         finally:
             process.terminate()
-            assert process.wait(timeout=120) is not None
+            assert process.wait(timeout=MAX_WAIT_S) is not None
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

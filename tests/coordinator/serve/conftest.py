@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.faulty_experts import Expert, well
-from tests.support.gateway_cast import DOMAINS, EVERYONE, FALLBACK, Cast, Casting
+from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayExperts, GatewayMaker
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import release_of
 
@@ -23,13 +23,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cast(release: Path, tmp_path: Path) -> Casting:
+def cast(release: Path, tmp_path: Path) -> GatewayMaker:
     @contextlib.contextmanager
-    def play(top: str = FALLBACK, **more: Any) -> Iterator[Cast]:
+    def play(top: str = FALLBACK, **more: Any) -> Iterator[GatewayExperts]:
         with contextlib.ExitStack() as stack:
             experts = {name: stack.enter_context(Expert(well(name))) for name in EVERYONE}
             file = tmp_path / "experts.toml"
             file.write_text(experts_toml({name: each.url for name, each in experts.items()}, top, **more))
-            yield Cast(stack.enter_context(served(release, file)), experts)
+            yield GatewayExperts(stack.enter_context(served(release, file)), experts)
 
     return play

@@ -38,8 +38,9 @@ from ridgeway.coordinator.serve.server import (
 from ridgeway.coordinator.serve.telemetry import Metrics
 from tests.support.commands import Workshop, workshop
 from tests.support.serving import SECRET, Serving, while_asking
+from tests.support.waiting import PATIENCE_S
 
-SOON_S = 0.3
+SOON_S = 1.0
 HEAD = b"POST /v1/echo HTTP/1.1\r\nhost: localhost\r\n"
 
 
@@ -74,7 +75,7 @@ def serving(rules: AccessRules | None = None, certificate: Certificate | None = 
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(PATIENCE_S)
         listener.close()
     assert not thread.is_alive()
 

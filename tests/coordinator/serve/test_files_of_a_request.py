@@ -20,7 +20,7 @@ from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 from tests.support.faulty_experts import Expert, well
-from tests.support.gateway_cast import DOMAINS
+from tests.support.gateway_experts import DOMAINS
 from tests.support.in_process import chat, experts_toml
 from tests.support.serving import ROOT
 

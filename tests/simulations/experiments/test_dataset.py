@@ -13,7 +13,7 @@ from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError
 from ridgeway.simulations.experiments.dataset import folder_dataset, in_turn, split
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.findings_made_up import a_dataset
+from tests.support.report_samples import a_dataset
 
 DATASET = a_dataset(count=60)
 

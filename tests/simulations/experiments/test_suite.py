@@ -26,9 +26,9 @@ from ridgeway.simulations.experiments.report.report_files import (
     write_report,
 )
 from ridgeway.simulations.experiments.report.report_tables import ExperimentReport, ReportPart, file_name
-from ridgeway.simulations.experiments.suite import Done, distinct, finished, run_parts
+from ridgeway.simulations.experiments.suite import distinct, finished, run_parts
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.findings_made_up import a_dataset, a_part, a_table
+from tests.support.report_samples import a_dataset, a_part, a_table
 
 DATASET = a_dataset()
 
@@ -75,7 +75,7 @@ def unseen(part: ReportPart) -> None:
     """Nobody looks."""
 
 
-def run_all(folder: Path, *names: str, **changes: Any) -> Done:
+def run_all(folder: Path, *names: str, **changes: Any) -> ExperimentReport:
     return run_parts(names or tuple(PARTS), a_plan(folder, **changes), folder, "ridgeway experiment {}".format, unseen)
 
 

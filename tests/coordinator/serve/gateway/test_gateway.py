@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.support.faulty_experts import Expert, wait_for, well
-from tests.support.gateway_cast import DOMAINS, EVERYONE, FALLBACK, Casting, answered_by, sent
+from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, sent
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import complaint, prompt_for
 
@@ -20,7 +20,7 @@ WISHES = [(5, 5), (8, 8), (9, 8), (10**6, 8), ("many", 8), (9.0, 8), (True, 8), 
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: Casting, domain: str) -> None:
+def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker, domain: str) -> None:
     """And the headers say what the router decided, with which release, and who answered."""
     prompt = prompt_for(domain, DOMAINS)
     with cast() as play:
@@ -34,7 +34,7 @@ def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: Casting, domain: str)
 
 
 @pytest.mark.parametrize("name", EVERYONE)
-def test_a_name_forces_its_expert(cast: Casting, name: str) -> None:
+def test_a_name_forces_its_expert(cast: GatewayMaker, name: str) -> None:
     """A domain's or any other expert's; its headers are plain ASCII whatever it is called."""
     with cast() as play:
         response = play.local.chat(name)
@@ -44,7 +44,7 @@ def test_a_name_forces_its_expert(cast: Casting, name: str) -> None:
         assert [each for each in EVERYONE if play.experts[each].asked] == [name]
 
 
-def test_an_unknown_model_is_not_found(cast: Casting) -> None:
+def test_an_unknown_model_is_not_found(cast: GatewayMaker) -> None:
     """As OpenAI's clients expect it, and nobody is asked."""
     with cast() as play:
         response = play.local.chat("gpt-5")
@@ -62,7 +62,7 @@ def test_an_abstention_goes_to_the_fallback(release: Path, tmp_path: Path) -> No
             assert answered_by(local.chat()) == ("generalist", "abstained")
 
 
-def test_cost_can_outweigh_probability(cast: Casting) -> None:
+def test_cost_can_outweigh_probability(cast: GatewayMaker) -> None:
     """With a weight on cost, a cheaper expert is asked than that of the domain ahead."""
     with cast("mu = 1.0\n" + FALLBACK, cost=1.0) as play:
         cheap = next(name for name in DOMAINS if name != play.ahead)
@@ -75,7 +75,7 @@ def test_cost_can_outweigh_probability(cast: Casting) -> None:
         assert unquote(response.headers["x-ridgeway-domain"]) == play.ahead
 
 
-def test_models_lists_auto_then_domains_then_others(cast: Casting) -> None:
+def test_models_lists_auto_then_domains_then_others(cast: GatewayMaker) -> None:
     """In the shape of OpenAI's list; each can be looked up."""
     with cast() as play:
         listed = play.local.http.get("/v1/models").json()
@@ -99,7 +99,7 @@ def test_without_experts_nothing_is_passed_on(release: Path) -> None:
 # What is asked
 
 
-def test_every_field_is_passed_on_but_the_model(cast: Casting) -> None:
+def test_every_field_is_passed_on_but_the_model(cast: GatewayMaker) -> None:
     """Fields that the gateway does not know reach the expert as they were."""
     fields: dict[str, Any] = {
         "temperature": 0.1,
@@ -140,14 +140,14 @@ def test_the_experts_key_is_sent_and_the_clients_is_not(
 
 @pytest.mark.parametrize(("wished", "granted"), WISHES)
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_more_tokens_than_an_expert_grants_are_cut(cast: Casting, field: str, wished: Any, granted: Any) -> None:
+def test_more_tokens_than_an_expert_grants_are_cut(cast: GatewayMaker, field: str, wished: Any, granted: Any) -> None:
     """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert may understand it."""
     with cast(max_tokens=8) as play:
         play.local.chat("law", **{field: wished})
         assert sent(play.experts["law"])[field] == granted
 
 
-def test_completions_are_routed_by_their_prompts(cast: Casting) -> None:
+def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
     """One text, or several that count alike; token ids only go where they are told to."""
     with cast() as play:
         for prompt in ("hello", ["hello"], ["hello"] * 100):
@@ -161,7 +161,7 @@ def test_completions_are_routed_by_their_prompts(cast: Casting) -> None:
             assert sent(play.experts["law"])["prompt"] == ids
 
 
-def test_embeddings_go_to_the_model_that_makes_them(cast: Casting) -> None:
+def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
     """Under a name of its own if it has one."""
     with cast(embedding_model="vectors") as play:
         response = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
@@ -191,7 +191,7 @@ def test_embeddings_go_to_the_model_that_makes_them(cast: Casting) -> None:
         ("embeddings", b'{"model": "law", "input": null}'),
     ],
 )
-def test_a_body_that_cannot_be_used_is_refused(cast: Casting, path: str, body: bytes) -> None:
+def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker, path: str, body: bytes) -> None:
     """As a mistake of the client's, and no expert sees it."""
     with cast() as play:
         headers = {"content-type": "application/json"}

@@ -34,9 +34,10 @@ from tests.support.faulty_experts import (
     wait_for,
     well,
 )
-from tests.support.gateway_cast import DOMAINS, FALLBACK, Casting, answered_by
+from tests.support.gateway_experts import DOMAINS, FALLBACK, GatewayMaker, answered_by
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import complaint, complaint_of, prompt_for, release_of, tokens_of, word_of
+from tests.support.waiting import PATIENCE_S
 
 # When an expert cannot answer
 
@@ -47,7 +48,7 @@ from tests.support.serving import complaint, complaint_of, prompt_for, release_o
     [(too_many, "busy", 429), (fails, "down", 502), (html, "down", 502), (dies_at_once, "down", 502)],
 )
 def test_the_fallback_answers_for_an_expert_that_cannot(
-    cast: Casting, part: Part, reason: str, status: int, stream: bool
+    cast: GatewayMaker, part: Part, reason: str, status: int, stream: bool
 ) -> None:
     """Unless the client has named the expert: then it gets an error, and never another's answer."""
     with cast() as play:
@@ -75,16 +76,16 @@ def test_nobody_there_is_the_fallbacks_turn(release: Path, tmp_path: Path) -> No
             assert "127.0.0.1" not in refused.text
 
 
-def test_an_expert_that_hangs_is_given_up(cast: Casting) -> None:
+def test_an_expert_that_hangs_is_given_up(cast: GatewayMaker) -> None:
     """After its time, and its connection is closed."""
     with cast(timeout=0.3) as play:
         play.all_domains(hangs)
         assert answered_by(play.local.chat()) == ("generalist", "down")
-        assert play.chosen.last().gone.wait(10)
+        assert play.chosen.last().gone.wait(PATIENCE_S)
         assert play.local.chat("law").status_code == 504
 
 
-def test_if_the_fallback_fails_too_both_are_named(cast: Casting) -> None:
+def test_if_the_fallback_fails_too_both_are_named(cast: GatewayMaker) -> None:
     """In one sentence, with the status of the last."""
     with cast() as play:
         play.all_domains(too_many)
@@ -96,7 +97,7 @@ def test_if_the_fallback_fails_too_both_are_named(cast: Casting) -> None:
         assert repr(play.ahead) in message and "'generalist'" in message
 
 
-def test_a_key_that_the_expert_refuses_is_the_operators_mistake(cast: Casting) -> None:
+def test_a_key_that_the_expert_refuses_is_the_operators_mistake(cast: GatewayMaker) -> None:
     """It is said, not covered up by the fallback, and nothing of what the expert said is shown."""
     with cast() as play:
         play.all_domains(unauthorised)
@@ -107,7 +108,7 @@ def test_a_key_that_the_expert_refuses_is_the_operators_mistake(cast: Casting) -
         assert not play.experts["generalist"].asked
 
 
-def test_a_mistake_that_the_expert_finds_is_the_clients(cast: Casting) -> None:
+def test_a_mistake_that_the_expert_finds_is_the_clients(cast: GatewayMaker) -> None:
     """Its answer is passed on as it is."""
     body = b'{"error": {"message": "n is too large", "type": "invalid_request_error", "param": "n", "code": null}}'
     with cast() as play:
@@ -118,7 +119,7 @@ def test_a_mistake_that_the_expert_finds_is_the_clients(cast: Casting) -> None:
             assert unquote(response.headers["x-ridgeway-expert"]) == play.ahead
 
 
-def test_a_full_expert_is_busy(cast: Casting) -> None:
+def test_a_full_expert_is_busy(cast: GatewayMaker) -> None:
     """Whoever comes when all its places are taken goes to the fallback; named, it is asked to wait."""
     steps = Semaphore(1)
     with cast(max_concurrent=1) as play:
@@ -134,7 +135,7 @@ def test_a_full_expert_is_busy(cast: Casting) -> None:
         assert play.local.chat(play.ahead).status_code == 200
 
 
-def test_a_kept_connection_that_was_closed_is_replaced(cast: Casting) -> None:
+def test_a_kept_connection_that_was_closed_is_replaced(cast: GatewayMaker) -> None:
     """The expert has closed it without an answer, so the request is sent once more, on a new one."""
 
     def keeps_then_closes(asked: Asked) -> None:
@@ -151,7 +152,7 @@ def test_a_kept_connection_that_was_closed_is_replaced(cast: Casting) -> None:
         assert play.local.counted("expert_requests_total", expert="law", outcome="ok") == 2
 
 
-def test_an_expert_that_fails_again_and_again_is_left_alone(cast: Casting) -> None:
+def test_an_expert_that_fails_again_and_again_is_left_alone(cast: GatewayMaker) -> None:
     """After five failures it is not asked; after ten seconds one request tries, and its success ends that."""
     with cast() as play:
         law = play.experts["law"]
@@ -173,7 +174,7 @@ def test_an_expert_that_fails_again_and_again_is_left_alone(cast: Casting) -> No
 # Streams
 
 
-def test_tokens_are_passed_on_one_by_one(cast: Casting) -> None:
+def test_tokens_are_passed_on_one_by_one(cast: GatewayMaker) -> None:
     """Each arrives before the expert has made the next."""
     steps = Semaphore(1)
     with cast() as play:
@@ -192,7 +193,7 @@ def test_tokens_are_passed_on_one_by_one(cast: Casting) -> None:
 
 
 @pytest.mark.parametrize(("part", "code"), [(dies_after_two, "broken_off"), (hangs_after_two, "silent")])
-def test_a_stream_that_fails_ends_with_an_error(cast: Casting, part: Part, code: str) -> None:
+def test_a_stream_that_fails_ends_with_an_error(cast: GatewayMaker, part: Part, code: str) -> None:
     """After what came before, and without [DONE]; nobody else is asked, since the client has read a part."""
     with cast(silence=0.3) as play:
         play.all_domains(part)
@@ -204,7 +205,7 @@ def test_a_stream_that_fails_ends_with_an_error(cast: Casting, part: Part, code:
         assert not play.experts["generalist"].asked
 
 
-def test_half_an_event_is_not_passed_on(cast: Casting) -> None:
+def test_half_an_event_is_not_passed_on(cast: GatewayMaker) -> None:
     """So that the error behind it can be read."""
 
     def half(asked: Asked) -> None:
@@ -220,7 +221,7 @@ def test_half_an_event_is_not_passed_on(cast: Casting) -> None:
         assert len(events) == 2
 
 
-def test_a_stream_cut_anywhere_arrives_as_it_was(cast: Casting) -> None:
+def test_a_stream_cut_anywhere_arrives_as_it_was(cast: GatewayMaker) -> None:
     """Byte for byte, also where the expert's pieces end in the middle of an event."""
     whole = token("one") + token("zwölf") + END
 
@@ -237,7 +238,7 @@ def test_a_stream_cut_anywhere_arrives_as_it_was(cast: Casting) -> None:
 
 
 @pytest.mark.parametrize("framed", [True, False])
-def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: Casting, framed: bool) -> None:
+def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: GatewayMaker, framed: bool) -> None:
     """Some servers leave [DONE] out; but where a connection is merely closed, that may have been an accident."""
 
     def without_done(asked: Asked) -> None:
@@ -260,14 +261,14 @@ def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: Casting, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_when_the_client_goes_the_expert_is_left(cast: Casting, stream: bool) -> None:
+def test_when_the_client_goes_the_expert_is_left(cast: GatewayMaker, stream: bool) -> None:
     """Its request is closed at once, whether its answer had begun or not, and its place is free again."""
     with cast(timeout=60, silence=60, max_concurrent=1) as play:
         play.all_domains(hangs_after_two if stream else hangs)
         asking = Thread(target=_ask_and_go, args=(play.local.http.base_url, stream))
         asking.start()
         asked = play.chosen.last()
-        assert asked.gone.wait(10)
+        assert asked.gone.wait(PATIENCE_S)
         asking.join()
         gone = {"expert": play.ahead, "outcome": "gone"}
         wait_for(lambda: play.local.counted("expert_requests_total", **gone) == 1, "it is counted")
@@ -288,7 +289,9 @@ def _ask_and_go(url: httpx.URL, stream: bool) -> None:
 # The file changes
 
 
-def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(cast: Casting, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(
+    cast: GatewayMaker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Requests under way end where they began; the log says what was refused, without a path."""
     steps = Semaphore(1)
     with cast() as play, Expert(well("law")) as other:
@@ -307,7 +310,7 @@ def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(cast: Casting, cap
         assert play.local.chat("new").status_code == 200
 
 
-def test_experts_that_stay_keep_their_breaker(cast: Casting) -> None:
+def test_experts_that_stay_keep_their_breaker(cast: GatewayMaker) -> None:
     """A file that changes something else does not make a broken expert whole; one that leaves is counted no more."""
     with cast() as play:
         play.experts["law"].part = fails
@@ -335,7 +338,7 @@ def test_a_release_that_nobody_serves_is_refused(tmp_path: Path) -> None:
             assert local.chat().headers["x-ridgeway-release"] == old
 
 
-def test_an_expert_that_refuses_is_not_called_up(cast: Casting, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_expert_that_refuses_is_not_called_up(cast: GatewayMaker, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong key makes every answer an error: the log says it, once, and so does the state, until it is mended."""
     with cast() as play:
         play.experts["law"].part = unauthorised
@@ -349,7 +352,9 @@ def test_an_expert_that_refuses_is_not_called_up(cast: Casting, caplog: pytest.L
         assert play.local.states()["law"] == "up"
 
 
-def test_the_log_says_when_an_expert_goes_down_and_is_back(cast: Casting, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_when_an_expert_goes_down_and_is_back(
+    cast: GatewayMaker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Once each, by its name and nothing else."""
     with cast() as play:
         play.experts["law"].part = fails
@@ -363,7 +368,7 @@ def test_the_log_says_when_an_expert_goes_down_and_is_back(cast: Casting, caplog
         assert "127.0.0.1" not in caplog.text
 
 
-def test_a_request_for_streamed_vectors_breaks_no_expert(cast: Casting) -> None:
+def test_a_request_for_streamed_vectors_breaks_no_expert(cast: GatewayMaker) -> None:
     """There are none: a whole answer is asked for, and nobody is blamed."""
     with cast() as play:
         for _ in range(MAX_FAILURES + 1):
@@ -386,7 +391,7 @@ def test_an_expert_that_is_added_lets_a_refused_release_in(tmp_path: Path) -> No
             assert local.service.current.refused is None
 
 
-def test_an_operator_is_told_who_answers_for_whom(cast: Casting) -> None:
+def test_an_operator_is_told_who_answers_for_whom(cast: GatewayMaker) -> None:
     """A misspelt name is an expert that nobody is sent to, and a domain without one."""
     with cast() as play:
         gateway = play.local.gateway

@@ -15,6 +15,7 @@ from ridgeway.common.routing.router import Decision
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import MAX_BATCH, MAX_BATCHED_CHARACTERS, MicroBatcher
 from tests.support.serving import release_of
+from tests.support.waiting import PATIENCE_S
 
 Result = TypeVar("Result")
 
@@ -80,7 +81,7 @@ def test_a_long_text_holds_nobody_up(
     real = served.router.route
 
     def slow(text: str) -> Decision:
-        assert free.wait(20)
+        assert free.wait(PATIENCE_S)
         return real(text)
 
     monkeypatch.setattr(served.router, "route", slow)

@@ -21,7 +21,7 @@ from ridgeway.simulations.experiments.report.report_tables import (
     written,
     written_rows,
 )
-from tests.support.findings_made_up import a_part, a_table, parts
+from tests.support.report_samples import a_part, a_table, parts
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

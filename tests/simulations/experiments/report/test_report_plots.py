@@ -17,7 +17,7 @@ from ridgeway.simulations.experiments.report.report_plots import (
     svg,
 )
 from ridgeway.simulations.experiments.report.report_tables import Plot, Series
-from tests.support.findings_made_up import a_plot, plots
+from tests.support.report_samples import a_plot, plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, Table, part_from_json
-from tests.support.findings_made_up import a_table, parts
+from tests.support.report_samples import a_table, parts
 
 
+@settings(max_examples=20)
 @given(part=parts)
 def test_a_part_survives_json(part: ReportPart) -> None:
     """Written as text and read again it is an equal part, tuples and all."""

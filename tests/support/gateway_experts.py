@@ -17,7 +17,7 @@ EVERYONE = (*DOMAINS, "generalist")
 FALLBACK = 'fallback = "generalist"'
 
 
-class Cast:
+class GatewayExperts:
     """An expert for every domain and a generalist, and the service before them."""
 
     def __init__(self, local: Local, experts: dict[str, Expert]) -> None:
@@ -38,7 +38,7 @@ class Cast:
             self.experts[domain].part = part
 
 
-Casting = Callable[..., contextlib.AbstractContextManager[Cast]]
+GatewayMaker = Callable[..., contextlib.AbstractContextManager[GatewayExperts]]
 
 
 def answered_by(response: httpx.Response) -> tuple[str, str]:
