@@ -1,21 +1,25 @@
-"""Takes the place of `flwr-clientapp` on a holder's machine: runs a bundle only if the holder has approved its hash.
+"""The SuperExec of a holder: answers each message in a fork of itself, with a bundle that the holder has approved.
 
 Without this a SuperNode runs whatever code the coordinator sends. The bundle's SHA-256 is checked before anything of
 it is unpacked or imported; the allow-list comes from the holder's own process by environment, never from a message.
 What fails is written to the holder's log in full, and the coordinator gets one clean sentence without path or text.
+This process has imported Flower and nothing of any bundle, so that an answer starts at once; a fork imports the bundle,
+gives one answer and ends. Tasks of any other kind are refused.
 
-Knows the inside of Flower 1.41's `run_clientapp`, and refuses to start where it has changed. Run as a file of its own;
-it imports nothing of Ridgeway, because the approved bundle brings its own copy.
+Knows the inside of Flower 1.41's `run_clientapp` and `run_superexec`, and refuses to start where they have changed. Run
+as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -25,10 +29,15 @@ from typing import Any, NoReturn
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 LOG = "RIDGEWAY_BUNDLE_LOG"
-APP_PATH = "RIDGEWAY_APP_PATH"
 HOOKS = ("pull_task_input", "install_from_fab", "get_load_client_app_fn")
 """The names by which Flower's `run_clientapp` gets the bundle, unpacks it and imports from it, in this order."""
 
+LOOP_HOOKS = ("get_executor", "time")
+"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one."""
+
+CLIENT_APP = "flwr-clientapp"
+LEAST_PAUSE_S = 0.1
+MOST_PAUSE_S = 0.5
 DIGEST = re.compile("[0-9a-f]{64}")
 
 Note = Callable[[str], None]
@@ -141,33 +150,118 @@ def note_in(path: str | None) -> Note:
     return note
 
 
-def die_with_parent() -> None:
+class Pace:
+    """Stands in for the module `time` in one of Flower's loops: pauses are a tenth of the time without work.
+
+    A loop that has just had work looks often for more; one that has had none for long looks seldom.
+    """
+
+    def __init__(self, least_s: float = LEAST_PAUSE_S, most_s: float = MOST_PAUSE_S) -> None:
+        self._least_s, self._most_s = least_s, most_s
+        self._worked = time.monotonic()
+        self._parent = os.getppid()
+
+    def worked(self) -> None:
+        self._worked = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Pause, however long Flower would; end where the process that started this one is gone."""
+        if os.getppid() != self._parent:
+            raise SystemExit(1)
+        time.sleep(min(max((time.monotonic() - self._worked) / 10, self._least_s), self._most_s))
+
+
+class ForkingExecutor:
+    """Takes the place of Flower's executor: each ClientApp runs in a fork of this process, and nothing else does."""
+
+    def __init__(self, answer: Callable[[Any], None], note: Note, pace: Pace) -> None:
+        self._answer, self._note, self._pace = answer, note, pace
+
+    def get_eligible_capacity(self, supported: set[Any], **named: Any) -> tuple[set[Any], set[str]]:
+        return supported, set()
+
+    def launch(self, spec: Any) -> Any:
+        """Start one task. One that is refused gets no heartbeat, so the SuperNode gives it up."""
+        from flwr.supercore.superexec.executor import LaunchResult
+
+        if spec.task_type != CLIENT_APP:
+            self._note(f"refused, the coordinator asked for {spec.task_type}; a holder runs nothing but a ClientApp")
+            return LaunchResult.failed("refused")
+        self._pace.worked()
+        parent = os.getpid()
+        if os.fork() == 0:
+            self._answer_alone(spec, parent)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Let ended answers go."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                self._pace.worked()
+
+    def close(self) -> None:
+        """Answers end with this process, by the kernel's help."""
+
+    def _answer_alone(self, spec: Any, parent: int) -> NoReturn:
+        """In the fork: answer, and end without a look at what belongs to the process that was forked."""
+        code = 1
+        try:
+            die_with(parent)
+            self._answer(spec)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            self._note("an answer failed\n" + traceback.format_exc())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def die_with(parent: int) -> None:
     """Be killed when the SuperExec dies, in whatever computation this process may be. Linux only."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             raise SystemExit(1)
 
 
-def main() -> None:
+def check_loop(loop: ModuleType) -> None:
+    """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are replaced."""
+    called = loop.run_superexec.__code__.co_names
+    missing = [name for name in LOOP_HOOKS if name not in called]
+    if missing:
+        raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so tasks cannot be checked")
+
+
+def main(address: str, secret: str) -> None:
+    """Answer the tasks of the SuperNode at this address, whose secret lies in the named file."""
     note = note_in(os.environ.get(LOG))
-    if sys.argv[1:2] == ["refuse"]:
-        note(f"refused, the coordinator asked for {sys.argv[2]}; a holder runs nothing but an approved ClientApp")
-        raise SystemExit(1)
-    die_with_parent()
-    os.environ["PATH"] = os.environ.pop(APP_PATH, os.defpath)
     try:
+        import flwr.supercore.superexec.run_superexec as loop
         import flwr.supernode.runtime.run_clientapp as runtime
         from flwr.cli.config_utils import get_fab_metadata
-        from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+        from flwr.supercore.exit import exit_handler
+        from flwr.supercore.utils import disable_process_dumping
 
         guard(runtime, BundleGuard(approved_bundles(os.environ), note, get_fab_metadata))
+        check_loop(loop)
     except Exception as error:
         note(f"refused, {error}")
         raise SystemExit(1) from error
-    flwr_clientapp()
+
+    def answer(spec: Any) -> None:
+        for number in exit_handler.SIGNAL_TO_EXIT_CODE:
+            signal.signal(number, signal.SIG_DFL)
+        exit_handler.registered_exit_handlers.clear()
+        runtime.run_clientapp(spec.runtime_api_address, spec.token, spec.insecure)
+
+    pace = Pace()
+    executor = ForkingExecutor(answer, note, pace)
+    loop.get_executor, loop.time = lambda *words, **named: executor, pace  # type: ignore[assignment]
+    disable_process_dumping(strict=False)
+    loop.run_superexec(address, insecure=True, superexec_auth_secret=Path(secret).read_bytes())
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
