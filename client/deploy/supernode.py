@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeway.client.deploy import approved_bundle
+from ridgeway.client.deploy.supernode_process import BELL
 from ridgeway.common.base.errors import NodeError, NodeRefused
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.deploy.node_key import public_line
@@ -169,11 +170,14 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     folder = settings.folder.resolve()
     port = free_port()
     environment = marked(flower_environment(folder / "flwr-home"), folder)
+    bell = folder / "flwr-home" / "bell"
+    bell.parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "secret", secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
-    node = Child("supernode", _supernode(folder, settings.superlink, port), environment, folder / "logs/supernode.log")
+    words = _supernode(folder, settings.superlink, port)
+    node = Child("supernode", words, environment | {BELL: str(bell)}, folder / "logs/supernode.log")
     runner = str(Path(approved_bundle.__file__).resolve())
-    executor = [sys.executable, "-P", runner, f"127.0.0.1:{port}", str(folder / "secret")]
+    executor = [sys.executable, "-P", runner, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
     approval = {
         approved_bundle.APPROVED: ",".join(settings.approved),
         approved_bundle.LOG: str(folder / "logs/bundles.log"),

@@ -27,14 +27,13 @@ HOLDERS = ("code", "law", "music")
 KINDS = {
     "SuperLink": r"flower-superlink",
     "ServerApp": r"flwr-serverapp",
-    "SuperNode": r"flower-supernode",
+    "SuperNode": r"deploy\.supernode_process",
     "ClientApp": r"client/deploy/approved_bundle\.py",
     "SuperExec": r"flower-superexec",
     "gate": r"deploy\.fleet_proxy",
     "coordinator up": r"ridgeway coordinator up",
     "coordinator round": r"ridgeway coordinator round",
     "client join": r"ridgeway client join",
-    "flwr": r"bin/flwr ",
 }
 """What a process is, by its command line."""
 
