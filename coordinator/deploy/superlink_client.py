@@ -59,8 +59,10 @@ class SuperLinkClient:
 
     @functools.cached_property
     def _http(self) -> httpx.Client:
+        """Connections are not kept: a SuperLink that stops would wait for an idle one to say goodbye."""
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return httpx.Client(verify=context, trust_env=False, timeout=CALL_TIMEOUT_S)
+        limits = httpx.Limits(max_keepalive_connections=0)
+        return httpx.Client(verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits)
 
     def is_up(self) -> bool:
         """Whether the SuperLink answers."""
