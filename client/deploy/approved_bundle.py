@@ -52,7 +52,7 @@ CLIENT_APP = "flwr-clientapp"
 DIGEST = re.compile("[0-9a-f]{64}")
 
 Note = Callable[[str], None]
-Identity = tuple[str, str, str]
+Identity = tuple[str, ...]
 """A bundle's name, version and SHA-256."""
 
 
@@ -69,7 +69,7 @@ class BundleGuard:
 
     def __init__(self, approved: frozenset[str], note: Note, identify: Callable[[bytes], tuple[str, str]]) -> None:
         self._approved = approved
-        self.note = note
+        self._note = note
         self._identify = identify
         self._run: Any = None
         self._fab: Any = None
@@ -121,7 +121,7 @@ class BundleGuard:
             self._refuse(f"the bundle {digest} was sent under another hash")
         if (self._run.fab_id, self._run.fab_version) != self._identify(content):
             self._refuse(f"the bundle {digest} was sent under another name")
-        self.note(f"run {self._run.run_id}: approved bundle {digest}")
+        self._note(f"run {self._run.run_id}: approved bundle {digest}")
         return self._run.fab_id, self._run.fab_version, digest
 
     def _load(self, load: Callable[..., Any], identity: tuple[Any, ...]) -> Callable[..., Any]:
@@ -139,11 +139,11 @@ class BundleGuard:
         try:
             return work(*words, **named)
         except Exception:
-            self.note("the approved code failed\n" + traceback.format_exc())
+            self._note("the approved code failed\n" + traceback.format_exc())
         raise AppFailed("the holder's code failed; the reason is in the holder's own log")
 
     def _refuse(self, reason: str) -> NoReturn:
-        self.note(f"run {getattr(self._run, 'run_id', '?')}: refused, {reason}")
+        self._note(f"run {getattr(self._run, 'run_id', '?')}: refused, {reason}")
         raise BundleRefused(reason)
 
 
@@ -238,15 +238,15 @@ def reap(options: int) -> None:
 class WarmBundle:
     """The fork that has imported one bundle, seen from the process that started it."""
 
-    def __init__(self, identity: Identity, answer: Callable[[str], None], keeper: BundleGuard, load: Any) -> None:
-        self.digest = identity[2]
+    def __init__(self, digest: str, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note) -> None:
+        self.digest = digest
         self.used = time.monotonic()
         self._near, far = socket.socketpair()
-        fork(lambda: self._serve(far, answer, keeper, lambda: keeper.warm_up(identity, load)), keeper.note)
+        fork(lambda: self._serve(far, warm_up, answer, note), note)
         far.close()
 
     def _serve(
-        self, far: socket.socket, answer: Callable[[str], None], keeper: BundleGuard, warm_up: Callable[[], None]
+        self, far: socket.socket, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note
     ) -> None:
         """In the fork: answer each task whose token comes, in a fork of its own, until no more can come."""
         self._near.close()
@@ -259,7 +259,7 @@ class WarmBundle:
             answer(token)
 
         for line in tokens:
-            fork(functools.partial(answer_one, line.strip()), keeper.note)
+            fork(functools.partial(answer_one, line.strip()), note)
             reap(os.WNOHANG)
         reap(0)
 
@@ -284,8 +284,10 @@ class ForkingExecutor:
     load:   imports an unpacked bundle.
     """
 
-    def __init__(self, answer: Callable[[str], None], keeper: BundleGuard, load: Callable[..., Any]) -> None:
-        self._answer, self._keeper, self._load = answer, keeper, load
+    def __init__(
+        self, keeper: BundleGuard, load: Callable[..., Any], answer: Callable[[str], None], note: Note
+    ) -> None:
+        self._keeper, self._load, self._answer, self._note = keeper, load, answer, note
         self._warm: WarmBundle | None = None
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)
@@ -299,20 +301,18 @@ class ForkingExecutor:
         from flwr.supercore.superexec.executor import LaunchResult
 
         if spec.task_type != CLIENT_APP:
-            self._keeper.note(f"refused, the coordinator asked for {spec.task_type}; a holder runs only ClientApps")
+            self._note(f"refused, the coordinator asked for {spec.task_type}; a holder runs only ClientApps")
             return LaunchResult.failed("refused")
         warm = self._warm
         if warm is None or warm.digest != spec.fab_hash or not warm.takes(spec.token):
-            fork(lambda: self._answer(spec.token), self._keeper.note)
+            fork(lambda: self._answer(spec.token), self._note)
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
         """Called between two looks for a task: start a warm bundle, or end one that is idle."""
         reap(os.WNOHANG)
         with contextlib.suppress(BlockingIOError):
-            identity = tuple(json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1]))
-            self.close()
-            self._warm = WarmBundle(identity, self._answer, self._keeper, self._load)
+            self._keep_warm(*json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1]))
         if self._warm is not None and time.monotonic() - self._warm.used > WARM_S:
             self.close()
 
@@ -320,6 +320,11 @@ class ForkingExecutor:
         if self._warm is not None:
             self._warm.end()
         self._warm = None
+
+    def _keep_warm(self, *identity: str) -> None:
+        self.close()
+        warm_up = functools.partial(self._keeper.warm_up, identity, self._load)
+        self._warm = WarmBundle(identity[2], warm_up, self._answer, self._note)
 
     def _tell(self, identity: Identity) -> None:
         """In a fork: name the bundle that was imported to the process that was forked."""
@@ -364,7 +369,7 @@ def main(address: str, secret: str, bell: str) -> None:
         exit_handler.registered_exit_handlers.clear()
         runtime.run_clientapp(address, token, insecure=True)
 
-    executor = ForkingExecutor(answer, keeper, load)
+    executor = ForkingExecutor(keeper, load, answer, note)
     loop.get_executor, loop.time = lambda *words, **named: executor, Bell(bell)  # type: ignore
     disable_process_dumping(strict=False)
     loop.run_superexec(address, insecure=True, superexec_auth_secret=Path(secret).read_bytes())

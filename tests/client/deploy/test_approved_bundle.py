@@ -197,9 +197,10 @@ class House:
         self.folder = folder
         self.flower = FlowerStandIn(app=app or (lambda **named: secrets.token_hex(4)))
         self.module = self.flower.module()
-        self.keeper = BundleGuard(approved, note_in(str(folder / "log")), lambda content: NAME)
+        note = note_in(str(folder / "log"))
+        self.keeper = BundleGuard(approved, note, lambda content: NAME)
         guard(self.module, self.keeper)
-        self.executor = pinned.ForkingExecutor(self.answer, self.keeper, self.flower.load)
+        self.executor = pinned.ForkingExecutor(self.keeper, self.flower.load, self.answer, note)
 
     def answer(self, token: str) -> None:
         """In a fork: what an answer does."""
@@ -354,8 +355,7 @@ def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> N
         "def sleeps(**named):\n"
         "    (house.folder / f'{os.getpid()}.pid').write_text(str(os.getppid())); time.sleep(600)\n"
         "house = House(Path(sys.argv[1])); house.ask('first'); house.warm(); house.flower.app = sleeps\n"
-        "house.executor._warm.end(); house.executor._warm = pinned.WarmBundle(\n"
-        "    (*NAME, DIGEST), house.answer, house.keeper, house.flower.load)\n"
+        "house.executor._keep_warm(*NAME, DIGEST)\n"
         "house.executor.launch(task('second')); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
