@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.schema import Mode
@@ -21,7 +22,11 @@ from ridgeway.coordinator.round.progress import PeerFailed, Watch, progress_file
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 
 app = ServerApp()
-POLL_S = 0.5
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 2.0
+"""A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited, within these."""
+PART_PAUSE_S = 0.1
+"""How long to wait for a part of an answer that its holder is still sending. Flower waits a second."""
+pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
 MODES: dict[str, Mode | None] = {"clear": "clear", "masked": "masked", "": None}
@@ -47,24 +52,25 @@ def main(grid: Grid, context: Context) -> None:
 class GridTransport:
     """Flower's Grid as the transport of a round."""
 
-    def __init__(self, grid: Grid, watch: Watch, poll_s: float = POLL_S) -> None:
-        self._grid, self._watch, self._poll_s = grid, watch, poll_s
+    def __init__(self, grid: Grid, watch: Watch, least_pause_s: float = LEAST_PAUSE_S) -> None:
+        self._grid, self._watch, self._least_pause_s = grid, watch, least_pause_s
         self._late: dict[str, int] = {}
 
     def peers(self) -> Sequence[int]:
         return sorted(self._grid.get_node_ids())
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
-        until = time.monotonic() + seconds
+        began = time.monotonic()
         records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
         messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
         sent = dict(zip(self._grid.push_messages(messages), packets, strict=True))
         waiting = {number: peer for number, peer in sent.items() if number}
         while waiting:
             yield from self._arrived(waiting)
-            if not waiting or time.monotonic() >= until:
+            waited = time.monotonic() - began
+            if not waiting or waited >= seconds:
                 break
-            time.sleep(self._poll_s)
+            time.sleep(min(max(waited / 10, self._least_pause_s), MOST_PAUSE_S, seconds - waited))
         yield from self._arrived(self._late)
         self._late |= waiting
 

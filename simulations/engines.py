@@ -53,7 +53,7 @@ def memory_transport(simulated: SimulatedFederation, watch: Watch, app: ClientAp
     from ridgeway.simulations.local_grid import LocalGrid
 
     nodes = dict(enumerate(simulated.nodes.values(), start=1))
-    return GridTransport(LocalGrid(app, nodes), watch, poll_s=0.0)
+    return GridTransport(LocalGrid(app, nodes), watch, least_pause_s=0.0)
 
 
 def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:

@@ -65,6 +65,8 @@ FLOWER_FILES = {
     "coordinator/server_app.py",
     "common/protocol/flower.py",
     "client/deploy/approved_bundle.py",
+    "client/deploy/supernode_process.py",
+    "coordinator/deploy/superlink_client.py",
 }
 HTTP = ("coordinator/serve/", "coordinator/deploy/fleet_proxy.py", "simulations/bench/serving/")
 
@@ -146,7 +148,7 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
     if each.place is not None and not _may_enter(room_of(file), each.place):
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
-        yield "Flower is for the two apps, protocol/flower.py, the guard of bundles and simulations"
+        yield "Flower is for the two apps, protocol/flower.py, the deployments and simulations"
     if (each.place or "").startswith(CARD.rstrip("/")) and not each.deferred and not file.startswith(CARD):
         yield "what knows cards is imported by the functions that use one"
     if each.package in HEAVY and package != "simulations" and not file.startswith(CARD):

@@ -1,21 +1,32 @@
-"""Takes the place of `flwr-clientapp` on a holder's machine: runs a bundle only if the holder has approved its hash.
+"""The SuperExec of a holder: answers each message in a fork, with a bundle that the holder has approved.
 
 Without this a SuperNode runs whatever code the coordinator sends. The bundle's SHA-256 is checked before anything of
 it is unpacked or imported; the allow-list comes from the holder's own process by environment, never from a message.
 What fails is written to the holder's log in full, and the coordinator gets one clean sentence without path or text.
 
-Knows the inside of Flower 1.41's `run_clientapp`, and refuses to start where it has changed. Run as a file of its own;
-it imports nothing of Ridgeway, because the approved bundle brings its own copy.
+    this process           has imported Flower, and nothing of any bundle; refuses tasks of any other kind
+    ├── an answer          the first with a bundle: unpacks it, imports it, answers one message and ends
+    └── the warm bundle    has imported that bundle and never sees a message; ends after some idle time
+        └── an answer      each further one: checks that it was sent the same bundle, answers one message and ends
+
+Knows the inside of Flower 1.41's `run_clientapp` and `run_superexec`, and refuses to start where they have changed. Run
+as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import hashlib
+import json
 import os
 import re
+import select
 import signal
+import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -25,13 +36,24 @@ from typing import Any, NoReturn
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 LOG = "RIDGEWAY_BUNDLE_LOG"
-APP_PATH = "RIDGEWAY_APP_PATH"
+LOOK_PAUSE_S = 1.0
+"""How long to wait between two looks for a task, if the SuperNode does not ring."""
+WARM_S = 60.0
+"""How long a bundle stays imported after its last message."""
+MAX_WORD_BYTES = 4096
+"""What is written to a pipe at once arrives at once up to this size."""
 HOOKS = ("pull_task_input", "install_from_fab", "get_load_client_app_fn")
 """The names by which Flower's `run_clientapp` gets the bundle, unpacks it and imports from it, in this order."""
 
+LOOP_HOOKS = ("get_executor", "time")
+"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one."""
+
+CLIENT_APP = "flwr-clientapp"
 DIGEST = re.compile("[0-9a-f]{64}")
 
 Note = Callable[[str], None]
+Identity = tuple[str, ...]
+"""A bundle's name, version and SHA-256."""
 
 
 class BundleRefused(Exception):
@@ -51,7 +73,10 @@ class BundleGuard:
         self._identify = identify
         self._run: Any = None
         self._fab: Any = None
-        self._allowed: tuple[str, str, str] | None = None
+        self._allowed: Identity | None = None
+        self._warm: tuple[Identity, Callable[..., Any]] | None = None
+        self.imported: Callable[[Identity], None] = lambda identity: None
+        """Is told of each approved bundle that was unpacked and imported here."""
 
     def pulling(self, pull: Callable[..., Any]) -> Callable[..., Any]:
         """Remember what was sent; it is judged when Flower wants to unpack it, so that a refusal gets its reply."""
@@ -66,7 +91,7 @@ class BundleGuard:
     def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
         def installed(content: Any, *words: Any, **named: Any) -> Any:
             self._allowed = self._judge(content)
-            return self._cleanly(install, content, *words, **named)
+            return None if self._is_warm() else self._cleanly(install, content, *words, **named)
 
         return installed
 
@@ -77,7 +102,15 @@ class BundleGuard:
 
         return made
 
-    def _judge(self, content: Any) -> tuple[str, str, str]:
+    def warm_up(self, identity: Identity, load: Callable[..., Any]) -> None:
+        """Import a bundle that was judged and unpacked here before; only a message that sends it again runs it."""
+        if identity[2] in self._approved:
+            self._warm = identity, load(*identity)
+
+    def _is_warm(self) -> bool:
+        return self._warm is not None and self._warm[0] == self._allowed
+
+    def _judge(self, content: Any) -> Identity:
         """The identity of an approved bundle; every name the coordinator gave it must agree with its content."""
         digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else "unreadable"
         if digest not in self._approved:
@@ -94,7 +127,11 @@ class BundleGuard:
     def _load(self, load: Callable[..., Any], identity: tuple[Any, ...]) -> Callable[..., Any]:
         if self._allowed is None or identity != self._allowed:
             self._refuse("code was asked for that is not in the approved bundle")
-        app = self._cleanly(load, *identity)
+        if self._warm is not None and self._is_warm():
+            app = self._warm[1]
+        else:
+            app = self._cleanly(load, *identity)
+            self.imported(self._allowed)
         return lambda *words, **named: self._cleanly(app, *words, **named)
 
     def _cleanly(self, work: Callable[..., Any], *words: Any, **named: Any) -> Any:
@@ -141,33 +178,202 @@ def note_in(path: str | None) -> Note:
     return note
 
 
-def die_with_parent() -> None:
+class Bell:
+    """Stands in for the module `time` in Flower's loop: sleeps until the SuperNode rings, or for a while.
+
+    path: a pipe in the file system, which both open.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._parent = os.getppid()
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, however long Flower would; end where the process that started this one is gone."""
+        if os.getppid() != self._parent:
+            raise SystemExit(1)
+        if select.select([self._pipe], [], [], LOOK_PAUSE_S)[0]:
+            os.read(self._pipe, MAX_WORD_BYTES)
+
+
+def ring(path: str) -> None:
+    """Let the SuperExec look for a task now; one that is not there will look when it is."""
+    with contextlib.suppress(OSError):
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        os.write(pipe, b".")
+        os.close(pipe)
+
+
+def fork(work: Callable[[], None], note: Note) -> None:
+    """Do something in a fork, which ends with it or with this process, without a look at what belongs to this one."""
+    parent = os.getpid()
+    if os.fork():
+        return
+    code = 1
+    try:
+        die_with(parent)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        work()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        note("a fork failed\n" + traceback.format_exc())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def reap(options: int) -> None:
+    """Let forks go that have ended; with no options, wait until all have."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, options)[0]:
+            pass
+
+
+class WarmBundle:
+    """The fork that has imported one bundle, seen from the process that started it."""
+
+    def __init__(self, digest: str, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note) -> None:
+        self.digest = digest
+        self.used = time.monotonic()
+        self._near, far = socket.socketpair()
+        fork(lambda: self._serve(far, warm_up, answer, note), note)
+        far.close()
+
+    def _serve(
+        self, far: socket.socket, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note
+    ) -> None:
+        """In the fork: answer each task whose token comes, in a fork of its own, until no more can come."""
+        self._near.close()
+        warm_up()
+        tokens = far.makefile()
+        far.close()
+
+        def answer_one(token: str) -> None:
+            tokens.close()
+            answer(token)
+
+        for line in tokens:
+            fork(functools.partial(answer_one, line.strip()), note)
+            reap(os.WNOHANG)
+        reap(0)
+
+    def takes(self, token: str) -> bool:
+        """Hand a task over; False if the fork is gone."""
+        self.used = time.monotonic()
+        try:
+            self._near.sendall(token.encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Let it end after the answers that it is giving."""
+        self._near.close()
+
+
+class ForkingExecutor:
+    """Takes the place of Flower's executor: each ClientApp runs in a fork, and nothing else runs at all.
+
+    answer: answers the task of a token, in a fork.
+    load:   imports an unpacked bundle.
+    """
+
+    def __init__(
+        self, keeper: BundleGuard, load: Callable[..., Any], answer: Callable[[str], None], note: Note
+    ) -> None:
+        self._keeper, self._load, self._answer, self._note = keeper, load, answer, note
+        self._warm: WarmBundle | None = None
+        self._heard, self._told = os.pipe()
+        os.set_blocking(self._heard, False)
+        keeper.imported = self._tell
+
+    def get_eligible_capacity(self, supported: set[Any], **named: Any) -> tuple[set[Any], set[str]]:
+        return supported, set()
+
+    def launch(self, spec: Any) -> Any:
+        """Start one task. One that is refused gets no heartbeat, so the SuperNode gives it up."""
+        from flwr.supercore.superexec.executor import LaunchResult
+
+        if spec.task_type != CLIENT_APP:
+            self._note(f"refused, the coordinator asked for {spec.task_type}; a holder runs only ClientApps")
+            return LaunchResult.failed("refused")
+        warm = self._warm
+        if warm is None or warm.digest != spec.fab_hash or not warm.takes(spec.token):
+            fork(lambda: self._answer(spec.token), self._note)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Called between two looks for a task: start a warm bundle, or end one that is idle."""
+        reap(os.WNOHANG)
+        with contextlib.suppress(BlockingIOError):
+            self._keep_warm(*json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1]))
+        if self._warm is not None and time.monotonic() - self._warm.used > WARM_S:
+            self.close()
+
+    def close(self) -> None:
+        if self._warm is not None:
+            self._warm.end()
+        self._warm = None
+
+    def _keep_warm(self, *identity: str) -> None:
+        self.close()
+        warm_up = functools.partial(self._keeper.warm_up, identity, self._load)
+        self._warm = WarmBundle(identity[2], warm_up, self._answer, self._note)
+
+    def _tell(self, identity: Identity) -> None:
+        """In a fork: name the bundle that was imported to the process that was forked."""
+        os.write(self._told, json.dumps(identity).encode() + b"\n")
+
+
+def die_with(parent: int) -> None:
     """Be killed when the SuperExec dies, in whatever computation this process may be. Linux only."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             raise SystemExit(1)
 
 
-def main() -> None:
+def check_loop(loop: ModuleType) -> None:
+    """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are replaced."""
+    called = loop.run_superexec.__code__.co_names
+    missing = [name for name in LOOP_HOOKS if name not in called]
+    if missing:
+        raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so tasks cannot be checked")
+
+
+def main(address: str, secret: str, bell: str) -> None:
+    """Answer the tasks of the SuperNode at this address, whose secret lies in the named file."""
     note = note_in(os.environ.get(LOG))
-    if sys.argv[1:2] == ["refuse"]:
-        note(f"refused, the coordinator asked for {sys.argv[2]}; a holder runs nothing but an approved ClientApp")
-        raise SystemExit(1)
-    die_with_parent()
-    os.environ["PATH"] = os.environ.pop(APP_PATH, os.defpath)
     try:
+        import flwr.supercore.superexec.run_superexec as loop
         import flwr.supernode.runtime.run_clientapp as runtime
         from flwr.cli.config_utils import get_fab_metadata
-        from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+        from flwr.supercore.exit import exit_handler
+        from flwr.supercore.utils import disable_process_dumping
 
-        guard(runtime, BundleGuard(approved_bundles(os.environ), note, get_fab_metadata))
+        keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
+        load = runtime.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+        guard(runtime, keeper)
+        check_loop(loop)
     except Exception as error:
         note(f"refused, {error}")
         raise SystemExit(1) from error
-    flwr_clientapp()
+
+    def answer(token: str) -> None:
+        exit_handler.registered_exit_handlers.clear()
+        runtime.run_clientapp(address, token, insecure=True)
+
+    executor = ForkingExecutor(keeper, load, answer, note)
+    loop.get_executor, loop.time = lambda *words, **named: executor, Bell(bell)  # type: ignore
+    disable_process_dumping(strict=False)
+    loop.run_superexec(address, insecure=True, superexec_auth_secret=Path(secret).read_bytes())
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,17 +1,13 @@
 """The holder's side of a deployment: the SuperNode, and the SuperExec that starts approved bundles for it.
 
-Knows Flower's commands and starts them as processes; imports nothing of Flower. The SuperExec finds, on a path of its
-own, one command that runs approved bundles (client/deploy/approved_bundle.py) and refusals for all others that a
-coordinator could ask for. Knows nothing of rounds.
+Starts both as processes (client/deploy/supernode_process.py, client/deploy/approved_bundle.py); imports nothing of
+Flower. Knows nothing of rounds.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeway.client.deploy import approved_bundle
+from ridgeway.client.deploy.supernode_process import BELL
 from ridgeway.common.base.errors import NodeError, NodeRefused
-from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
     Child,
@@ -33,13 +30,9 @@ from ridgeway.common.deploy.processes import (
     last_words,
     marked,
     only_one,
-    script,
     stop_all,
     toml,
 )
-
-OTHER_TASKS = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
-"""What a SuperExec can be asked to start besides flwr-clientapp."""
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 LOOP_PAUSE_S = 0.25
@@ -47,19 +40,8 @@ HELD_CONNECTION_S = 100.0
 """How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats."""
 
 RETRY_PAUSE_S = 8.0
-LAUNCHER = (
-    "import os, runpy, sys\n"
-    "sys.argv = sys.argv[1:]\n"
-    "code = 1\n"
-    "try:\n"
-    "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    "except SystemExit as end:\n"
-    "    code = end.code if isinstance(end.code, int) else int(end.code is not None)\n"
-    "finally:\n"
-    "    sys.stdout.flush(); sys.stderr.flush()\n"
-    "    os._exit(code)\n"
-)
-"""Runs a command and ends with it: a SuperNode whose main loop has failed would else stay as a server for nobody."""
+LAUNCHER = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
+"""A command that is run from where this very module lies, in a checkout as in an installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +170,19 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     folder = settings.folder.resolve()
     port = free_port()
     environment = marked(flower_environment(folder / "flwr-home"), folder)
+    bell = folder / "flwr-home" / "bell"
+    bell.parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "secret", secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
-    node = Child("supernode", _supernode(folder, settings.superlink, port), environment, folder / "logs/supernode.log")
-    secret = ["--superexec-auth-secret-file", str(folder / "secret"), "--parent-pid", str(os.getpid())]
-    executor = [script("flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}", *secret]
-    narrow = {
-        **environment,
-        "PATH": str(_write_commands(folder)),
+    words = _supernode(folder, settings.superlink, port)
+    node = Child("supernode", words, environment | {BELL: str(bell)}, folder / "logs/supernode.log")
+    runner = str(Path(approved_bundle.__file__).resolve())
+    executor = [sys.executable, "-P", runner, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
+    approval = {
         approved_bundle.APPROVED: ",".join(settings.approved),
         approved_bundle.LOG: str(folder / "logs/bundles.log"),
-        approved_bundle.APP_PATH: os.environ.get("PATH", os.defpath),
     }
-    return node, Child("superexec", executor, narrow, folder / "logs/clientapps.log")
+    return node, Child("superexec", executor, environment | approval, folder / "logs/clientapps.log")
 
 
 def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
@@ -214,18 +196,5 @@ def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
         "--superexec-auth-secret-file": str(folder / "secret"),
         "--node-config": str(folder / "node.toml"),
     }
-    launch = [sys.executable, "-P", "-c", LAUNCHER, script("flower-supernode")]
-    return [*launch, *(word for pair in words.items() for word in pair)]
-
-
-def _write_commands(folder: Path) -> Path:
-    """The only commands that the SuperExec finds: the checked ClientApp, and a refusal for every other task."""
-    place = folder / "bin"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    start = shlex.join([sys.executable, "-P", str(Path(approved_bundle.__file__).resolve())])
-    for name, words in {"flwr-clientapp": "", **{name: f"refuse {name} " for name in OTHER_TASKS}}.items():
-        path = place / name
-        path.write_text(f'#!/bin/sh\nexec {start} {words}"$@"\n', encoding="utf-8")
-        path.chmod(0o700)
-    return place
+    code = f"{LAUNCHER}from ridgeway.client.deploy.supernode_process import main; main()"
+    return [sys.executable, "-P", "-c", code, *(word for pair in words.items() for word in pair)]

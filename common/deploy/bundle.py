@@ -14,7 +14,6 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ridgeway.common.base.errors import BundleError
@@ -82,14 +81,6 @@ mode = ""
 version is fixed: bundles are told apart by their hash, and a version read from an installation may be stale."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A bundle on disk, and the hash under which a SuperNode sees it."""
-
-    path: Path
-    sha256: str
-
-
 def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) -> None:
     """Write the app folder that `flwr run` takes; one that is there already is replaced.
 
@@ -106,22 +97,14 @@ def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) 
         write_whole(folder / name, content)
 
 
-def build(folder: Path) -> Bundle:
-    """Make the bundle of an app folder, and put it beside the folder as NAME.fab."""
-    files = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in (folder / PACKAGE).rglob("*.py")
-        if path.is_file() and not path.is_symlink()
-    }
-    content = _pack((folder / "pyproject.toml").read_bytes(), files)
-    path = folder.with_name(f"{folder.name}.fab")
-    write_whole(path, content)
-    return Bundle(path, hashlib.sha256(content).hexdigest())
+def installed_bundle() -> bytes:
+    """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of `write_app`."""
+    return _pack(_pyproject(CLIENT_APP), bundle_files())
 
 
 def installed_sha256() -> str:
     """The hash of the bundle of this very Ridgeway: what a holder compares and approves."""
-    return hashlib.sha256(_pack(_pyproject(CLIENT_APP), bundle_files())).hexdigest()
+    return hashlib.sha256(installed_bundle()).hexdigest()
 
 
 def bundle_files(also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE) -> dict[str, bytes]:

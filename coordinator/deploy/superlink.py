@@ -7,7 +7,6 @@ Knows Flower's commands and starts them as processes; imports nothing of Flower.
     state.db                       the SuperLink's memory: nodes, runs, messages
     link.json                      where it listens, for other commands
     flwr-home/ logs/               what Flower keeps, what each process said
-    app-*/                         the app, while it is submitted
 """
 
 from __future__ import annotations

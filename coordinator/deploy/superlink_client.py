@@ -1,18 +1,19 @@
 """What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is it.
 
-Knows the folder that coordinator/deploy/superlink.py runs for, and Flower's command `flwr`, which it calls as a
-process (about two seconds a call). Imports nothing of Flower. The SuperLink is reached over loopback and must show a
-certificate of the folder's authority.
+Knows the folder that coordinator/deploy/superlink.py runs for, and the messages of Flower's control API, which it
+imports when one is needed (half a second, once). The SuperLink is reached over loopback and must show a certificate of
+the folder's authority.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
+import re
 import sqlite3
 import ssl
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
-from ridgeway.common.deploy.bundle import build
 from ridgeway.common.deploy.node_key import check_public_line
-from ridgeway.common.deploy.processes import Value, flower_environment, script, toml
 
 CALL_TIMEOUT_S = 120.0
+MEDIA_TYPE = "application/protobuf"
 STATES = ("pending", "starting", "running", "finished")
+KEY_IN_USE = "[code: 23]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,17 @@ class SuperLinkClient:
         except (OSError, ValueError, KeyError, TypeError):
             raise LinkDown(f"no SuperLink has been started for {self.folder}; start the coordinator first") from None
 
+    @functools.cached_property
+    def _http(self) -> httpx.Client:
+        """Connections are not kept: a SuperLink that stops would wait for an idle one to say goodbye."""
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        limits = httpx.Limits(max_keepalive_connections=0)
+        return httpx.Client(verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits)
+
     def is_up(self) -> bool:
         """Whether the SuperLink answers."""
         try:
-            context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-            url = f"https://127.0.0.1:{self.port}/health"
-            return httpx.get(url, verify=context, trust_env=False, timeout=3.0).status_code == 200
+            return self._http.get(f"https://127.0.0.1:{self.port}/health", timeout=3.0).status_code == 200
         except (LinkError, OSError, httpx.HTTPError):
             return False
 
@@ -72,21 +78,18 @@ class SuperLinkClient:
         for registered, entry in known.items():
             if entry["public_line"] == line:
                 return int(registered)
-        with tempfile.TemporaryDirectory() as place:
-            path = Path(place) / "node.pub"
-            path.write_text(line + "\n", encoding="ascii")
-            try:
-                node_id = int(self._flwr("supernode", "register", str(path), "ridgeway", "--name", name)["node-id"])
-            except LinkError as error:
-                node_id = self._adopt(line, error)
+        key = load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        try:
+            node_id = int(self._call("RegisterNode", public_key=key, name=name).node_id)
+        except LinkError as error:
+            node_id = self._adopt(key, error)
         self._remember({**known, str(node_id): {"public_line": line, "name": name}})
         return node_id
 
-    def _adopt(self, line: str, error: LinkError) -> int:
+    def _adopt(self, key: bytes, error: LinkError) -> int:
         """The id of a key that the SuperLink knows and the registry does not: a crash came between the two."""
-        if "[code: 23]" not in str(error):
+        if KEY_IN_USE not in str(error):
             raise error
-        key = load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         place = f"file:{quote(str(self.folder.resolve() / 'state.db'))}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
@@ -101,89 +104,53 @@ class SuperLinkClient:
 
     def unregister(self, node_id: int) -> None:
         """Shut a SuperNode out; its key cannot be registered again."""
-        self._flwr("supernode", "unregister", str(node_id), "ridgeway")
+        self._call("UnregisterNode", node_id=node_id)
         self._remember({key: entry for key, entry in self._registry().items() if key != str(node_id)})
 
     def nodes(self) -> list[Node]:
         """Every registered SuperNode."""
         known = self._registry()
         return [
-            Node(int(each["node-id"]), online=each["status"] == "online", **known.get(each["node-id"], {}))
-            for each in self._flwr("supernode", "list", "ridgeway")["nodes"]
-            if each["status"] not in ("unregistered", "deleted")
+            Node(each.node_id, online=each.status == "online", **known.get(str(each.node_id), {}))
+            for each in self._call("ListNodes").nodes_info
+            if each.status not in ("unregistered", "deleted")
         ]
 
-    def submit(self, app: Path, run_config: Mapping[str, Value]) -> int:
-        """Start a run of an app folder, and return its id. Keys of `run_config` must be declared in the app.
-
-        `flwr run` always builds the bundle anew, so its hash is compared with the one the holders approved.
-        """
-        expected = build(app).sha256
-        with tempfile.TemporaryDirectory() as place:
-            values = Path(place) / "values.toml"
-            values.write_text(toml(run_config), encoding="utf-8")
-            words = ("--run-config", str(values)) if run_config else ()
-            answer = self._flwr("run", str(app.resolve()), "ridgeway", *words)
-        run_id = int(answer["run-id"])
-        if not expected.startswith(str(answer.get("fab-hash", "-"))):
-            self.stop_run(run_id)
-            raise LinkError(
-                f"Flower made the bundle {answer.get('fab-hash')} where {expected[:8]} was expected, so the run was "
-                "stopped; another version of Flower is the likely cause: install the pinned one"
-            )
-        return run_id
+    def submit(self, bundle: bytes, run_config: Mapping[str, str]) -> int:
+        """Start a run of a bundle, and return its id. Keys of `run_config` must be declared in the bundle."""
+        fab = {"hash_str": hashlib.sha256(bundle).hexdigest(), "content": bundle}
+        config = {key: {"string": value} for key, value in run_config.items()}
+        return int(self._call("StartRun", fab=fab, override_config=config).run_id)
 
     def has_finished(self, run_id: int) -> bool:
         """Whether a run has come to its end, well or not."""
-        state = str(self._flwr("list", "ridgeway", "--run-id", str(run_id))["runs"][0]["status"]).partition(":")[0]
+        state = str(self._call("ListRuns", run_id=run_id).run_dict[run_id].status.status)
         if state not in STATES:
             raise LinkError(f"the SuperLink reports the state {state!r}, which this version of Ridgeway does not know")
         return state == "finished"
 
     def stop_run(self, run_id: int) -> None:
-        self._flwr("stop", str(run_id), "ridgeway")
+        self._call("StopRun", run_id=run_id)
 
-    def _flwr(self, *words: str) -> dict[str, Any]:
-        """What a `flwr` command answered; its failure is one clear error."""
-        home = self.folder / "flwr-home"
-        self._write_config(home)
-        command = [script("flwr"), *words, "--format", "json"]
+    def _call(self, method: str, **fields: object) -> Any:
+        """What the control API answers to a request; its failure is one clear error."""
+        from flwr.proto import control_pb2
+
+        request, response = (getattr(control_pb2, method + kind) for kind in ("Request", "Response"))
+        path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
+        headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+        url, content = f"https://127.0.0.1:{self.port}/v1/control/{path}", request(**fields).SerializeToString()
         try:
-            done = subprocess.run(
-                command,
-                env=flower_environment(home),
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=CALL_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise LinkError(
-                f"the SuperLink gave no answer to `flwr {words[0]}` within {CALL_TIMEOUT_S:g} s; try again"
+            answer = self._http.post(url, content=content, headers=headers)
+        except httpx.TimeoutException:
+            raise LinkError(f"the SuperLink gave no answer to {path} within {CALL_TIMEOUT_S:g} s; try again") from None
+        except (OSError, httpx.HTTPError):
+            raise LinkDown(
+                f"the SuperLink of {self.folder} does not answer; start the coordinator and try again"
             ) from None
-        answer = _parsed(done.stdout)
-        if done.returncode == 0 and answer.get("success"):
-            return answer
-        raise self._failure(words, answer, done.stderr)
-
-    def _failure(self, words: tuple[str, ...], answer: Mapping[str, Any], stderr: str) -> LinkError:
-        if not self.is_up():
-            return LinkDown(f"the SuperLink of {self.folder} does not answer; start the coordinator and try again")
-        said = " ".join((str(answer.get("error-message", "")) or stderr).split())
-        reason = said[said.rfind("[code:") :] if "[code:" in said else said[-400:]
-        return LinkError(f"the SuperLink refused `flwr {' '.join(words[:2])}`: {reason or 'no reason given'}")
-
-    def _write_config(self, home: Path) -> None:
-        """Flower's own configuration, which names the one SuperLink of this folder."""
-        address = toml(
-            {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.folder.resolve() / "ca.crt")}
-        )
-        content = f'[superlink]\ndefault = "ridgeway"\n\n[superlink.ridgeway]\n{address}'.encode()
-        path = home / "config.toml"
-        if not path.exists() or path.read_bytes() != content:
-            write_whole(path, content, private=True)
+        if not answer.is_success:
+            raise LinkError(f"the SuperLink refused {path}: {_reason(answer)}")
+        return response.FromString(answer.content)
 
     def _registry(self) -> dict[str, dict[str, str]]:
         path = self.folder / "nodes.json"
@@ -193,10 +160,10 @@ class SuperLinkClient:
         write_whole(self.folder / "nodes.json", canonical_json(nodes), private=True)
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object a command printed, or an empty one."""
+def _reason(answer: httpx.Response) -> str:
+    """Why a request was refused, with Flower's number for it where there is one."""
     try:
-        found = json.loads(text[text.index("{") :])
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        said = answer.json()
+        return f"[code: {said['code']}] {said['detail']} {said.get('extra') or ''}".rstrip()
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.text[:400]}"

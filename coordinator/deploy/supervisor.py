@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 from ridgeway.common.base.errors import LinkDown, LinkError, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.deploy.bundle import installed_sha256, write_app
+from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
@@ -23,7 +21,7 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Follower, OperatorNote, OtherBundle, RunDone, RunFailed, Watch
 
 POLL_S = 0.25
-STATUS_INTERVAL_S = 10.0
+STATUS_INTERVAL_S = 5.0
 DELIVERY_INTERVAL_S = 15.0
 REDELIVERY_PAUSE_S = 60.0
 MAX_DOUBLINGS = 6
@@ -84,12 +82,8 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
 
 
 def _submit(federation: Federation, client: SuperLinkClient, work: str, mode: Mode | None = None) -> tuple[str, int]:
-    """Submit the app from a folder of its own: late deliveries and the operator may do so at the same time."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    with tempfile.TemporaryDirectory(prefix="app-", dir=federation.link) as place:
-        app = Path(place) / "app"
-        write_app(app)
-        return name, client.submit(app, {"work": work, "name": name, "mode": mode or ""})
+    return name, client.submit(installed_bundle(), {"work": work, "name": name, "mode": mode or ""})
 
 
 def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Watch) -> None:

@@ -34,7 +34,7 @@ from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total
 
-POLL_S = 1.0
+POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 
 

@@ -40,6 +40,7 @@ ALPHABETS = {
     "chess": "wx12 ",
 }
 TEST = "RIDGEWAY_TEST_FOLDER"
+RUNNER = "client/deploy/approved_bundle.py"
 LINES = 8
 STOP_S = 60.0
 POLL_S = 0.1
@@ -262,10 +263,11 @@ class Deployment:
     def processes(self) -> dict[int, str]:
         """Every process that was started here, directly or not, with its command line."""
         mark = f"{TEST}={self.folder}".encode()
+        below = {pid for each in self.running.values() for pid in _descendants(each.process.pid)}
         found = {}
         for pid in _all_processes():
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            with contextlib.suppress(OSError):  # where answers are given, only root may read the environment
+                if pid in below or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     found[pid] = words
         return found
@@ -274,6 +276,11 @@ class Deployment:
         """The one process whose command line has this word."""
         [pid] = [pid for pid, words in self.processes().items() if word in words]
         return pid
+
+    def answering(self, name: str) -> list[int]:
+        """The processes that answer for a holder: the one that starts answers, then its forks."""
+        words = self.processes()
+        return [pid for pid in _descendants(self.running[name].process.pid) if RUNNER in words.get(pid, "")]
 
     def kill(self, name: str) -> None:
         """End a command and all that it has started with SIGKILL: a power cut."""
@@ -330,7 +337,7 @@ class Copy:
 
         federation = Federation(self._coordinator)
         grid = LocalGrid(app, dict(enumerate(self._holders, start=1)))
-        made = run_round(federation, GridTransport(grid, no_watch, poll_s=0.0), no_watch)
+        made = run_round(federation, GridTransport(grid, no_watch, least_pause_s=0.0), no_watch)
         return files_of(federation.release_folder(made.number))
 
 

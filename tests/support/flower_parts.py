@@ -10,13 +10,14 @@ with warnings.catch_warnings():
     from flwr.app import Message as FlowerMessage
     from flwr.clientapp import ClientApp
 
-    from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, from_record, to_record
+    from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
     from ridgeway.simulations.local_grid import LocalGrid, travelled
 
 __all__ = [
     "BULK",
     "HEADER",
     "MESSAGE_TYPE",
+    "SMALL_BULK_BYTES",
     "Array",
     "ArrayRecord",
     "ClientApp",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import secrets
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +26,7 @@ from ridgeway.client.deploy.approved_bundle import (
     guard,
     note_in,
 )
+from tests.support.waiting import wait_for
 
 CONTENT = b"the code of a round"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -168,11 +173,11 @@ def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
 
 
 def test_every_other_task_is_refused_by_name(tmp_path: Path) -> None:
-    """What a coordinator could ask for besides a ClientApp ends at once, with a word to the holder."""
-    environment = {pinned.LOG: str(tmp_path / "bundles.log")}
-    command = [sys.executable, "-P", str(Path(pinned.__file__)), "refuse", "flwr-agentapp", "--token", "t"]
-    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 1
-    assert "flwr-agentapp" in (tmp_path / "bundles.log").read_text(encoding="utf-8")
+    """What a coordinator could ask for besides a ClientApp is not started, with a word to the holder."""
+    house = House(tmp_path)
+    assert house.executor.launch(task("one", task_type="flwr-agentapp")).status == "failed"
+    assert "flwr-agentapp" in house.log()
+    assert house.answers() == []
 
 
 def test_it_runs_alone() -> None:
@@ -180,3 +185,208 @@ def test_it_runs_alone() -> None:
     code = f"import runpy, sys; runpy.run_path({str(pinned.__file__)!r}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert not {"client", "common", "coordinator", "flwr"} & set(done.stdout.split())
+
+
+# Forks
+
+
+class House:
+    """An executor over Flower's stand-in, whose answers write down who gave them and what was imported for them."""
+
+    def __init__(self, folder: Path, approved: frozenset[str] = frozenset({DIGEST}), app: Any = None) -> None:
+        self.folder = folder
+        self.flower = FlowerStandIn(app=app or (lambda **named: secrets.token_hex(4)))
+        self.module = self.flower.module()
+        note = note_in(str(folder / "log"))
+        self.keeper = BundleGuard(approved, note, lambda content: NAME)
+        guard(self.module, self.keeper)
+        self.executor = pinned.ForkingExecutor(self.keeper, self.flower.load, self.answer, note)
+
+    def answer(self, token: str) -> None:
+        """In a fork: what an answer does."""
+        word = self.module.run_clientapp("client")
+        facts = {"pid": os.getpid(), "parent": os.getppid(), "did": self.flower.done, "word": word}
+        (self.folder / "draft").mkdir(exist_ok=True)
+        (self.folder / "draft" / token).write_text(json.dumps(facts), encoding="utf-8")
+        (self.folder / "draft" / token).rename(self.folder / f"{token}.answer")
+
+    def ask(self, token: str) -> dict[str, Any]:
+        """Let a task be answered, as Flower's loop would."""
+        assert self.executor.launch(task(token)).status == "accepted"
+        return self.answered(token)
+
+    def answered(self, token: str) -> dict[str, Any]:
+        path = self.folder / f"{token}.answer"
+        wait_for(f"{token} is answered", path.exists, details=self.log)
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def warm(self) -> None:
+        """Let the executor hear of what was imported, and start a warm bundle."""
+
+        def is_warm() -> bool:
+            self.executor.reconcile()
+            return self.executor._warm is not None
+
+        wait_for("a bundle is warm", is_warm, details=self.log)
+
+    def answers(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.answer"))
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def task(token: str, fab_hash: str = DIGEST, task_type: str = "flwr-clientapp") -> Any:
+    return SimpleNamespace(task_type=task_type, token=token, fab_hash=fab_hash)
+
+
+def is_gone(pid: int) -> bool:
+    pinned.reap(os.WNOHANG)
+    path = Path(f"/proc/{pid}/stat")
+    return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    made.executor.close()
+    wait_for("every fork has ended", is_gone_all)
+
+
+def is_gone_all() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) != (0, 0) and is_gone_all()
+    except ChildProcessError:
+        return True
+
+
+def test_the_first_answer_imports_the_bundle_and_the_next_ones_find_it_imported(house: House) -> None:
+    """Each in a process of its own; the process that starts them has imported nothing."""
+    first = house.ask("first")
+    house.warm()
+    second, third = house.ask("second"), house.ask("third")
+    assert first["did"] == ["unpacked", "imported"]
+    assert second["did"] == third["did"] == ["imported"]
+    assert first["parent"] == os.getpid() and second["parent"] == third["parent"] != os.getpid()
+    assert len({each["pid"] for each in (first, second, third)}) == 3
+    assert house.flower.done == []
+    assert house.log().count("approved bundle") == 3
+
+
+def test_no_two_answers_draw_the_same_randomness(house: House) -> None:
+    first = house.ask("first")
+    house.warm()
+    assert len({first["word"], house.ask("second")["word"], house.ask("third")["word"]}) == 3
+
+
+def test_a_warm_bundle_that_was_killed_is_replaced_by_the_next_message(house: House) -> None:
+    house.ask("first")
+    house.warm()
+    warm = house.ask("second")["parent"]
+    os.kill(warm, signal.SIGKILL)
+    wait_for("the warm bundle is gone", lambda: is_gone(warm))
+    assert house.ask("third")["did"] == ["unpacked", "imported"]
+    house.warm()
+    assert house.ask("fourth")["parent"] not in (warm, os.getpid())
+
+
+def test_another_bundle_is_never_answered_from_the_warm_one(house: House) -> None:
+    """Neither when the task names another, nor when it names the warm one and another is sent."""
+    house.ask("first")
+    house.warm()
+    house.executor.launch(task("named", fab_hash="0" * 64))
+    assert house.answered("named")["parent"] == os.getpid()
+    other = House(house.folder, approved=frozenset({DIGEST, hashlib.sha256(b"other").hexdigest()}))
+    other.flower.content, other.flower.said_hash = b"other", hashlib.sha256(b"other").hexdigest()
+    other.keeper.warm_up((*NAME, DIGEST), lambda *identity: pytest.fail)
+    module = other.flower.module()
+    guard(module, other.keeper)
+    assert module.run_clientapp("client") not in (None, pytest.fail)
+    assert other.flower.done == ["unpacked", "imported"]
+
+
+def test_a_bundle_that_is_not_approved_is_refused_and_never_warm(tmp_path: Path) -> None:
+    house = House(tmp_path, approved=frozenset({"0" * 64}))
+    house.executor.launch(task("first"))
+    wait_for("the refusal is noted", lambda: "has not approved" in house.log())
+    wait_for("every fork has ended", is_gone_all)
+    house.executor.reconcile()
+    assert house.executor._warm is None and house.answers() == []
+    house.keeper.warm_up((*NAME, DIGEST), house.flower.load)
+    assert house.flower.done == []
+
+
+def test_an_idle_bundle_ends_and_its_last_answer_is_given(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.ask("first")
+    house.warm()
+    warm = house.ask("second")["parent"]
+    house.executor.launch(task("third"))
+    monkeypatch.setattr(pinned, "WARM_S", -1.0)
+    house.executor.reconcile()
+    assert house.answered("third")["parent"] == warm
+    wait_for("the warm bundle has ended", lambda: is_gone(warm))
+
+
+def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
+    """Killed in the middle, or failed: its process is gone, and the next one is answered."""
+
+    def crashes(**named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    house = House(tmp_path, app=crashes)
+    house.executor.launch(task("first"))
+    house.warm()
+    house.executor.launch(task("second"))
+    house.executor.close()
+    wait_for("every fork has ended", is_gone_all)
+    assert house.answers() == []
+    house.flower.app = lambda **named: "word"
+    assert house.ask("third")["word"] == "word"
+    wait_for("every fork has ended", is_gone_all)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> None:
+    """The warm bundle, and an answer that it is giving."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from tests.client.deploy.test_approved_bundle import *\n"
+        "def sleeps(**named):\n"
+        "    (house.folder / f'{os.getpid()}.pid').write_text(str(os.getppid())); time.sleep(600)\n"
+        "house = House(Path(sys.argv[1])); house.ask('first'); house.warm(); house.flower.app = sleeps\n"
+        "house.executor._keep_warm(*NAME, DIGEST)\n"
+        "house.executor.launch(task('second')); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as process:
+        wait_for("an answer is being given", lambda: list(tmp_path.glob("*.pid")) != [])
+        [path] = tmp_path.glob("*.pid")
+        forks = (int(path.stem), int(path.read_text(encoding="utf-8")))
+        assert process.pid not in forks
+        process.kill()
+    wait_for("its forks are gone", lambda: all(map(is_gone, forks)))
+
+
+def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is heard also by one who was busy when it rang, and once; without it a look comes after a while."""
+    monkeypatch.setattr(pinned, "LOOK_PAUSE_S", 600.0)
+    pinned.ring(str(tmp_path / "bell"))
+    bell = pinned.Bell(str(tmp_path / "bell"))
+    pinned.ring(str(tmp_path / "bell"))
+    pinned.ring(str(tmp_path / "bell"))
+    bell.sleep(0.25)
+    monkeypatch.setattr(pinned, "LOOK_PAUSE_S", 0.01)
+    bell.sleep(0.25)
+    assert (tmp_path / "bell").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("gone", pinned.LOOP_HOOKS)
+def test_a_superexec_that_has_changed_is_refused(gone: str) -> None:
+    real: Any = pytest.importorskip("flwr.supercore.superexec.run_superexec")
+    pinned.check_loop(real)
+    names = [name for name in pinned.LOOP_HOOKS if name != gone]
+    changed = ModuleType("run_superexec")
+    exec(f"def run_superexec(): return {', '.join(names)}", changed.__dict__)
+    with pytest.raises(BundleRefused, match=gone):
+        pinned.check_loop(changed)

@@ -16,9 +16,14 @@ import pytest
 
 from ridgeway.common.base.errors import BundleError
 from ridgeway.common.deploy import bundle
-from ridgeway.common.deploy.bundle import build, bundle_files, installed_sha256, write_app
+from ridgeway.common.deploy.bundle import bundle_files, installed_bundle, installed_sha256, write_app
 
 FLWR = Path(sys.executable).with_name("flwr")
+
+
+def packed(app: Path) -> bytes:
+    """The bundle of an app folder."""
+    return bundle._pack((app / "pyproject.toml").read_bytes(), bundle_files(package=app / "ridgeway"))
 
 
 def spoil_what_does_not_count(folder: Path) -> None:
@@ -41,9 +46,8 @@ def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_orde
     finally:
         os.umask(old)
     spoil_what_does_not_count(tmp_path / "two")
-    first, second = build(tmp_path / "one"), build(tmp_path / "two")
-    assert first.sha256 == second.sha256 == installed_sha256()
-    assert hashlib.sha256(first.path.read_bytes()).hexdigest() == first.sha256
+    assert packed(tmp_path / "one") == packed(tmp_path / "two") == installed_bundle()
+    assert hashlib.sha256(installed_bundle()).hexdigest() == installed_sha256()
 
 
 def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
@@ -57,14 +61,12 @@ def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [made] = tmp_path.glob("ridgeway.ridgeway.*.fab")
-    assert made.read_bytes() == build(app).path.read_bytes()
+    assert made.read_bytes() == installed_bundle()
 
 
-def test_a_bundle_holds_code_and_nothing_else(tmp_path: Path) -> None:
+def test_a_bundle_holds_code_and_nothing_else() -> None:
     """Only .py files of the three packages, the generated pyproject.toml and the list of contents."""
-    write_app(tmp_path / "app")
-    spoil_what_does_not_count(tmp_path / "app")
-    with zipfile.ZipFile(build(tmp_path / "app").path) as archive:
+    with zipfile.ZipFile(io.BytesIO(installed_bundle())) as archive:
         names = archive.namelist()
         assert names[0] == "pyproject.toml" and names[-1] == ".info/CONTENT"
         assert names[1:-1] == sorted(names[1:-1])
@@ -74,17 +76,16 @@ def test_a_bundle_holds_code_and_nothing_else(tmp_path: Path) -> None:
 
 def test_one_changed_letter_changes_the_hash(tmp_path: Path) -> None:
     write_app(tmp_path / "app")
-    before = build(tmp_path / "app").sha256
     changed = tmp_path / "app" / "ridgeway/common/base/errors.py"
     changed.write_bytes(changed.read_bytes() + b"#")
-    assert build(tmp_path / "app").sha256 != before
+    assert packed(tmp_path / "app") != installed_bundle()
 
 
 def test_an_app_folder_gives_the_bundle_that_it_was_written_from(tmp_path: Path) -> None:
     """Sources that were unpacked elsewhere make the same bundle, so both sides can say what they run."""
     write_app(tmp_path / "app")
     assert bundle_files(package=tmp_path / "app" / "ridgeway") == bundle_files()
-    assert build(tmp_path / "app").sha256 == installed_sha256()
+    assert packed(tmp_path / "app") == installed_bundle()
 
 
 def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> None:
@@ -102,28 +103,27 @@ def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
 def test_a_file_that_flower_would_leave_out_is_refused(tmp_path: Path, name: str) -> None:
     write_app(tmp_path / "app")
-    (tmp_path / "app" / "ridgeway/client" / name).write_text("", encoding="utf-8")
+    (tmp_path / "app" / "ridgeway/client/round" / name).write_text("", encoding="utf-8")
     with pytest.raises(BundleError, match="leave"):
-        build(tmp_path / "app")
+        packed(tmp_path / "app")
 
 
 def test_files_beyond_flowers_limits_are_refused(tmp_path: Path) -> None:
     write_app(tmp_path / "app")
-    (tmp_path / "app" / "ridgeway/client" / "long.py").write_bytes(b"#" * (bundle.MAX_FILE_BYTES + 1))
+    (tmp_path / "app" / "ridgeway/client/round" / "long.py").write_bytes(b"#" * (bundle.MAX_FILE_BYTES + 1))
     with pytest.raises(BundleError, match="divide it"):
-        build(tmp_path / "app")
-    shutil.rmtree(tmp_path / "app" / "ridgeway/client")
+        packed(tmp_path / "app")
+    shutil.rmtree(tmp_path / "app" / "ridgeway/client/round")
     for number in range(bundle.MAX_FILES + 1):
-        path = tmp_path / "app" / "ridgeway/client" / f"m{number}.py"
+        path = tmp_path / "app" / "ridgeway/client/round" / f"m{number}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
     with pytest.raises(BundleError, match="merge"):
-        build(tmp_path / "app")
+        packed(tmp_path / "app")
 
 
-def test_our_bundle_is_well_within_the_limits(tmp_path: Path) -> None:
-    write_app(tmp_path / "app")
-    content = build(tmp_path / "app").path.read_bytes()
+def test_our_bundle_is_well_within_the_limits() -> None:
+    content = installed_bundle()
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert len(archive.namelist()) < bundle.MAX_FILES / 4
     assert len(content) < bundle.MAX_BUNDLE_BYTES / 4

@@ -1,0 +1,107 @@
+"""What the operator's commands ask of a SuperLink: Flower's messages to its control API, and clear errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ridgeway.common.base.errors import LinkDown, LinkError
+from ridgeway.common.deploy.node_key import create_node_key, public_line
+from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient
+
+control: Any = pytest.importorskip("flwr.proto.control_pb2")
+
+Handler = Callable[[Any], Any]
+
+
+class SuperLinkStandIn:
+    """Answers the control API as Flower's SuperLink would, and notes what was asked."""
+
+    def __init__(self, folder: Path, **answers: Handler | httpx.Response | Exception) -> None:
+        (folder / "link.json").write_text(json.dumps({"internal_port": 9}), encoding="utf-8")
+        self.asked: list[str] = []
+        self._answers = answers
+        self.client = SuperLinkClient(folder)
+        self.client.__dict__["_http"] = httpx.Client(transport=httpx.MockTransport(self._answer))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        _, version, api, path = request.url.path.split("/")
+        assert (version, api, request.headers["content-type"]) == ("v1", "control", "application/protobuf")
+        method = "".join(word.capitalize() for word in path.split("-"))
+        self.asked.append(method)
+        answer = self._answers[method]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, httpx.Response):
+            return answer
+        message = answer(getattr(control, f"{method}Request").FromString(request.content))
+        return httpx.Response(200, content=message.SerializeToString())
+
+
+def test_every_request_is_one_of_flowers() -> None:
+    """The paths that are made of the names are those that Flower's own client calls."""
+    source = Path(pytest.importorskip("flwr.supercore.control.control_http_client").__file__).read_text()
+    for path in ("start-run", "stop-run", "list-runs", "list-nodes", "register-node", "unregister-node"):
+        assert f'"/v1/control/{path}"' in source
+
+
+def test_a_key_is_registered_once(tmp_path: Path) -> None:
+    create_node_key(tmp_path / "node.key")
+    line = public_line(tmp_path / "node.key")
+    link = SuperLinkStandIn(tmp_path, RegisterNode=lambda request: control.RegisterNodeResponse(node_id=2**63 + 7))
+    assert [link.client.register(line, "law") for _ in range(2)] == [2**63 + 7] * 2
+    assert link.asked == ["RegisterNode"]
+
+
+def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(tmp_path: Path) -> None:
+    (tmp_path / "nodes.json").write_text(json.dumps({"1": {"public_line": "line", "name": "law"}}), encoding="utf-8")
+    states = ("online", "offline", "unregistered")
+
+    def nodes(request: Any) -> Any:
+        listed = [{"node_id": number, "status": state} for number, state in enumerate(states, start=1)]
+        return control.ListNodesResponse(nodes_info=listed)
+
+    link = SuperLinkStandIn(tmp_path, ListNodes=nodes)
+    assert link.client.nodes() == [Node(1, True, "line", "law"), Node(2, False)]
+
+
+def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None:
+    def start(request: Any) -> Any:
+        assert (request.fab.content, request.fab.hash_str) == (b"bundle", hashlib.sha256(b"bundle").hexdigest())
+        assert {key: value.string for key, value in request.override_config.items()} == {"mode": "", "work": "round"}
+        return control.StartRunResponse(run_id=5)
+
+    states = iter(("running", "finished", "resting"))
+
+    def runs(request: Any) -> Any:
+        return control.ListRunsResponse(run_dict={request.run_id: {"status": {"status": next(states)}}})
+
+    link = SuperLinkStandIn(tmp_path, StartRun=start, ListRuns=runs)
+    assert link.client.submit(b"bundle", {"work": "round", "mode": ""}) == 5
+    assert [link.client.has_finished(5), link.client.has_finished(5)] == [False, True]
+    with pytest.raises(LinkError, match="'resting'"):
+        link.client.has_finished(5)
+
+
+def test_a_refusal_is_one_sentence_with_flowers_number(tmp_path: Path) -> None:
+    refusal = httpx.Response(404, json={"code": 12, "detail": "no such run"})
+    with pytest.raises(LinkError, match=r"refused stop-run: \[code: 12\] no such run$"):
+        SuperLinkStandIn(tmp_path, StopRun=refusal).client.stop_run(5)
+    with pytest.raises(LinkError, match="refused stop-run: 502 <html>"):
+        SuperLinkStandIn(tmp_path, StopRun=httpx.Response(502, text="<html>")).client.stop_run(5)
+
+
+def test_a_superlink_that_is_away_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LinkDown, match="does not answer"):
+        SuperLinkStandIn(tmp_path, ListNodes=httpx.ConnectError("refused")).client.nodes()
+    with pytest.raises(LinkError, match="gave no answer to list-nodes"):
+        SuperLinkStandIn(tmp_path, ListNodes=httpx.ReadTimeout("late")).client.nodes()
+    with pytest.raises(LinkDown, match="start the coordinator first"):
+        SuperLinkClient(tmp_path / "nowhere").nodes()
+    assert not SuperLinkClient(tmp_path / "nowhere").is_up()
