@@ -24,7 +24,6 @@ from tests.support.hostile import (
     CONFIRM,
     MEMBERS,
     OPEN,
-    OTHER_WEIGHTS,
     OVER,
     SEAL,
     SHARE,
@@ -242,7 +241,7 @@ def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
         asked[SHARE] = (coordinator.share_request(coordinator.cohort(FEWER)), ())
     if step == SEAL:
         fewer = (coordinator.hold_request(Seal, FEWER), (coordinator.post(VICTIM, FEWER),))
-        asked[SEAL] = fewer if lot == "statistics" else (coordinator.question(lot), (OTHER_WEIGHTS,))
+        asked[SEAL] = fewer if lot == "statistics" else coordinator.question(lot, other=True)
     if step == CONFIRM:
         asked[CONFIRM] = (coordinator.confirm_request(lot, FEWER), ())
     if step == OPEN:
@@ -301,9 +300,15 @@ def test_what_is_opened_is_in_the_journal_before_any_share_leaves(
     [opened] = coordinator.parties.holder(VICTIM).known_sums()[before:]
     assert opened.lot == lot
     assert set(opened.by_key()) == {coordinator.key_of[name] for name in ALL}
-    later = Hostile(coordinator.parties, FEWER, "ef" * 16)
-    later.until(CONFIRM, lot)
-    assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "sets_apart"
+    later = Hostile(coordinator.parties, FEWER if lot == "statistics" else ALL, "ef" * 16)
+    if lot == "statistics":
+        later.until(CONFIRM)
+        assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "sets_apart"
+    else:
+        later.begin()
+        later.opened_total, later.weights = coordinator.opened_total, coordinator.weights
+        later.hold()
+        assert code_of(later.ask(VICTIM, *later.question(lot))) == "already_counted"
 
 
 def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
