@@ -73,10 +73,9 @@ class Totalled:
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
-    """Counts that were opened: of which total, in answer to which question, in which file."""
+    """Counts about the newest total that were opened: in answer to which question, in which file."""
 
     lot: str
-    total: str
     question: str
     digest: str
 
@@ -165,7 +164,7 @@ class Standing:
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "totalled":
                 self.total = Totalled.of(facts)
-                self.counts = {lot: each for lot, each in self.counts.items() if each.total == self.total.digest}
+                self.counts.clear()
             case "counted":
                 self.counts[facts["lot"]] = KeptCounts(*(facts[name] for name in KeptCounts.__slots__))
             case "opened_sum":

@@ -211,7 +211,7 @@ class MaskedGathering:
         rows = vector.reshape(len(question.domains), -1)
         for domain, row in zip(question.domains, rows, strict=True):
             checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
-        given = KeptCounts(lot, standing.total.digest, _question_id(question), "")
+        given = KeptCounts(lot, _question_id(question), "")
         self._ledger.keep_counts(self._channel.nonce, given, rows)
         return rows, heard
 
