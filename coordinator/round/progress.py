@@ -47,7 +47,7 @@ class RoundOpened(Event, kind="opened"):
     sampling: Mapping[str, int]
     weighting: str
     mass: int
-    ridges: Sequence[float] = ()
+    ridges: Sequence[float]
 
 
 class HoldersAwaited(Event, kind="waiting"):

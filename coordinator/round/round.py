@@ -29,8 +29,8 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
-from ridgeway.coordinator.solving.comparison import DomainChange, worse
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total
 
