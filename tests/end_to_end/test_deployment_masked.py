@@ -91,8 +91,8 @@ def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(
 
 
 def test_the_coordinator_has_seen_a_total_and_nobodys_sums(town: Deployment, first: tuple[Finished, Copy]) -> None:
-    """One file of sums, and no entry of anybody's contribution."""
-    assert len(list((town.coordinator / "contributions").iterdir())) == 1
+    """A file of sums and two of counts about them, and no entry of anybody's contribution."""
+    assert len(list((town.coordinator / "contributions").iterdir())) == 3
     assert town.ledger("contributed") == []
     [opened] = [entry for entry in town.ledger("opened_sum") if entry.facts["lot"] == "statistics"]
     assert len(opened.facts["parts"]) == len(STAYING)

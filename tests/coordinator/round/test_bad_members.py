@@ -12,13 +12,17 @@ import pytest
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import FEATURE_LIMIT
-from ridgeway.common.protocol.cohort import Cohort, Member
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.progress import Event, RouterWorse
+from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
 from ridgeway.coordinator.round.round import run_round
+from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
@@ -173,19 +177,57 @@ def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_as
     assert round_of(parties, names).number == 2
 
 
+def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exit code that is not 0 and one sentence; with the option a release; and then that it stands."""
+    give(parties, "poetry", texts("stolen", "law"))
+    names = let_join(parties)
+
+    def run_here(federation: Federation, work: str, watch: Watch, mode: Mode | None, accept: Sequence[str]) -> None:
+        run_round(federation, Direct(parties, list(names)), watch, mode, accept)
+
+    monkeypatch.setattr(supervisor, "run_work", run_here)
+    round_command = ("coordinator", "round", parties.federation().folder)
+    commands = Workshop(parties.folder)
+    worse = commands.call(*round_command, "--json")
+    assert (worse.code, worse.stdout) == (2, "")
+    assert "worse     law" in worse.stderr
+    assert worse.stderr.splitlines()[-1].endswith("run the round again with --accept-worse law")
+    unknown = commands.call(*round_command, "--accept-worse", "lwa")
+    assert (unknown.code, "there is no domain 'lwa'; there are code, law" in unknown.stderr) == (2, True)
+    wanted = commands.call(*round_command, "--accept-worse", "law", "--json")
+    assert (wanted.code, wanted.json["number"], wanted.json["unchanged"]) == (0, 2, False)
+    still = commands.call(*round_command, "--json")
+    assert (still.code, still.json["number"], still.json["unchanged"]) == (0, 2, True)
+    assert "nothing has changed since it was made, so it stands" in still.stderr
+
+
+def test_a_holder_sees_what_it_was_asked(released: Parties) -> None:
+    """Each question that it signed for, of which total and with how many candidates."""
+    home = released.homes["law-1"]
+    shown = Workshop(released.folder).call("client", "status", home, "--json").json["counted"]
+    assert [(each["lot"], len(each["candidates"])) for each in shown] == [("scores", 1), ("reliability", 1)]
+    [total] = released.holder("law-1").opened_totals()
+    assert {each["total"] for each in shown} == {total.id}
+    table = Workshop(released.folder).call("client", "status", home).stdout
+    assert len([line for line in table.splitlines() if total.id[:8] in line]) == 2
+
+
 def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged file, say: it refuses by itself, before masks hide whose they are."""
-    plain = Holder.current
 
-    def damaged(holder: Holder, terms: Any) -> Prepared:
-        prepared = plain(holder, terms)
-        if holder.domain == "medicine":
-            prepared.statistics.gram[0, 0] = -5
-        return prepared
+    def damaged(plain: Callable[[Holder, Terms], Prepared]) -> Callable[[Holder, Terms], Prepared]:
+        def made(holder: Holder, terms: Terms) -> Prepared:
+            prepared = plain(holder, terms)
+            if holder.domain == "medicine":
+                prepared.statistics.gram[0, 0] = -5
+            return prepared
+
+        return made
 
     for name in ("medicine", "code-1"):
         give(parties, name, texts(f"{name} now", MEMBERS[name]))
-    monkeypatch.setattr(Holder, "current", damaged)
+    for step in ("ready", "current"):
+        monkeypatch.setattr(Holder, step, damaged(getattr(Holder, step)))
     assert round_of(parties, MEMBERS).domains == ("code", "law")
     refused = [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == "refused"]
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "broken_identity")]
