@@ -46,7 +46,8 @@ def main(grid: Grid, context: Context) -> None:
         if work == "deliver":
             deliver_newest(federation, transport, watch)
         else:
-            run_round(federation, transport, watch, MODES[mode])
+            accepted = str(context.run_config["accept_worse"]).split()
+            run_round(federation, transport, watch, MODES[mode], accepted)
 
 
 class GridTransport:

@@ -62,7 +62,7 @@ def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
     write_dropouts(simulated.folder, dropouts)
     write_app(app, client=APP, also=APP_FILES)
     config = simulated.folder / "run.toml"
-    config.write_text(toml({"work": "round", "name": RUN_NAME, "mode": ""}), encoding="utf-8")
+    config.write_text(toml({"work": "round", "name": RUN_NAME, "mode": "", "accept_worse": ""}), encoding="utf-8")
     with _local_superlink(simulated) as environment:
         resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
         words = ["run", str(app), "local", "--federation-config", resources, "--run-config", str(config)]

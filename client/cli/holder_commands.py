@@ -187,11 +187,13 @@ def join(folder: Folder) -> None:
 def status(folder: Folder, json: Json = False) -> None:
     """What the holder of DIR was asked for and sent, and when."""
     holder = open_holder(folder)
-    sent = [entry for entry in holder.journal.entries() if entry.kind == "sent"]
+    sent, counted = ([each for each in holder.journal.entries() if each.kind == kind] for kind in ("sent", "counted"))
     if json:
-        newest = holder.newest
-        rows = [{"time": entry.time, **entry.facts} for entry in sent]
-        emit_json({"domain": holder.domain, "key": holder.identity.public, "release": newest, "sent": rows})
+        lists = {
+            name: [{"time": entry.time, **entry.facts} for entry in entries]
+            for name, entries in (("sent", sent), ("counted", counted))
+        }
+        emit_json({"domain": holder.domain, "key": holder.identity.public, "release": holder.newest, **lists})
         return
     step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
@@ -206,6 +208,12 @@ def status(folder: Folder, json: Json = False) -> None:
         for entry in sent
     ]
     table(["sent at (UTC)", "round", "what", "bytes", "why not"], rows_, numbers_from=5)
+    if counted:
+        asked = [
+            [time[:19], facts["round"][:8], facts["total"][:8], facts["lot"], str(len(facts["candidates"]))]
+            for time, facts in ((entry.time, entry.facts) for entry in counted)
+        ]
+        table(["counted at (UTC)", "round", "total", "what", "candidates"], asked, numbers_from=4)
 
 
 def releases(folder: Folder, json: Json = False) -> None:

@@ -6,7 +6,7 @@ the holder's own log. Knows messages; knows nothing of Flower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from ridgeway.client.round import masked_answers
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_coordinator, check_roster, check_terms
-from ridgeway.client.round.scoring import Scorer
+from ridgeway.client.round.questions import Question, asked_weights
+from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.messages import Message
-from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs, weights_of
+from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs
 
 NO_ROUND = "0" * 32
 UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
@@ -31,6 +32,10 @@ REASONS: dict[type[RidgewayError], tuple[str, str]] = {
     errors.DeviceError: NO_CARD,
     errors.EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
     errors.BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
+    errors.BrokenIdentity: (
+        "broken_identity",
+        "no text could have given this holder's sums; it must make them anew",
+    ),
 }
 
 
@@ -88,7 +93,10 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
         check_roster(holder.settings.policy, holder.pinned_keys)
     ready = holder.ready(message.terms)
     source = holder.source(ready)
-    advert, history = masked_answers.advertised(holder, request, message.terms, source) if masked else (None, b"")
+    advert, history = None, b""
+    if masked:
+        held_out = holder.held_out_source(holder.held_out(message.terms))
+        advert, history = masked_answers.advertised(holder, request, message.terms, source, held_out)
     offer = messages.Offer(
         domain=holder.domain, source=source, holdout=ready.holdout, release=holder.newest, advert=advert
     )
@@ -108,40 +116,46 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
 
 def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     message = request.message
-    check_terms(holder.settings.policy, message.terms)
-    _must_be_among(message.domains, holder.domain)
-    features, domains = message.terms.features, len(message.domains)
-    weights = [weights_of(blob, features, domains) for blob in request.blobs]
-    if any(candidate.ridge >= len(weights) for candidate in message.candidates):
-        raise Refused("malformed", "a candidate names weights that were not sent")
-    counts = _scorer(holder, message).routed(weights, message.candidates)
+    weights = _asked_weights(holder, request)
+    own, last = message.domains.index(holder.domain), _last_router(holder, message)
+    sample = holder.held_out(message.terms)
+    counts = _scorer(holder, message, sample).routed(weights, message.candidates, own, last)
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, "scores", np.array(counts, dtype=np.int64))
+        source = holder.held_out_source(sample)
+        return masked_answers.seal_counts(holder, request, np.array(counts, dtype=np.int64), source)
     return messages.Scores(counts=tuple(tuple(row) for row in counts)), ()
 
 
 def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
     message = request.message
-    check_terms(holder.settings.policy, message.terms)
-    _must_be_among(message.domains, holder.domain)
-    weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
-    counts = _scorer(holder, message).reliability(
-        weights, message.candidate, message.domains.index(holder.domain), message.temperatures, message.growths
-    )
+    [weights] = _asked_weights(holder, request)
+    own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
+    counts = _scorer(holder, message, sample).reliability(weights, message.candidate, own, message.temperatures)
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, "reliability", counts)
+        return masked_answers.seal_counts(holder, request, counts, holder.held_out_source(sample))
     return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()
 
 
-def _must_be_among(domains: Sequence[str], own: str) -> None:
-    if own not in domains:
-        raise Refused("wrong_domain", f"this holder's domain {own} is not among the router's")
+def _asked_weights(holder: Holder, request: Question) -> list[Weights]:
+    check_terms(holder.settings.policy, request.message.terms)
+    if request.message.terms.mode == "masked":
+        masked_answers.check_countable(holder, request)
+    return asked_weights(holder, request)
 
 
-def _scorer(holder: Holder, message: messages.Evaluate | messages.Calibrate) -> Scorer:
+def _last_router(holder: Holder, message: messages.Evaluate) -> LastRouter | None:
+    """The router to compare with, from this holder's own copy; none if it has none that knows its domain."""
+    release = holder.release(message.last) if message.last else None
+    if release is None or holder.domain not in release.domains:
+        return None
+    if release.manifest["encoder"]["fingerprint"] != message.terms.encoder:
+        return None
+    return LastRouter(release.weights, release.selector, release.domains.index(holder.domain))
+
+
+def _scorer(holder: Holder, message: messages.Evaluate | messages.Calibrate, sample: HeldOut) -> Scorer:
     terms = message.terms
-    device = holder.settings.device
-    return Scorer(holder.encoder(terms), holder.held_out(terms), terms.sampling.sampling, device)
+    return Scorer(holder.encoder(terms), sample, terms.sampling.sampling, holder.settings.device)
 
 
 def _deliver(holder: Holder, request: Opened[messages.Deliver]) -> Answer:

@@ -35,8 +35,9 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.masking.history import PastSum
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
 from ridgeway.common.statistics.sums import Statistics
 
@@ -118,6 +119,11 @@ class Holder:
     def memory(self) -> SumMemory:
         return SumMemory(self.journal, self.identity.public, self.pinned_keys)
 
+    def opened_totals(self) -> list[PastSum]:
+        """The sums of statistics that this holder has itself helped to open; what others tell does not count."""
+        sums = [PastSum.from_facts(entry.facts) for entry in self.journal.entries() if entry.kind == "opened"]
+        return [each for each in sums if each.lot == "statistics"]
+
     # Statistics
 
     def ready(self, terms: Terms, watch: Watch | None = None) -> Prepared:
@@ -148,13 +154,21 @@ class Holder:
         return self.ready(terms)
 
     def weighted(self, prepared: Prepared, cohort: Cohort, member: Member) -> Statistics:
-        """The sums weighted to this holder's share, in its domain's column among those of the cohort."""
+        """The sums weighted to this holder's share, in its domain's column among those of the cohort.
+
+        Raises BrokenIdentity unless some text could have given them: a file made ahead may hold anything.
+        """
         weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
+        weighted.check(rounded=1 if member.share else 0)
         return weighted.placed(cohort.domains.index(self.domain), len(cohort.domains))
 
     def source(self, prepared: Prepared) -> str:
         """A name for raw sums: the same for the same sums, and only this holder can compute it, to test no guess by."""
         return sha256(self.identity.sign(f"ridgeway source {prepared.content}".encode()).encode())
+
+    def held_out_source(self, sample: HeldOut) -> str:
+        """A name for the documents that are counted, made like that of the sums."""
+        return sha256(self.identity.sign(f"ridgeway held out {sample.content}".encode()).encode())
 
     @property
     def _current(self) -> Path:
@@ -205,6 +219,16 @@ class Holder:
     def newest(self) -> int:
         """The number of the newest release that is stored here; 0 for none."""
         return max((int(entry.facts["number"]) for entry in self.releases()), default=0)
+
+    def release(self, release: str) -> Release | None:
+        """A release that was received, verified again; none if it was not, or is not whole any more."""
+        number = next((each.facts["number"] for each in self.releases() if each.facts["release"] == release), None)
+        try:
+            found = number and load_release(self.release_folder(number), key=self.settings.policy.coordinator)
+        except FormatError:
+            self.log.exception("release %s", number)
+            return None
+        return found if found and found.id == release else None
 
     def release_folder(self, number: int) -> Path:
         return self.folder / "releases" / f"{number:04}"

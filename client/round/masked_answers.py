@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.policy import check_cohort, check_shares
-from ridgeway.client.round.session_store import GONE, SessionState
+from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
+from ridgeway.client.round.session_store import GONE, Answered, SessionState
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
@@ -24,7 +25,7 @@ from ridgeway.common.masking.member import advertise, confirm, new_secrets, open
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message
+from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message, data_of
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import check_bound
 
@@ -33,7 +34,9 @@ ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
 """The shares of a seed and a mask key for each lot, and the tag."""
 
 
-def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms, source: str) -> tuple[Advert, bytes]:
+def advertised(
+    holder: Holder, request: Opened[messages.Announce], terms: Terms, source: str, held_out: str
+) -> tuple[Advert, bytes]:
     """Keys for a session that may come of this round, and what this holder knows of sums that were opened before.
 
     A round's name serves once; the same request again gets the same answer.
@@ -41,14 +44,15 @@ def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms,
     with holder.sessions.alone():
         state = holder.sessions.load()
         if state is not None and state.round == request.round:
-            if state.announced != request.digest or state.advert.source != source:
+            shown = state.advert
+            if state.announced != request.digest or (shown.source, shown.held_out) != (source, held_out):
                 raise Refused("session_reused", "this round was announced before, and differently")
-            return state.advert, state.history.encode()
+            return shown, state.history.encode()
         if holder.has_been_in(request.round):
             raise Refused("session_reused", "this holder has been in a session of this name before")
         own = new_secrets(len(LOTS), secrets.token_bytes)
         history = history_bytes(holder.memory.history().told())
-        shown = advertise(own, holder.identity, terms.id, request.round, source, sha256(history))
+        shown = advertise(own, holder.identity, terms.id, request.round, source, held_out, sha256(history))
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             SessionState(
@@ -146,22 +150,39 @@ def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np
     return holder.weighted(ready, cohort, member).as_vector()
 
 
-def seal_counts(
-    holder: Holder, request: Opened[messages.Evaluate] | Opened[messages.Calibrate], lot: Lot, counts: NDArray[np.int64]
-) -> Answer:
-    """The counts of this holder's domain among zeros for all the others, under masks."""
-    message = request.message
-    if message.session is None:
+def check_countable(holder: Holder, request: Question) -> None:
+    """Raise Refused unless the session is one in which this question can be answered; before anything is counted."""
+    if request.message.session is None:
         raise Refused("not_masked", "under masked terms this holder sends no counts in the clear")
+    with holder.sessions.alone():
+        _countable(holder, request, request.message.session)
+
+
+def _countable(holder: Holder, request: Question, session: str) -> SessionState:
+    state = _state(holder, request, session)
+    if request.message.terms.id != state.session[1].terms:
+        raise Refused("other_session", "the counts are asked for under other terms than the session's")
+    _sealable(state, request, lot_of(request.message))
+    return state
+
+
+def seal_counts(holder: Holder, request: Question, counts: NDArray[np.int64], held_out: str) -> Answer:
+    """The counts of this holder's domain among zeros for all the others, under masks.
+
+    held_out: stands for the documents that were counted, which must be those that were advertised.
+    """
+    message = request.message
+    assert message.session is not None
     if counts.size * len(message.domains) > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
     placed = np.zeros((len(message.domains), counts.size), dtype=np.int64)
     placed[message.domains.index(holder.domain)] = counts.ravel()
     with holder.sessions.alone():
-        state = _state(holder, request, message.session)
-        if message.terms.id != state.session[1].terms:
-            raise Refused("other_session", "the counts are asked for under other terms than the session's")
-        return _sealed(holder, state, request, lot, placed.ravel())
+        state = _countable(holder, request, message.session)
+        if held_out != state.advert.held_out:
+            raise Refused("source_changed", "this holder's held-out documents have changed; run the round again")
+        note_asked(holder, request)
+        return _sealed(holder, state, request, lot_of(message), placed.ravel())
 
 
 def _sealed(
@@ -169,11 +190,7 @@ def _sealed(
 ) -> Answer:
     """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
     _, agreement = state.session
-    if not state.shared:
-        raise Refused("no_session", "this holder has not got the others' shares in this session")
-    if state.masks[LOTS.index(lot)] == GONE:
-        raise Refused("already_answered", f"the sum of {lot} was opened, and its masks are gone")
-    before = state.taken(f"seal {lot}", request.digest)
+    before = _sealable(state, request, lot)
     made = seal(agreement, state.secrets, state.place, lot, state.shared, vector)
     digest = sha256(made.data)
     if before is None:
@@ -181,6 +198,15 @@ def _sealed(
     elif before.reply != digest:
         raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
     return messages.SealedSums(session=agreement.id.hex(), lot=lot), (made.data,)
+
+
+def _sealable(state: SessionState, request: Opened[Message], lot: Lot) -> Answered | None:
+    """How a lot was sealed before by this very request, if it was; raises Refused if it cannot be any more, or yet."""
+    if not state.shared:
+        raise Refused("no_session", "this holder has not got the others' shares in this session")
+    if state.masks[LOTS.index(lot)] == GONE:
+        raise Refused("already_answered", f"the sum of {lot} was opened, and its masks are gone")
+    return state.taken(f"seal {lot}", request.digest)
 
 
 def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answer:
@@ -205,6 +231,8 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
             if before is not None and not set(sent) < set(_read_places(before.reply)):
                 raise Refused("two_survivor_sets", "another set of senders was confirmed before, and not a larger one")
             parts = _check_sum(holder, state, lot, sent)
+            if lot != "statistics":
+                note_counted(holder, lot, question)
             away = [advert.key for advert in agreement.adverts if advert.key not in parts]
             holder.memory.sign(message.session, PastSum.of(lot, parts), away)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
@@ -264,7 +292,7 @@ def _parts(state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
     cohort, agreement = state.session
     shares = {member.key: member.share if lot == "statistics" and member.share else 1 for member in cohort.members}
     adverts = [agreement.advert(place) for place in sent]
-    return {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
+    return {advert.key: (data_of(advert, lot), shares[advert.key]) for advert in adverts}
 
 
 def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:

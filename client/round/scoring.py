@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import CONTEXTUAL_SAMPLING, Sampling
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.settings import CONTEXTUAL_SAMPLING, Sampling, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, beginnings, softmax
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings, softmax
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
     RouterTable,
@@ -36,6 +37,19 @@ class HeldOut:
 
     ids: Ids
     lengths: NDArray[np.int64]
+
+    @property
+    def content(self) -> str:
+        return sha256(np.ascontiguousarray(self.lengths).data, np.ascontiguousarray(self.ids).data)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LastRouter:
+    """The router of a release that was received: its weights as they are used, and where in it a domain stands."""
+
+    weights: Weights
+    rule: Selector
+    own: int
 
 
 Compile = Callable[[Weights], RouterTable]
@@ -59,10 +73,16 @@ class Scorer:
             else _by_states(encoder, held_out.ids, sampling, device)
         )
 
-    def routed(self, weights: Sequence[Weights], candidates: Sequence[Candidate]) -> list[list[int]]:
-        """For each candidate, to which domain how many documents were routed."""
+    def routed(
+        self, weights: Sequence[Weights], candidates: Sequence[Candidate], own: int, last: LastRouter | None = None
+    ) -> list[list[int]]:
+        """For each candidate, to which domain how many documents were routed; then how many it lost, and won.
+
+        own: the place of the holder's domain. Lost is what the last router had right and the candidate has not.
+        """
         if not len(self._lengths):
-            return [[0] * weights[0].shape[1] for _ in candidates]
+            return [[0] * (weights[0].shape[1] + 2) for _ in candidates]
+        before = self._rightly(last) if last else None
         tables: dict[tuple[int, bool], tuple[TokenTable, Ids]] = {}
         counts = []
         for candidate in candidates:
@@ -71,22 +91,29 @@ class Scorer:
                 tables[key] = self._compiled(weights[candidate.ridge], candidate).read(self._ids, self._lengths)
             table, places = tables[key]
             best = winners(tally(table, candidate.rule, places, self._lengths))
-            counts.append(np.bincount(best, minlength=weights[0].shape[1]).tolist())
+            right = best == own
+            changed = [0, 0] if before is None else [int((before & ~right).sum()), int((right & ~before).sum())]
+            counts.append([*np.bincount(best, minlength=weights[0].shape[1]).tolist(), *changed])
         return counts
 
+    def _rightly(self, last: LastRouter) -> NDArray[np.bool_]:
+        table, places = self._compile(last.weights).read(self._ids, self._lengths)
+        right: NDArray[np.bool_] = winners(tally(table, last.rule, places, self._lengths)) == last.own
+        return right
+
     def reliability(
-        self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float], growths: Sequence[float]
+        self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float]
     ) -> NDArray[np.int64]:
         """How many beginnings of documents fell into each bin of confidence, and how many of them rightly.
 
         own: the place of the holder's domain. Shape: growths × temperatures × bins × 2.
         """
-        counts = np.zeros((len(growths), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        counts = np.zeros((len(GROWTHS), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
         if not len(self._lengths):
             return counts
         scores, voters = beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
         right = scores.argmax(axis=1) == own
-        for row, growth in enumerate(growths):
+        for row, growth in enumerate(GROWTHS):
             grown = scores * (voters**growth)[:, None]
             for column, temperature in enumerate(temperatures):
                 confidence = softmax(grown / temperature).max(axis=1)

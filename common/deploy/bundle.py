@@ -76,6 +76,7 @@ clientapp = "{client}"
 work = ""
 name = ""
 mode = ""
+accept_worse = ""
 """
 """No dependencies, so nothing is installed at run time. A run may set only the values listed under `config`. The
 version is fixed: bundles are told apart by their hash, and a version read from an installation may be stale."""

@@ -53,11 +53,13 @@ class Advert(Record):
     """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed.
 
     source:  what stands for the sums it will seal, so that the others can see whether they are the same as before.
+    held_out: what stands for the documents it will count, likewise.
     history: the digest of what it knows of sums that were opened before.
     """
 
     key: PublicKey
     source: Digest
+    held_out: Digest
     history: Digest
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     cipher: PublicKey

@@ -42,6 +42,10 @@ class PastSum(Record):
         """As a journal keeps it, perhaps among other facts."""
         return cls(lot=facts["lot"], parts=tuple((key, source, weight) for key, source, weight in facts["parts"]))
 
+    @property
+    def id(self) -> str:
+        return sha256(canonical_json(self.model_dump(mode="json")))
+
     def by_key(self) -> dict[str, tuple[str, int]]:
         return {key: (source, weight) for key, source, weight in self.parts}
 

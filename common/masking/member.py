@@ -50,12 +50,19 @@ def new_secrets(lots: int, random: Random) -> Secrets:
 
 
 def advertise(
-    secrets: Secrets, identity: Identity, terms: str, round_: str, source: str, history: str = NO_HISTORY
+    secrets: Secrets,
+    identity: Identity,
+    terms: str,
+    round_: str,
+    source: str,
+    held_out: str,
+    history: str = NO_HISTORY,
 ) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
         "key": identity.public,
         "source": source,
+        "held_out": held_out,
         "history": history,
         "nonce": secrets.nonce.hex(),
         "cipher": public_half(secrets.cipher).hex(),

@@ -22,7 +22,7 @@ from ridgeway.common.masking.member import Dealt, advertise, confirm, new_secret
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import Random
 
-TERMS, COHORT, ROUND = "7" * 64, "8" * 64, "5" * 32
+TERMS, COHORT, ROUND, NO_DOCUMENTS = "7" * 64, "8" * 64, "5" * 32, "9" * 64
 """Stand for the terms, the cohort and the name of a round, where a session is run apart from one."""
 
 Step = Literal["share", "send", "confirm", "open"]
@@ -72,7 +72,9 @@ def masked_sum(
 
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them to all.
     secrets = {place: new_secrets(len(lots), random("secrets", place)) for place in identity}
-    adverts = [advertise(secrets[place], who, TERMS, round_, source_of(who)) for place, who in identity.items()]
+    adverts = [
+        advertise(secrets[place], who, TERMS, round_, source_of(who), NO_DOCUMENTS) for place, who in identity.items()
+    ]
     agreement = Agreement(
         terms=TERMS,
         cohort=COHORT,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,7 @@ from ridgeway.common.base.settings import Sampling, Weighting
 MAX_HOLDERS = 10_000
 SHARE_RATIO = 4
 """How many times the share of another holder of its domain a holder may have, unless policies say otherwise."""
+Penalty = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class SamplingTerms(Record):
@@ -52,6 +53,7 @@ class Terms(Record):
 
     mode: whether statistics travel in the clear or masked.
     mass: the sample mass of every domain under `equal` weighting; 0 under `tokens`.
+    ridges: every λ, relative to the mean diagonal of A, that routers are solved with and holders are asked to try.
     """
 
     mode: Mode
@@ -61,11 +63,16 @@ class Terms(Record):
     sampling: SamplingTerms
     weighting: Weighting
     mass: int = Field(ge=0, le=1 << 37)
+    ridges: tuple[Penalty, ...] = Field(default=(), max_length=16)
 
     @cached_property
     def id(self) -> str:
-        """Sums made under other terms cannot be added to these."""
         return sha256(canonical_json(self.model_dump(mode="json")))
+
+    @cached_property
+    def sums_id(self) -> str:
+        """Sums made under other terms than these cannot be added to them; λ comes in afterwards."""
+        return sha256(canonical_json(self.model_dump(mode="json", exclude={"ridges"})))
 
     @model_validator(mode="after")
     def _mass_belongs_to_equal_weighting(self) -> Terms:

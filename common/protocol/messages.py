@@ -16,6 +16,8 @@ from ridgeway.common.masking.agreement import Advert, Agreement, Signature
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 
 MAX_BLOBS = 64
+MAX_CANDIDATES = 64
+MAX_TEMPERATURES = 64
 MAX_COUNTS = 1 << 26
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -28,6 +30,12 @@ Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Fiel
 Lot = Literal["statistics", "scores", "reliability"]
 LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
 """What a masked round adds up: three vectors, each under masks of its own."""
+
+
+def data_of(advert: Advert, lot: Lot) -> str:
+    """What stands for the data that a member puts into a sum: its sums, or the documents that it counts."""
+    return advert.source if lot == "statistics" else advert.held_out
+
 
 KINDS: dict[str, type[Message]] = {}
 
@@ -119,24 +127,27 @@ class OpenSum(Message, kind="open_sum"):
 class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
     """Score these candidates on your held-out documents. Blobs: one F×C float64 matrix of weights for each λ.
 
-    session: where counts are to be sealed.
+    session: where counts are to be sealed. total: names the opened sum of statistics that the weights were solved from.
+    last:    the release that the holder, if it has it, is to compare the candidates with.
     """
 
     terms: Terms
     domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
-    candidates: tuple[Candidate, ...] = Field(min_length=1, max_length=1024)
+    candidates: tuple[Candidate, ...] = Field(min_length=1, max_length=MAX_CANDIDATES)
     session: Digest | None = None
+    total: Digest | None = None
+    last: Digest | None = None
 
 
 class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
-    """How often is the chosen candidate right at each level of confidence? Blob: its weights."""
+    """How often is the chosen candidate right at each level of confidence? Blob: its weights, as evaluated."""
 
     terms: Terms
     domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
     candidate: Candidate
-    temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=256)
-    growths: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1, max_length=64)
+    temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=MAX_TEMPERATURES)
     session: Digest | None = None
+    total: Digest | None = None
 
 
 class Deliver(Message, kind="deliver", blobs=range(3, 4)):
@@ -176,9 +187,12 @@ class ClearStatistics(Message, kind="clear_statistics", blobs=range(2, 3)):
 
 
 class Scores(Message, kind="scores"):
-    """For each candidate, to which domain how many of the held-out documents were routed."""
+    """For each candidate, to which domain how many of the held-out documents were routed.
 
-    counts: tuple[Counts, ...] = Field(max_length=1024)
+    Two more numbers each: how many the last release routed rightly and the candidate does not, and the other way round.
+    """
+
+    counts: tuple[Counts, ...] = Field(max_length=MAX_CANDIDATES)
 
 
 class Reliability(Message, kind="reliability"):

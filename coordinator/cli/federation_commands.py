@@ -15,9 +15,10 @@ from ridgeway.common.base.errors import InputError, LinkDown, LinkError
 from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent
+from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent, ReleaseStands
 
 if TYPE_CHECKING:
+    from ridgeway.common.base.schema import Mode
     from ridgeway.common.routing.release import Release
     from ridgeway.coordinator.round.federation import Federation
     from ridgeway.coordinator.round.membership import Change
@@ -152,17 +153,28 @@ def invite(folder: Folder, json: Json = False) -> None:
     step("bundle", made.bundle, "the code that rounds run on holders' machines")
 
 
-def round_(folder: Folder, masked: Masked = None, json: Json = False) -> None:
+def round_(
+    folder: Folder,
+    masked: Masked = None,
+    accept_worse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
 
     Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
-    require masking refuse to send anything in the clear.
+    require masking refuse to send anything in the clear. A router that is worse than the newest release on a domain's
+    held-out text is not published unless --accept-worse names that domain.
     """
     from ridgeway.coordinator.cli.narrator import Narrator
     from ridgeway.coordinator.deploy.supervisor import run_work
 
     federation = _federation(folder)
-    before = federation.newest
+    domains = {holder.domain for holder in federation.ledger.standing().active.values()}
+    if unknown := set(accept_worse or ()) - domains:
+        raise InputError(f"there is no domain {min(unknown)!r}; there are {', '.join(sorted(domains))}")
     told: list[Event] = []
     tell = Narrator()
 
@@ -170,14 +182,16 @@ def round_(folder: Folder, masked: Masked = None, json: Json = False) -> None:
         told.append(event)
         tell(event)
 
-    run_work(federation, "round", watch, None if masked is None else "masked" if masked else "clear")
+    mode: Mode | None = None if masked is None else "masked" if masked else "clear"
+    run_work(federation, "round", watch, mode, accept_worse or ())
     newest = federation.newest
-    assert newest is not None and newest != before
+    assert newest is not None
     if json:
         emit_json(
             {
                 "number": newest.number,
                 "release": newest.release,
+                "unchanged": any(isinstance(each, ReleaseStands) for each in told),
                 "domains": list(newest.domains),
                 "evaluation": _release(federation, newest.number).manifest["evaluation"],
                 "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),

@@ -100,6 +100,17 @@ def _tell(event: progress.Event) -> None:
             step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
         case progress.ConfidenceCalibrated(temperature, growth, gap):
             step("fitted", f"temperature {temperature:.3g}", f"growth {growth:.1f}", f"gap to accuracy {gap:.1f} %")
+        case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
+            differ = f"{lost} of {count(documents, 'document')} lost, {won} won"
+            step(
+                "worse",
+                domain,
+                differ,
+                *(f"new {name}" for name in newcomers),
+                *(f"changed {each}" for each in changed),
+            )
+        case progress.ReleaseStands(number):
+            step("kept", f"release {number:04}", "nothing has changed since it was made, so it stands")
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
         case progress.ReleaseDelivered(number, names):

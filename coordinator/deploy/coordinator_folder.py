@@ -56,7 +56,7 @@ deadline = {deadline}
 [candidates]
 # What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
 # accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to
-# the selector "entropy".
+# the selector "entropy". Holders try at most 64 candidates, all different, once for each masked total.
 ridges = {ridges}
 normalise_columns = {normalise_columns}
 selectors = {selectors}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from ridgeway.common.base.errors import LinkDown, LinkError, RidgewayError, RoundFailed
@@ -58,14 +58,16 @@ def register(federation: Federation, client: SuperLinkClient, word: Word) -> Non
             client.unregister(node.node_id)
 
 
-def run_work(federation: Federation, work: str, watch: Watch, mode: Mode | None = None) -> None:
+def run_work(
+    federation: Federation, work: str, watch: Watch, mode: Mode | None = None, accept_worse: Sequence[str] = ()
+) -> None:
     """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
     client = SuperLinkClient(federation.link)
     if not client.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
     register(federation, client, lambda words: watch(OperatorNote(words)))
     _compare_bundle(federation, watch)
-    name, number = _submit(federation, client, work, mode)
+    name, number = _submit(federation, client, work, mode, accept_worse)
     try:
         _follow(Follower(federation.progress(name)), client, number, watch)
     except KeyboardInterrupt:
@@ -81,9 +83,16 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
         watch(OtherBundle(str(federation.folder)))
 
 
-def _submit(federation: Federation, client: SuperLinkClient, work: str, mode: Mode | None = None) -> tuple[str, int]:
+def _submit(
+    federation: Federation,
+    client: SuperLinkClient,
+    work: str,
+    mode: Mode | None = None,
+    accept_worse: Sequence[str] = (),
+) -> tuple[str, int]:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    return name, client.submit(installed_bundle(), {"work": work, "name": name, "mode": mode or ""})
+    asked = {"work": work, "name": name, "mode": mode or "", "accept_worse": " ".join(accept_worse)}
+    return name, client.submit(installed_bundle(), asked)
 
 
 def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Watch) -> None:

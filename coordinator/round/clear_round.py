@@ -67,7 +67,7 @@ class ClearGathering:
     def _stored(self) -> set[str]:
         """Holders whose accepted sums can be used, whether they are there or not."""
         standing = self._ledger.standing()
-        usable = {name for name, each in standing.contributions.items() if each.terms == self._terms.id}
+        usable = {name for name, each in standing.contributions.items() if each.terms == self._terms.sums_id}
         return usable & set(standing.active) - self._left_out
 
     def _shares(self, cohort: Cohort) -> dict[str, Member]:
@@ -76,7 +76,7 @@ class ClearGathering:
 
     def _is_settled(self, name: str, member: Member, offer: Offer | None) -> bool:
         stored = self._ledger.standing().contributions.get(name)
-        wanted = (self._terms.id, member.domain, member.share)
+        wanted = (self._terms.sums_id, member.domain, member.share)
         if stored is None or (stored.terms, stored.domain, stored.share) != wanted:
             return False
         return (offer is None or stored.source == offer.source) and self._ledger.has_sums(stored)
@@ -93,7 +93,7 @@ class ClearGathering:
                     raise Refused("late", "statistics for another cohort")
                 own = checked(statistics_of(answer.blobs, self._terms.features, len(cohort.domains)), member, cohort)
                 holdout = offers[name].holdout
-                given = Contribution(name, member.domain, reply.source, member.share, self._terms.id, holdout)
+                given = Contribution(name, member.domain, reply.source, member.share, self._terms.sums_id, holdout)
                 offers[name] = offers[name].model_copy(update={"source": reply.source})
                 self._ledger.contribute(self._channel.nonce, given, own, own.mass)
                 size = sum(memoryview(blob).nbytes for blob in answer.blobs)

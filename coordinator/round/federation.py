@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import Identity, load_identity
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, Mode, Record
@@ -133,7 +134,13 @@ class Federation:
             sampling=settings.sampling,
             weighting=settings.weighting,
             mass=EQUAL_MASS if settings.weighting == "equal" else 0,
+            ridges=settings.candidates.ridges,
         )
+
+    def choices_id(self, terms: Terms) -> str:
+        """Stands for all that decides, beside the holders' sums and documents, what a release is."""
+        chosen = [self.settings.candidates, self.settings.abstention, terms]
+        return sha256(canonical_json([each.model_dump(mode="json") for each in chosen]))
 
     @contextlib.contextmanager
     def alone(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:

@@ -15,7 +15,7 @@ import numpy as np
 from ridgeway.common.base.errors import Refused, RoundFailed
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
-from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, MAX_HELD_OUT_DOCUMENTS
+from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, MAX_HELD_OUT_DOCUMENTS
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
 from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total
@@ -50,8 +50,8 @@ def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[st
 def shape_of(question: Question) -> tuple[int, ...]:
     """The shape of what one domain's holders count."""
     if isinstance(question, Evaluate):
-        return len(question.candidates), len(question.domains)
-    return len(question.growths), len(question.temperatures), len(CONFIDENCE_EDGES), 2
+        return len(question.candidates), len(question.domains) + 2
+    return len(GROWTHS), len(question.temperatures), len(CONFIDENCE_EDGES), 2
 
 
 def checked_counts(question: Question, given: Counts, holders: int = 1) -> Counts:
@@ -64,8 +64,8 @@ def checked_counts(question: Question, given: Counts, holders: int = 1) -> Count
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", f"more documents than the {MAX_HELD_OUT_DOCUMENTS:_} that a holder may evaluate on")
     if isinstance(question, Evaluate):
-        met = counts.sum(axis=1)
-        if met.max() > most or len(np.unique(met)) != 1:
+        met, changed = counts[:, :-2].sum(axis=1), counts[:, -2:].sum(axis=1)
+        if met.max() > most or len(np.unique(met)) != 1 or (changed > met).any():
             raise Refused("broken_identity", "the candidates were not all scored on the same documents")
         return counts
     fallen, right = counts[..., 0], counts[..., 1]

@@ -72,11 +72,21 @@ class Totalled:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptCounts:
+    """Counts about the newest total that were opened: in answer to which question, in which file."""
+
+    lot: str
+    question: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRelease:
     """A release in the ledger.
 
     cause:   what it came of. terms: those of its cohort.
     members: the very sums that it was solved from.
+    choices: stands for the settings that it was made with.
     """
 
     number: int
@@ -85,6 +95,7 @@ class LedgerRelease:
     domains: tuple[str, ...]
     members: tuple[Contribution, ...]
     terms: Terms
+    choices: str = ""
     time: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -108,6 +119,7 @@ class Standing:
     retired: holders, by name, whose domain was retired since they were last admitted.
     gone:    keys of holders that were removed; the SuperLink would not let them in again.
     total:   the newest masked total, as long as all its members are still on the roster.
+    counts:  what was counted about that total, by lot.
     opened:  what was put into every masked sum that was ever opened, by lot.
     names:   the names of all holders that were ever admitted, by key.
     """
@@ -119,6 +131,7 @@ class Standing:
     delivered: dict[str, int] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     total: Totalled | None = None
+    counts: dict[str, KeptCounts] = field(default_factory=dict)
     opened: dict[str, list[Parts]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
@@ -151,6 +164,9 @@ class Standing:
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "totalled":
                 self.total = Totalled.of(facts)
+                self.counts.clear()
+            case "counted":
+                self.counts[facts["lot"]] = KeptCounts(*(facts[name] for name in KeptCounts.__slots__))
             case "opened_sum":
                 parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
                 self.opened.setdefault(facts["lot"], []).append(parts)
@@ -162,6 +178,7 @@ class Standing:
     def _forget_total_with(self, name: str) -> None:
         if self.total is not None and any(member.name == name for member in self.total.members):
             self.total = None
+            self.counts.clear()
 
     @property
     def active(self) -> dict[str, Admitted]:
@@ -240,6 +257,16 @@ class Ledger:
         content = self._read_sums(stored.digest, "the sums of the masked total", ("gram", "cross"))
         return unpacked(content["gram"], content["cross"])
 
+    def keep_counts(self, round_: str, given: KeptCounts, counts: Integers) -> None:
+        """Store opened counts, likewise."""
+        content = np.ascontiguousarray(counts, dtype="<i8")
+        stored = replace(given, digest=sha256(content.data))
+        write_whole(self._path(stored.digest), save({"counts": content}), private=True)
+        self.note("counted", round=round_, **asdict(stored))
+
+    def counts(self, stored: KeptCounts) -> Integers:
+        return self._read_sums(stored.digest, f"the {stored.lot} of the masked total", ("counts",))["counts"]
+
     def has_sums(self, contribution: Contribution) -> bool:
         """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
         if contribution.digest in self._whole:
@@ -275,6 +302,7 @@ class Ledger:
         standing = self.standing()
         named = {f"{contribution.digest}.sums" for contribution in standing.needed}
         named |= {f"{standing.total.digest}.sums"} if standing.total else set()
+        named |= {f"{kept.digest}.sums" for kept in standing.counts.values()}
         for path in self._sums.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
@@ -290,4 +318,6 @@ class Ledger:
             self.sums(contribution)
         if standing.total is not None:
             self.total(standing.total)
+        for kept in standing.counts.values():
+            self.counts(kept)
         return {"entries": entries, "contributions": len(standing.contributions), "totals": int(bool(standing.total))}

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError, JournalError, Refused, RoundFailed, StatisticsError
-from ridgeway.common.base.files import sha256
+from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
 from ridgeway.common.masking.differencing import Parts, differing, set_apart
-from ridgeway.common.masking.history import History, pool_bytes, possible_sums, read_history
+from ridgeway.common.masking.history import History, PastSum, pool_bytes, possible_sums, read_history
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer
 from ridgeway.common.protocol.packet import Blob
@@ -25,7 +25,7 @@ from ridgeway.common.statistics.sums import Statistics, from_vector, vector_size
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
-from ridgeway.coordinator.round.ledger import Contribution, Standing, Totalled
+from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import CountsMissing, TotalReused, Watch
 from ridgeway.coordinator.solving.candidates import Counts
@@ -39,6 +39,7 @@ class MaskedGathering:
         self._federation, self._ledger = federation, federation.ledger
         self._channel, self._terms, self._watch = channel, terms, watch
         self._session: Session | None = None
+        self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
@@ -59,20 +60,21 @@ class MaskedGathering:
                 f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
                 "little. Run the round again when more are there; the newest release stays as it is"
             )
+        self._offers = offers
         stored = self._usable_total(offers)
-        cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
         if stored is not None:
-            return self._from_stored(stored, cohort, offers)
+            return self._from_stored(stored)
+        cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
         session = self._session = Session(self._channel, cohort, offers, self._watch)
 
         def check(names: Collection[str]) -> None:
             self._must_be_worth_it(names, least)
-            self._must_hide("statistics", _parts(cohort, session.sources(names)))
+            self._must_hide("statistics", _parts(cohort, session.sources(names, "statistics")))
 
         check(offers)
         session.share(self._pool(cohort))
         vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
-        self._note_opened("statistics", _parts(cohort, session.sources(sent)))
+        self._note_opened("statistics", _parts(cohort, session.sources(sent, "statistics")))
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
 
@@ -96,7 +98,7 @@ class MaskedGathering:
         """The newest total, if every holder that is there is in it unchanged, and it lies whole in its file."""
         standing = self._ledger.standing()
         stored = standing.total
-        if stored is None or stored.terms != self._terms.id:
+        if stored is None or stored.terms != self._terms.sums_id:
             return None
         sources = {member.name: member.source for member in stored.members}
         if any(sources.get(name) != offer.source for name, offer in offers.items()):
@@ -111,19 +113,19 @@ class MaskedGathering:
             return None
         return stored
 
-    def _from_stored(self, stored: Totalled, cohort: Cohort, offers: Mapping[str, Offer]) -> Gathered:
-        newest = self._federation.newest
-        if newest is not None and newest.members == stored.members and len(offers) < len(stored.members):
-            raise RoundFailed(
-                f"nothing has changed since release {newest.number:04} but that some holders are away, so it stands; "
-                "it will be brought to whoever lacks it"
-            )
+    def _from_stored(self, stored: Totalled) -> Gathered:
         self._watch(TotalReused(len(stored.members)))
-        session = self._session = Session(self._channel, cohort, offers, self._watch)
-        session.share(self._pool(cohort))
-        present = session.hold()
-        statistics = self._ledger.total(stored)
-        return Gathered(self._total(stored.members, stored.domains, statistics), stored.members, frozenset(present))
+        total = self._total(stored.members, stored.domains, self._ledger.total(stored))
+        return Gathered(total, stored.members, frozenset(self._offers))
+
+    def _session_to_count(self) -> tuple[Session, set[str]]:
+        """The session, and who can seal counts in it; one without statistics if the total was there already."""
+        if self._session is not None:
+            return self._session, set(self._offers)
+        cohort = cohort_of(self._terms, self._ledger.standing().active, set(self._offers))
+        self._session = Session(self._channel, cohort, self._offers, self._watch)
+        self._session.share(self._pool(cohort))
+        return self._session, self._session.hold()
 
     # A new total
 
@@ -139,14 +141,14 @@ class MaskedGathering:
                 "runs other code, and the masks hide who. The ledger is kept; run the round again, and if it fails "
                 "again, leave members out two at a time, or agree on a clear round"
             ) from None
-        self._ledger.keep_total(self._channel.nonce, Totalled(members, domains, self._terms.id, ""), statistics)
+        self._ledger.keep_total(self._channel.nonce, Totalled(members, domains, self._terms.sums_id, ""), statistics)
         return Gathered(total, members, frozenset(member.name for member in members))
 
     def _members(self, cohort: Cohort, offers: Mapping[str, Offer]) -> tuple[Contribution, ...]:
         shares = {member.key: member.share for member in cohort.members}
         active = self._ledger.standing().active
         return tuple(
-            Contribution(name, who.domain, offer.source, shares[who.key], self._terms.id, offer.holdout)
+            Contribution(name, who.domain, offer.source, shares[who.key], self._terms.sums_id, offer.holdout)
             for name, who, offer in ((name, active[name], offers[name]) for name in sorted(offers))
         )
 
@@ -162,35 +164,56 @@ class MaskedGathering:
         """Counts by domain, and who counted; none if they cannot be opened, for a router can be published without."""
         lot: Lot = "scores" if isinstance(question, Evaluate) else "reliability"
         try:
-            return self._counted(lot, question, blobs, names)
-        except (RoundFailed, Refused) as error:
+            rows, heard = self._kept_counts(lot, question), set(names)
+            if rows is None:
+                rows, heard = self._counted(lot, question, blobs, names)
+        except (RoundFailed, Refused, JournalError) as error:
             self._ledger.note("not_counted", round=self._channel.nonce, lot=lot, reason=str(error))
             self._watch(CountsMissing(lot, str(error)))
-            return {domain: np.zeros(shape_of(question), dtype=np.int64) for domain in question.domains}, set()
+            rows, heard = np.zeros((len(question.domains), math.prod(shape_of(question))), dtype=np.int64), set()
+        return {name: row.reshape(shape_of(question)) for name, row in zip(question.domains, rows, strict=True)}, heard
+
+    def _kept_counts(self, lot: Lot, question: Question) -> Counts | None:
+        """What was counted about this total before: holders count once, so it is not asked for again."""
+        kept = self._ledger.standing().counts.get(lot)
+        if kept is None:
+            return None
+        if kept.question != _question_id(question):
+            raise RoundFailed(
+                f"the {lot} of this total were counted before, for other settings, and holders count once; with a new "
+                "total they will be counted for these"
+            )
+        return self._ledger.counts(kept)
 
     def _counted(
         self, lot: Lot, question: Question, blobs: Sequence[Blob], names: Collection[str]
-    ) -> tuple[dict[str, Counts], set[str]]:
-        session = self._session
-        assert session is not None
-        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
-        asked = [name for name in sorted(set(names) - self._channel.silent) if domain_of[name] in question.domains]
+    ) -> tuple[Counts, set[str]]:
+        """What holders count now, a row for each domain; it is kept with the total."""
+        session, able = self._session_to_count()
+        standing = self._ledger.standing()
+        domain_of = {name: holder.domain for name, holder in standing.active.items()}
+        able &= set(names) - self._channel.silent
+        asked = [name for name in sorted(able) if domain_of[name] in question.domains]
         size = math.prod(shape_of(question)) * len(question.domains)
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
 
         def check(names: Collection[str]) -> None:
-            self._must_hide(lot, _parts(None, session.sources(names)))
+            self._must_hide(lot, _parts(None, session.sources(names, lot)))
 
         check(asked)
-        sealed = question.model_copy(update={"session": session.id})
+        assert standing.total is not None
+        parts = {standing.active[each.name].key: (each.source, each.share or 1) for each in standing.total.members}
+        total = PastSum.of("statistics", parts).id
+        sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
-        self._note_opened(lot, _parts(None, session.sources(heard)))
-        counts = {}
-        for domain, row in zip(question.domains, vector.reshape(len(question.domains), -1), strict=True):
-            holders = sum(domain_of[name] == domain for name in heard)
-            counts[domain] = checked_counts(question, row, holders)
-        return counts, heard
+        self._note_opened(lot, _parts(None, session.sources(heard, lot)))
+        rows = vector.reshape(len(question.domains), -1)
+        for domain, row in zip(question.domains, rows, strict=True):
+            checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
+        given = KeptCounts(lot, _question_id(question), "")
+        self._ledger.keep_counts(self._channel.nonce, given, rows)
+        return rows, heard
 
     # Differences
 
@@ -206,6 +229,11 @@ class MaskedGathering:
     def _note_opened(self, lot: Lot, parts: Parts) -> None:
         written = {key: list(part) for key, part in parts.items()}
         self._ledger.note("opened_sum", round=self._channel.nonce, lot=lot, parts=written)
+
+
+def _question_id(question: Question) -> str:
+    """Stands for what was asked: of the total and its weights, the same as long as the total is."""
+    return sha256(canonical_json(question.model_dump(mode="json", exclude={"session", "total", "last"})))
 
 
 def _parts(cohort: Cohort | None, sources: Mapping[str, str]) -> Parts:

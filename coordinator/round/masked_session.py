@@ -22,7 +22,7 @@ from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.protocol.messages import LOTS, Lot, Message, Offer
+from ridgeway.common.protocol.messages import LOTS, Lot, Message, Offer, data_of
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened, Watch
@@ -55,10 +55,10 @@ class Session:
         self.shared: tuple[Place, ...] = ()
         self._envelopes: dict[Place, dict[Place, bytes]] = {}
 
-    def sources(self, names: Collection[str]) -> dict[str, str]:
-        """What stands for the sums of these members, by their keys, as they have signed it."""
+    def sources(self, names: Collection[str], lot: Lot) -> dict[str, str]:
+        """What stands for what these members put into a sum, by their keys, as they have signed it."""
         adverts = [self.agreement.advert(self.place_of[name]) for name in names]
-        return {advert.key: advert.source for advert in adverts}
+        return {advert.key: data_of(advert, lot) for advert in adverts}
 
     def share(self, pool: bytes) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do.

@@ -47,6 +47,7 @@ class RoundOpened(Event, kind="opened"):
     sampling: Mapping[str, int]
     weighting: str
     mass: int
+    ridges: Sequence[float]
 
 
 class HoldersAwaited(Event, kind="waiting"):
@@ -142,6 +143,27 @@ class ConfidenceCalibrated(Event, kind="calibrated"):
     temperature: float
     growth: float
     gap: float
+
+
+class RouterWorse(Event, kind="worse"):
+    """On a domain's held-out documents the new router does worse than the last release, by more than chance explains.
+
+    lost, won: documents that only the last release, and only the new router, has right. newcomers, changed: the holders
+    that are in the new total and were not, or not with these sums, in that of the last release.
+    """
+
+    domain: str
+    lost: int
+    won: int
+    documents: int
+    newcomers: Sequence[str]
+    changed: Sequence[str]
+
+
+class ReleaseStands(Event, kind="stands"):
+    """Nothing has changed since the newest release, so no other was made."""
+
+    number: int
 
 
 class ReleasePublished(Event, kind="released"):

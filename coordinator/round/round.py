@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
 from ridgeway.common.protocol.messages import Announce, Calibrate, Deliver, Evaluate, Hello, Here, Offer, Receipt
 from ridgeway.common.protocol.packet import weights_blob
-from ridgeway.common.routing.evaluation import GROWTHS
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
 from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.coordinator.round import progress
@@ -31,20 +30,29 @@ from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total
 
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
+COUNTED = {"scores", "reliability"}
 
 
-def run_round(federation: Federation, transport: Transport, watch: Watch, mode: Mode | None = None) -> LedgerRelease:
+def run_round(
+    federation: Federation,
+    transport: Transport,
+    watch: Watch,
+    mode: Mode | None = None,
+    accept_worse: Collection[str] = (),
+) -> LedgerRelease:
     """Run one round to its release. Raises RoundFailed, with everything accepted so far kept, if there is none.
 
-    mode: clear or masked; as the settings say if left out.
+    The newest release is returned, and no other made, if it was made of the very same masked total with the same
+    settings. mode: clear or masked; as the settings say if left out. accept_worse: domains that may get worse.
     """
     with federation.alone():
-        return _Round(federation, transport, watch, mode).run()
+        return _Round(federation, transport, watch, mode).run(accept_worse)
 
 
 def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -> set[str]:
@@ -74,14 +82,14 @@ class _Round:
         way = MaskedGathering if self._terms.mode == "masked" else ClearGathering
         self._gathering: MaskedGathering | ClearGathering = way(federation, self._channel, self._terms, watch)
 
-    def run(self) -> LedgerRelease:
+    def run(self, accept_worse: Collection[str] = ()) -> LedgerRelease:
         """The round, step by step."""
         self._open()
         try:
             offers = self.announce()
             gathered = self._gathering.gather(offers)
             self._watch(progress.TotalGathered(gathered.total.holders, gathered.total.domains))
-            published = self.publish(gathered, self.evaluate(gathered))
+            published = self._release_of(gathered, accept_worse)
         except RidgewayError as error:
             self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
             raise
@@ -125,11 +133,27 @@ class _Round:
         answers = self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)
         return {answer.name: answer.message.release for answer in answers}
 
+    def _release_of(self, gathered: Gathered, accept_worse: Collection[str]) -> LedgerRelease:
+        """A new release; or the newest, if it was made of this very total with these settings and nothing was learned.
+
+        Only of a masked total: its counts are kept with it, and those that are missing are asked for again.
+        """
+        newest, known = self._federation.newest, set(self._ledger.standing().counts)
+        made_of = gathered.members, self._federation.choices_id(self._terms)
+        same = self._terms.mode == "masked" and newest is not None and (newest.members, newest.choices) == made_of
+        chosen = self.evaluate(gathered, accept_worse) if not same or known < COUNTED else None
+        if chosen is not None and not (same and known == set(self._ledger.standing().counts)):
+            return self.publish(gathered, chosen)
+        assert newest is not None
+        self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
+        self._watch(progress.ReleaseStands(newest.number))
+        return newest
+
     # Candidates, choice
 
-    def evaluate(self, gathered: Gathered) -> _Chosen:
+    def evaluate(self, gathered: Gathered, accept_worse: Collection[str]) -> _Chosen:
         """Solve every λ, let holders score the candidates on their own held-out documents, and take the best."""
-        total = gathered.total
+        total, newest = gathered.total, self._federation.newest
         grid = self._federation.settings.candidates
         scale = self._federation.encoder.scale
         solutions = [solve(total.statistics, scale, ridge) for ridge in grid.penalties()]
@@ -137,13 +161,38 @@ class _Round:
             self._watch(progress.OperatorNote(words))
         self._watch(progress.TotalSolved(total.statistics.shape[0], solutions[0].condition))
         candidates = grid.candidates()
-        question = Evaluate(terms=self._terms, domains=total.domains, candidates=candidates)
+        last = newest.release if newest else None
+        question = Evaluate(terms=self._terms, domains=total.domains, candidates=candidates, last=last)
         blobs = [weights_blob(solution.weights) for solution in solutions]
         counts, heard = self._gathering.count(question, blobs, gathered.present)
-        choice = choose(candidates, total.domains, counts)
+        choice = choose(candidates, total.domains, {name: rows[:, :-2] for name, rows in counts.items()})
         solution = solutions[choice.candidate.ridge]
         self._tell_choice(choice)
+        if newest is not None:
+            place = candidates.index(choice.candidate)
+            changes = [_change(name, rows[place].tolist()) for name, rows in counts.items()]
+            self._must_not_be_worse(newest, gathered, changes, accept_worse)
         return _Chosen(choice, solution, self._calibrated(total, choice, solution, heard) if heard else None)
+
+    def _must_not_be_worse(
+        self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange], accepted: Collection[str]
+    ) -> None:
+        """Raise RoundFailed, and say who is new or has changed, if a domain gets worse that was not accepted to."""
+        before = {member.name: member.source for member in last.members}
+        new = [member.name for member in gathered.members if member.name not in before]
+        changed = [each.name for each in gathered.members if before.get(each.name, each.source) != each.source]
+        found = worse(changes)
+        for each in found:
+            self._watch(progress.RouterWorse(each.domain, each.lost, each.won, each.documents, new, changed))
+        names = [each.domain for each in found if each.domain not in accepted]
+        if names:
+            who = [f"{what} {', '.join(some)}" for what, some in (("new:", new), ("changed:", changed)) if some]
+            raise RoundFailed(
+                f"on held-out text of {', '.join(names)} the new router is worse than release {last.number:04} by more "
+                f"than chance explains, so that release stands ({'; '.join(who) or 'nobody is new or has changed'}). "
+                "Ask these holders what they have summed; if the change is wanted, run the round again with "
+                + " ".join(f"--accept-worse {name}" for name in names)
+            )
 
     def _tell_choice(self, choice: CandidateChoice) -> None:
         chosen = choice.candidate.model_dump(mode="json")
@@ -159,9 +208,8 @@ class _Round:
         question = Calibrate(
             terms=self._terms,
             domains=total.domains,
-            candidate=choice.candidate.model_copy(update={"ridge": 0}),
+            candidate=choice.candidate,
             temperatures=tried,
-            growths=GROWTHS,
         )
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
         fitted = fit(tried, counts)
@@ -185,8 +233,9 @@ class _Round:
             evaluation=_figures(chosen),
         )
         release = issue(draft, federation.identity, federation.release_folder(number)).release
+        made = federation.choices_id(self._terms)
         cause = f"round {self._ledger.standing().rounds}"
-        published = LedgerRelease(number, release, cause, total.domains, gathered.members, self._terms)
+        published = LedgerRelease(number, release, cause, total.domains, gathered.members, self._terms, made)
         self._ledger.journal.append(
             ("released", published.to_json()),
             ("closed", {"round": self._channel.nonce, "release": release, "reason": ""}),
@@ -231,6 +280,12 @@ class _Round:
                 got.add(answer.name)
         self._watch(progress.ReleaseDelivered(published.number, sorted(got)))
         return got
+
+
+def _change(domain: str, row: Sequence[int]) -> DomainChange:
+    """What the counts of one candidate, a row of them, say beside the last release."""
+    *routed, lost, won = row
+    return DomainChange(domain, lost, won, sum(routed))
 
 
 def _figures(chosen: _Chosen) -> dict[str, Any] | None:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector, SelectorName
-from ridgeway.common.protocol.messages import Candidate
+from ridgeway.common.protocol.cohort import Penalty
+from ridgeway.common.protocol.messages import MAX_CANDIDATES, Candidate
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, Evaluation
 from ridgeway.common.statistics.sums import Statistics
 
 Counts = NDArray[np.int64]
-Penalty = Annotated[float, Field(gt=0)]
 Voters = Annotated[int, Field(ge=1, le=1 << 20)]
 
 BIN_MIDDLES = np.array(
@@ -38,6 +38,13 @@ class Grid(Record):
     normalise_columns: tuple[bool, ...] = Field(default=(False, True), min_length=1, max_length=2)
     selectors: tuple[SelectorName, ...] = Field(default=("average", "all", "entropy"), min_length=1, max_length=3)
     k: tuple[Voters, ...] = Field(default=(10, 5, 20, 50), min_length=1, max_length=16)
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        count = len(self.candidates())
+        if not len(set(self.candidates())) == count <= MAX_CANDIDATES or len(set(self.ridges)) < len(self.ridges):
+            raise ValueError(f"these are {count} candidates; holders try at most {MAX_CANDIDATES}, all different")
+        return self
 
     def penalties(self) -> list[Ridge]:
         return [Ridge(value) for value in self.ridges]

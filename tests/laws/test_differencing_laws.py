@@ -102,7 +102,7 @@ def dominance(opened: list[Sum], key: str) -> float:
             bounds=[(None, None)] * sums + [(0, None)] * beside,
         )
         if found.status == 0:
-            largest = max(largest, 1 / found.fun if found.fun > 1e-9 else np.inf)
+            largest = max(largest, 1 / max(float(found.fun or 0.0), 1e-12))
     return largest
 
 

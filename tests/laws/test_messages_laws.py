@@ -96,6 +96,7 @@ def terms(draw: st.DrawFn) -> Terms:
         sampling=SamplingTerms(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
+        ridges=tuple(draw(st.lists(st.floats(1e-9, 10), max_size=4))),
     )
 
 
@@ -128,6 +129,7 @@ adverts = st.builds(
     Advert,
     key=digests,
     source=digests,
+    held_out=digests,
     history=digests,
     nonce=nonces,
     cipher=digests,
@@ -149,14 +151,23 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Hello: st.builds(Hello),
     Announce: st.builds(Announce, terms=terms()),
     Collect: st.builds(Collect, cohort=cohorts()),
-    Evaluate: st.builds(Evaluate, terms=terms(), domains=some_domains, candidates=several(candidates)),
+    Evaluate: st.builds(
+        Evaluate,
+        terms=terms(),
+        domains=some_domains,
+        candidates=several(candidates),
+        session=st.none() | digests,
+        total=st.none() | digests,
+        last=st.none() | digests,
+    ),
     Calibrate: st.builds(
         Calibrate,
         terms=terms(),
         domains=some_domains,
         candidate=candidates,
         temperatures=several(positive),
-        growths=several(st.floats(0, 1)),
+        session=st.none() | digests,
+        total=st.none() | digests,
     ),
     Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
     Hold: st.builds(Hold, session=digests, shared=member_places),

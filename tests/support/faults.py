@@ -22,7 +22,9 @@ from safetensors.numpy import save
 
 import ridgeway.client.round.answers
 import ridgeway.client.round.holder
+import ridgeway.client.round.scoring
 import ridgeway.common.routing.release
+import ridgeway.coordinator.round.gathering
 import ridgeway.coordinator.round.ledger
 import ridgeway.coordinator.round.round
 import ridgeway.coordinator.solving.candidates
@@ -116,8 +118,12 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     if once:
         patch.setattr(ridgeway.client.round.holder, "prepare", _once(prepare))
         patch.setattr(ridgeway.client.round.holder, "held_out_sample", _once(held_out_sample))
-    patch.setattr(ridgeway.coordinator.round.round, "GROWTHS", (0.0,))
-    patch.setattr(ridgeway.coordinator.solving.candidates, "GROWTHS", (0.0,))
+    for module in (
+        ridgeway.client.round.scoring,
+        ridgeway.coordinator.round.gathering,
+        ridgeway.coordinator.solving.candidates,
+    ):
+        patch.setattr(module, "GROWTHS", (0.0,))
     patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
 

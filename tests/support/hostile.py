@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
 from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.settings import Ridge
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
-from ridgeway.common.masking.history import History, pool_bytes, read_history
+from ridgeway.common.masking.history import History, PastSum, pool_bytes, read_history
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -31,6 +32,7 @@ from ridgeway.common.protocol.messages import (
     Confirmed,
     ConfirmSum,
     Evaluate,
+    Held,
     Hold,
     Lot,
     Message,
@@ -43,6 +45,8 @@ from ridgeway.common.protocol.messages import (
     Share,
 )
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet, weights_blob
+from ridgeway.common.statistics.sums import from_vector
+from ridgeway.coordinator.solving.solve import solve
 from tests.support.simulated_federation import Parties, found, populate
 
 MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
@@ -54,7 +58,7 @@ BULKY = ("cache", "held-out", "logs")
 FEATURES = 7
 BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
 WEIGHTS = weights_blob(np.eye(FEATURES, 3))
-OTHER_WEIGHTS = weights_blob(np.eye(FEATURES, 3)[:, ::-1])
+"""Such as no total was ever solved to."""
 ANNOUNCE, SHARE, SEAL, CONFIRM, OPEN, OVER = range(6)
 """The steps with a sum, by their order."""
 
@@ -73,6 +77,7 @@ class Hostile:
     """One round with some holders of a federation.
 
     replies: whatever any holder answered, in its order, with the name of the holder.
+    weights: what the opened total was solved to, for every λ.
     """
 
     parties: Parties
@@ -84,6 +89,8 @@ class Hostile:
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
     histories: list[History] = field(default_factory=lambda: [History()])
+    opened_total: str | None = None
+    weights: list[Blob] = field(default_factory=list)
     replies: list[tuple[str, Opened[Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -193,22 +200,23 @@ class Hostile:
         for name in names or self.shared:
             self._keep("statistics", name, self.hold_request(Seal), (self.post(name),))
 
-    def question(self, lot: Lot) -> Message:
-        domains = tuple(sorted({holder.domain for holder in self._roster.values()}))
+    def hold(self) -> None:
+        """Let everybody keep its shares, and send nothing: the total is known already."""
+        for name in self.shared:
+            assert isinstance(self.ask(name, self.hold_request(Hold), (self.post(name),)).message, Held)
+
+    def question(self, lot: Lot, other: bool = False) -> tuple[Evaluate | Calibrate, tuple[Blob, ...]]:
+        """What is asked about the opened total, or something else that might be."""
+        about: dict[str, Any] = {"terms": self.terms, "session": self.session, "total": self.opened_total}
+        about["domains"] = tuple(sorted({self._roster[name].domain for name in self.names}))
         if lot == "scores":
-            return Evaluate(terms=self.terms, domains=domains, candidates=(BEST,), session=self.session)
-        return Calibrate(
-            terms=self.terms,
-            domains=domains,
-            candidate=BEST,
-            temperatures=(1.0,),
-            growths=(0.0,),
-            session=self.session,
-        )
+            chosen = BEST.model_copy(update={"normalise_columns": other})
+            return Evaluate(candidates=(chosen,), **about), tuple(self.weights or [WEIGHTS])
+        return Calibrate(candidate=BEST, temperatures=(2.0,) if other else (1.0,), **about), tuple(self.weights or [WEIGHTS])[:1]
 
     def count(self, lot: Lot, names: Collection[str] | None = None) -> None:
         for name in names or self.shared:
-            self._keep(lot, name, self.question(lot), (WEIGHTS,))
+            self._keep(lot, name, *self.question(lot))
 
     def seal_lot(self, lot: Lot, names: Collection[str] | None = None) -> None:
         """Let these members seal a lot, whichever it is."""
@@ -262,13 +270,27 @@ class Hostile:
         """Confirm and open the sum of those who have sealed."""
         there = sent or self.shared
         signatures = self.confirm(lot, there)
-        return self.total(lot, there, self.open(lot, there, there, signatures))
+        total = self.total(lot, there, self.open(lot, there, there, signatures))
+        if lot == "statistics":
+            self.learn(total, there)
+        return total
+
+    def learn(self, total: NDArray[np.int64], sent: Collection[str]) -> None:
+        """Solve an opened total, as it is to be asked about."""
+        cohort = self.cohort()
+        shares = {member.key: member.share or 1 for member in cohort.members}
+        adverts = [self.adverts[name] for name in sent]
+        parts = {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
+        self.opened_total = PastSum.of("statistics", parts).id
+        sums = from_vector(total, self.terms.features, len(cohort.domains))
+        scale = self.parties.encoder.scale
+        self.weights = [weights_blob(solve(sums, scale, Ridge(each)).weights) for each in self.terms.ridges]
 
     def play(self, *lots: Lot) -> dict[Lot, NDArray[np.int64]]:
-        """A whole session without a lie; the statistics come first, whether they are opened or not."""
+        """A whole session without a lie; the statistics come first."""
         self.begin()
         self.seal()
-        sums = {}
+        sums: dict[Lot, NDArray[np.int64]] = {}
         for lot in lots:
             if lot != "statistics":
                 self.count(lot)
@@ -280,7 +302,7 @@ class Hostile:
         counted = lot != "statistics"
         steps: list[Callable[[], None]] = [
             self.announce,
-            self._share_and_seal if counted else self.share,
+            (lambda: self._open_what_comes_before(lot)) if counted else self.share,
             (lambda: self.count(lot)) if counted else self.seal,
             lambda: self._sign(lot),
             lambda: self._reveal(lot),
@@ -288,9 +310,14 @@ class Hostile:
         for take in steps[:step]:
             take()
 
-    def _share_and_seal(self) -> None:
+    def _open_what_comes_before(self, lot: Lot) -> None:
+        """Counts are of a total that was opened, and a calibration is of a candidate that was evaluated."""
         self.share()
         self.seal()
+        self.finish("statistics")
+        if lot == "reliability":
+            self.count("scores")
+            self.finish("scores")
 
     def _sign(self, lot: Lot) -> None:
         self.signatures.update(self.confirm(lot, self.shared))
@@ -301,7 +328,7 @@ class Hostile:
     def request(self, step: int, lot: Lot, name: str) -> Packet:
         """What an honest coordinator asks a member for at a step."""
         if step == SEAL and lot != "statistics":
-            return self.packet(self.question(lot), (WEIGHTS,))
+            return self.packet(*self.question(lot))
         asked: dict[int, Callable[[], Packet]] = {
             ANNOUNCE: lambda: self.packet(Announce(terms=self.terms)),
             SHARE: lambda: self.packet(self.share_request()),
@@ -315,7 +342,8 @@ class Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
         sealed = {lot: dict(given) for lot, given in self.sealed.items()}
         known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures))
-        return Hostile(parties, self.names, self.round, *known, [*self.histories])
+        solved = self.opened_total, [*self.weights]
+        return Hostile(parties, self.names, self.round, *known, [*self.histories], *solved)
 
     def _keep(self, lot: Lot, name: str, request: Message, blobs: Sequence[Blob]) -> None:
         opened = self.ask(name, request, blobs)

@@ -177,7 +177,8 @@ class Witness:
         members = {member.key: member for member in asked.cohort.members}
         adverts = [asked.agreement.advert(place) for place in places]
         weights = {key: member.share if lot == "statistics" else 1 for key, member in members.items()}
-        return {advert.key: (advert.source, weights[advert.key]) for advert in adverts}
+        data = {advert.key: advert.source if lot == "statistics" else advert.held_out for advert in adverts}
+        return {key: (each, weights[key]) for key, each in data.items()}
 
     def opened(self, lot: str) -> list[Parts]:
         """The sums of a lot for which enough members have given their shares: they lie open, come what may."""

@@ -130,7 +130,7 @@ def test_a_member_that_nobody_pinned_is_refused(at: Callable[[int], Hostile]) ->
     coordinator = Hostile(parties, [*MEMBERS, "spy"])
     coordinator.announce(MEMBERS)
     made = new_secrets(len(LOTS), secrets.token_bytes)
-    shown = advertise(made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64)
+    shown = advertise(made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64, "6" * 64)
     coordinator.adverts["spy"] = shown
     assert code_of(coordinator.ask(VICTIM, coordinator.share_request())) == "forged_roster"
     shared_nothing(coordinator)
@@ -237,7 +237,7 @@ def evaluate(terms: Terms) -> Evaluate:
 
 
 def calibrate(terms: Terms) -> Calibrate:
-    return Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0,), growths=(0.0,))
+    return Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0,))
 
 
 @pytest.mark.parametrize("kind", [Announce, Collect, Share, Evaluate, Calibrate])
@@ -435,7 +435,7 @@ def test_nobody_but_the_coordinator_leads_a_session(at: Callable[[int], Hostile]
         Seal: (coordinator.hold_request(Seal), (coordinator.post(VICTIM),)),
         ConfirmSum: (coordinator.confirm_request("statistics", coordinator.names), ()),
         OpenSum: (coordinator.open_request("statistics", coordinator.names, {}), ()),
-        Evaluate: (coordinator.question("scores"), (WEIGHTS,)),
+        Evaluate: coordinator.question("scores"),
     }
     message, blobs = asked[kind]
     for identity in (fixed_identity(9), coordinator.parties.holder("law-2").identity):

@@ -28,11 +28,9 @@ from tests.support.hostile import (
     CONFIRM,
     MEMBERS,
     OPEN,
-    OTHER_WEIGHTS,
     OVER,
     SEAL,
     SHARE,
-    WEIGHTS,
     Hostile,
     Stages,
     code_of,
@@ -71,8 +69,8 @@ def open_(lot: Lot, signers: range, names: list[str] = ALL) -> Callable[[Hostile
     return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
 
 
-def count(lot: Lot, weights: Blob) -> Callable[[Hostile], Asked]:
-    return lambda c: (c.question(lot), (weights,))
+def count(lot: Lot, other: bool = False) -> Callable[[Hostile], Asked]:
+    return lambda c: c.question(lot, other)
 
 
 def fewer_members(c: Hostile) -> Asked:
@@ -83,10 +81,8 @@ STEPS: dict[str, Step] = {
     "share": Step(SHARE, "statistics", Envelopes, lambda c: (c.share_request(), ()), fewer_members),
     "hold": Step(SEAL, "statistics", Held, seal(Hold, ALL), seal(Hold, FEWER), seal(Seal, ALL)),
     "seal": Step(SEAL, "statistics", SealedSums, seal(Seal, ALL), seal(Seal, FEWER), seal(Hold, ALL)),
-    "scores": Step(CONFIRM, "statistics", SealedSums, count("scores", WEIGHTS), count("scores", OTHER_WEIGHTS)),
-    "reliability": Step(
-        CONFIRM, "statistics", SealedSums, count("reliability", WEIGHTS), count("reliability", OTHER_WEIGHTS)
-    ),
+    "scores": Step(SEAL, "scores", SealedSums, count("scores"), count("scores", other=True)),
+    "reliability": Step(SEAL, "reliability", SealedSums, count("reliability"), count("reliability", other=True)),
     **{
         f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
         for lot in ("statistics", "scores", "reliability")

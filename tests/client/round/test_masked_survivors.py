@@ -31,11 +31,9 @@ from tests.support.hostile import (
     FURTHER,
     MEMBERS,
     OPEN,
-    OTHER_WEIGHTS,
     OVER,
     SEAL,
     SHARE,
-    WEIGHTS,
     Hostile,
     code_of,
     nothing_revealed,
@@ -133,10 +131,8 @@ def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At,
 @pytest.mark.parametrize("lot", EVERY)
 def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(at: At, lot: Lot) -> None:
     """Nor opened: a share of its seed would leave before the vector that it masks."""
-    coordinator = at(SEAL)
-    coordinator.seal(WITHOUT[VICTIM] if lot == "statistics" else ALL)
-    if lot != "statistics":
-        coordinator.count(lot, WITHOUT[VICTIM])
+    coordinator = at(SEAL, lot)
+    coordinator.seal_lot(lot, WITHOUT[VICTIM])
     assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, ALL))) == "not_sealed"
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
     assert code_of(coordinator.ask(VICTIM, coordinator.open_request(lot, ALL, signatures))) == "not_sealed"
@@ -179,12 +175,13 @@ def test_one_confirmation_under_many_names_is_one(at: At) -> None:
 
 def test_confirmations_of_one_sum_do_not_open_another(at: At) -> None:
     """Every signature names its sum."""
-    coordinator = at(OPEN)
-    coordinator.count("scores")
-    coordinator.confirm("scores", ALL)
-    lie = coordinator.open_request("scores", ALL, coordinator.signatures)
+    coordinator = at(OPEN, "scores")
+    coordinator.finish("scores")
+    coordinator.count("reliability")
+    coordinator.confirm("reliability", ALL)
+    lie = coordinator.open_request("reliability", ALL, coordinator.signatures)
     assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
-    nothing_revealed(coordinator)
+    nothing_revealed(coordinator, "reliability")
 
 
 def test_survivors_below_the_holders_own_minimum_are_not_confirmed(at: At) -> None:
@@ -205,9 +202,9 @@ def test_survivors_below_the_holders_own_minimum_are_not_confirmed(at: At) -> No
 @pytest.mark.parametrize("lot", COUNTED)
 def test_different_questions_to_two_members_are_not_opened(at: At, lot: Lot) -> None:
     """What stands for the question is signed: a router made to single one member out must be shown to all."""
-    coordinator = at(CONFIRM)
+    coordinator = at(SEAL, lot)
     coordinator.count(lot, WITHOUT[VICTIM])
-    asked = coordinator.ask(VICTIM, coordinator.question(lot), (OTHER_WEIGHTS,))
+    asked = coordinator.ask(VICTIM, *coordinator.question(lot, other=True))
     assert isinstance(asked.message, SealedSums)
     signatures = coordinator.confirm(lot, ALL)
     assert code_of(coordinator.ask(VICTIM, coordinator.open_request(lot, ALL, signatures))) == "not_confirmed"
@@ -219,11 +216,12 @@ def test_different_questions_to_two_members_are_not_opened(at: At, lot: Lot) -> 
 @pytest.mark.parametrize("lot", COUNTED)
 def test_counts_under_other_terms_than_the_sessions_are_refused(at: At, lot: Lot) -> None:
     """Two weightings that a holder agrees to are still two sets of terms."""
-    coordinator = at(CONFIRM)
+    coordinator = at(SEAL, lot)
     coordinator.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
     other = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
-    lie = coordinator.question(lot).model_copy(update={"terms": other})
-    assert code_of(coordinator.ask(VICTIM, lie, (WEIGHTS,))) == "other_session"
+    question, weights = coordinator.question(lot)
+    lie = question.model_copy(update={"terms": other})
+    assert code_of(coordinator.ask(VICTIM, lie, weights)) == "other_session"
     assert coordinator.gave(SealedSums) == []
 
 
@@ -231,7 +229,7 @@ def test_counts_under_other_terms_than_the_sessions_are_refused(at: At, lot: Lot
 def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot) -> None:
     """Nobody could take their masks off."""
     coordinator = at(SEAL)
-    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (WEIGHTS,))) == "no_session"
+    assert code_of(coordinator.ask(VICTIM, *coordinator.question(lot))) == "no_session"
     assert coordinator.gave(SealedSums) == []
 
 
@@ -239,9 +237,9 @@ def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot)
 def test_no_second_question_is_answered_under_the_same_masks(at: At, lot: Lot) -> None:
     """Two vectors under one mask show their difference."""
     coordinator = at(CONFIRM, lot)
-    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (OTHER_WEIGHTS,))) == "already_answered"
+    assert code_of(coordinator.ask(VICTIM, *coordinator.question(lot, other=True))) == "already_answered"
     coordinator.finish(lot)
-    assert code_of(coordinator.ask(VICTIM, coordinator.question(lot), (WEIGHTS,))) == "already_answered"
+    assert code_of(coordinator.ask(VICTIM, *coordinator.question(lot))) == "already_answered"
 
 
 # Shares of the mass
@@ -318,60 +316,55 @@ def second(parties: Parties, names: Collection[str], round_: str = "ef" * 16) ->
     return Hostile(parties, list(names), round_)
 
 
-def sealed(coordinator: Hostile, lot: Lot) -> Hostile:
-    coordinator.until(CONFIRM, lot)
+def sealed(coordinator: Hostile) -> Hostile:
+    coordinator.until(CONFIRM)
     return coordinator
 
 
-def nobody_opens(coordinator: Hostile, lot: Lot, sent: Collection[str], members: Collection[str]) -> None:
+def nobody_opens(coordinator: Hostile, sent: Collection[str], members: Collection[str]) -> None:
     """None of these confirms the sum, nor opens it without."""
     for name in members:
-        assert code_of(coordinator.ask(name, coordinator.confirm_request(lot, sent))) == "sets_apart"
-        assert code_of(coordinator.ask(name, coordinator.open_request(lot, sent, {}))) == "two_survivor_sets"
+        assert code_of(coordinator.ask(name, coordinator.confirm_request("statistics", sent))) == "sets_apart"
+        assert code_of(coordinator.ask(name, coordinator.open_request("statistics", sent, {}))) == "two_survivor_sets"
     nothing_revealed(coordinator)
     assert coordinator.gave(Confirmed) == []
 
 
-@pytest.mark.parametrize("lot", EVERY)
-def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At, lot: Lot) -> None:
+def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At) -> None:
     """The difference of the two would be that member's own."""
-    parties = at(OVER, lot).parties
+    parties = at(OVER).parties
     names = WITHOUT["medicine"]
-    nobody_opens(sealed(second(parties, names), lot), lot, names, names)
+    nobody_opens(sealed(second(parties, names)), names, names)
 
 
-@pytest.mark.parametrize("lot", EVERY)
-def test_a_second_sum_in_which_one_member_is_said_to_have_fallen_away_is_refused(at: At, lot: Lot) -> None:
+def test_a_second_sum_in_which_one_member_is_said_to_have_fallen_away_is_refused(at: At) -> None:
     """Whether it was left out or declared dead, the difference is the same."""
-    parties = at(OVER, lot).parties
+    parties = at(OVER).parties
     names = WITHOUT["medicine"]
-    nobody_opens(sealed(second(parties, ALL), lot), lot, names, names)
+    nobody_opens(sealed(second(parties, ALL)), names, names)
 
 
-@pytest.mark.parametrize("lot", EVERY)
-def test_a_second_sum_with_one_changed_member_is_refused(at: At, lot: Lot) -> None:
+def test_a_second_sum_with_one_changed_member_is_refused(at: At) -> None:
     """It would show what has changed in its corpus."""
-    parties = at(OVER, lot).parties
+    parties = at(OVER).parties
     parties.change_corpus("medicine")
-    nobody_opens(sealed(second(parties, ALL), lot), lot, ALL, ALL)
+    nobody_opens(sealed(second(parties, ALL)), ALL, ALL)
 
 
-@pytest.mark.parametrize("lot", EVERY)
-def test_a_second_sum_with_one_that_has_joined_is_refused(at: At, lot: Lot) -> None:
+def test_a_second_sum_with_one_that_has_joined_is_refused(at: At) -> None:
     """By those who were there before, and by the newcomer, whom they have told."""
     parties = at(ANNOUNCE).parties
-    second(parties, WITHOUT["medicine"], "ab" * 16).play("statistics", *{lot} - {"statistics"})
-    nobody_opens(sealed(second(parties, ALL), lot), lot, ALL, ALL)
+    second(parties, WITHOUT["medicine"], "ab" * 16).play("statistics")
+    nobody_opens(sealed(second(parties, ALL)), ALL, ALL)
 
 
-@pytest.mark.parametrize("lot", EVERY)
-def test_the_same_sum_may_be_opened_again_and_one_that_differs_in_two(at: At, lot: Lot) -> None:
+def test_the_same_sum_may_be_opened_again_and_one_that_differs_in_two(at: At) -> None:
     """Nothing new is shown by the one, and two members hide each other in the other."""
-    parties = at(OVER, lot).parties
-    sealed(second(parties, ALL), lot).finish(lot)
+    parties = at(OVER).parties
+    sealed(second(parties, ALL)).finish("statistics")
     parties.change_corpus("medicine")
     parties.change_corpus("law-2")
-    sealed(second(parties, ALL, "ab" * 16), lot).finish(lot)
+    sealed(second(parties, ALL, "ab" * 16)).finish("statistics")
 
 
 def test_three_sums_that_leave_a_member_alone_are_refused_by_it(at: At) -> None:
@@ -379,8 +372,7 @@ def test_three_sums_that_leave_a_member_alone_are_refused_by_it(at: At) -> None:
     parties = at(ANNOUNCE).parties
     second(parties, [VICTIM, "code-1", "code-2"], "01" * 16).play("statistics")
     second(parties, [VICTIM, "law-2", "medicine"], "02" * 16).play("statistics")
-    coordinator = sealed(second(parties, ALL), "statistics")
-    nobody_opens(coordinator, "statistics", ALL, [VICTIM])
+    nobody_opens(sealed(second(parties, ALL)), ALL, [VICTIM])
 
 
 # Two requests at once

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeway.client.round.scoring import HeldOut, Scorer
+from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer
 from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, evaluate
+from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, evaluate
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import compile_table, normalised_columns
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
@@ -53,15 +53,33 @@ def with_tokens(documents: list[str]) -> list[str]:
 def test_a_document_counts_for_the_domain_that_the_router_would_name(documents: list[str], seed: int) -> None:
     """For every candidate: one text after the other, and all of them as `evaluate` counts; no tokens, no count."""
     weights = [weights_of(seed), weights_of(seed + 1)]
-    counts = Scorer(ENCODER, held_out(documents)).routed(weights, CANDIDATES)
+    counts = Scorer(ENCODER, held_out(documents)).routed(weights, CANDIDATES, 0)
     counted = with_tokens(documents)
     for candidate, row in zip(CANDIDATES, counts, strict=True):
         router = router_of(weights[candidate.ridge], candidate)
         named = [router.route(text).best for text in counted]
-        assert row == [named.count(domain) for domain in DOMAINS]
+        assert row == [*(named.count(domain) for domain in DOMAINS), 0, 0]
         if counted:
             table = evaluate(router, {"code": counted, "law": ["a"], "medicine": ["a"]}).confusion
-            assert tuple(row) == table[0]
+            assert tuple(row[:-2]) == table[0]
+
+
+@given(documents=texts, seed=seeds, own=st.integers(0, 2), before=st.integers(0, 2))
+def test_what_a_candidate_loses_and_wins_is_told_by_comparing_documents(
+    documents: list[str], seed: int, own: int, before: int
+) -> None:
+    """One by one: right under the last router and not under the candidate, and the other way round."""
+    weights, older = [weights_of(seed), weights_of(seed + 1)], weights_of(seed + 2)
+    last = LastRouter(older, CANDIDATES[0].rule, before)
+    rows = Scorer(ENCODER, held_out(documents)).routed(weights, CANDIDATES, own, last)
+    old = Router(DOMAINS, compile_table(ENCODER.table, ENCODER.scale, older), ENCODER.tokenizer, last.rule)
+    for candidate, row in zip(CANDIDATES, rows, strict=True):
+        router = router_of(weights[candidate.ridge], candidate)
+        right = [
+            (old.route(text).best == DOMAINS[before], router.route(text).best == DOMAINS[own])
+            for text in with_tokens(documents)
+        ]
+        assert row[-2:] == [right.count((True, False)), right.count((False, True))]
 
 
 @given(documents=texts, seed=seeds, own=st.integers(0, 2))
@@ -69,10 +87,10 @@ def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     documents: list[str], seed: int, own: int
 ) -> None:
     """Under each temperature and growth the same number: a text, and its first so many tokens where it has more."""
-    temperatures, growths = (1e-6, 0.5, 1e6), (0.0, 0.5, 1.0)
+    temperatures = (1e-6, 0.5, 1e6)
     scorer = Scorer(ENCODER, held_out(documents))
-    counts = scorer.reliability(weights_of(seed), CANDIDATES[0], own, temperatures, growths)
-    assert counts.shape == (3, 3, len(CONFIDENCE_EDGES), 2)
+    counts = scorer.reliability(weights_of(seed), CANDIDATES[0], own, temperatures)
+    assert counts.shape == (len(GROWTHS), 3, len(CONFIDENCE_EDGES), 2)
     lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
     beginnings = sum(length > limit for length in lengths for limit in (*BEGINNING_TOKENS, 0))
     assert (counts[..., 0].sum(axis=-1) == beginnings).all()
@@ -84,15 +102,15 @@ def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
 def test_each_whole_text_is_right_for_one_domain_alone(documents: list[str], seed: int) -> None:
     """What is right for one is wrong for the others, so the three add up to all beginnings."""
     scorer = Scorer(ENCODER, held_out(documents))
-    counts = [scorer.reliability(weights_of(seed), CANDIDATES[0], own, (1.0,), (0.0,)) for own in range(3)]
+    counts = [scorer.reliability(weights_of(seed), CANDIDATES[0], own, (1.0,)) for own in range(3)]
     assert sum(int(each[..., 1].sum()) for each in counts) == int(counts[0][..., 0].sum())
 
 
 @pytest.mark.parametrize(("temperature", "edge"), [(1e9, 0.3), (1e-9, 0.999)])
 def test_the_bins_are_those_of_the_confidence(temperature: float, edge: float) -> None:
     """Hot scores are sure of nothing: a third for each of three; cold ones are sure of everything."""
-    counts = Scorer(ENCODER, held_out(["abcdefg"])).reliability(weights_of(1), CANDIDATES[0], 0, (temperature,), (0.0,))
-    assert counts[0, 0, CONFIDENCE_EDGES.index(edge), 0] == counts[..., 0].sum() == 2
+    counts = Scorer(ENCODER, held_out(["abcdefg"])).reliability(weights_of(1), CANDIDATES[0], 0, (temperature,))
+    assert counts[0, 0, CONFIDENCE_EDGES.index(edge), 0] == counts[0, 0, :, 0].sum() == 2
 
 
 @pytest.mark.parametrize("documents", [[], ["", SPECIAL]])
@@ -100,5 +118,5 @@ def test_a_holder_without_held_out_text_counts_nothing(documents: list[str]) -> 
     """Zeros of the right shape, whatever is asked."""
     nothing = HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
     scorer = Scorer(ENCODER, held_out(documents) if documents else nothing)
-    assert scorer.routed([weights_of(1)], CANDIDATES[:2]) == [[0, 0, 0]] * 2
-    assert not scorer.reliability(weights_of(1), CANDIDATES[0], 0, (1.0,), (0.0, 1.0)).any()
+    assert scorer.routed([weights_of(1)], CANDIDATES[:2], 0) == [[0, 0, 0, 0, 0]] * 2
+    assert not scorer.reliability(weights_of(1), CANDIDATES[0], 0, (1.0,)).any()

@@ -24,7 +24,6 @@ from tests.support.hostile import (
     CONFIRM,
     MEMBERS,
     OPEN,
-    OTHER_WEIGHTS,
     OVER,
     SEAL,
     SHARE,
@@ -243,7 +242,7 @@ def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
         asked[SHARE] = (coordinator.share_request(coordinator.cohort(FEWER)), ())
     if step == SEAL:
         fewer = (coordinator.hold_request(Seal, FEWER), (coordinator.post(VICTIM, FEWER),))
-        asked[SEAL] = fewer if lot == "statistics" else (coordinator.question(lot), (OTHER_WEIGHTS,))
+        asked[SEAL] = fewer if lot == "statistics" else coordinator.question(lot, other=True)
     if step == CONFIRM:
         asked[CONFIRM] = (coordinator.confirm_request(lot, OTHERS), ())
     if step == OPEN:
@@ -305,6 +304,12 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     assert set(signed.by_key()) == {coordinator.key_of[name] for name in ALL}
     told = coordinator.parties.holder(VICTIM).memory.history().told()
     assert [account.signed for account in told.accounts if account.lot == lot] == [(signed,)]
+    if lot != "statistics":
+        later = Hostile(coordinator.parties, ALL, "ef" * 16)
+        later.begin()
+        later.opened_total, later.weights = coordinator.opened_total, coordinator.weights
+        later.hold()
+        assert code_of(later.ask(VICTIM, *later.question(lot))) == "already_counted"
 
 
 def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:

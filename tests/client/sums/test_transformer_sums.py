@@ -27,7 +27,7 @@ from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 from ridgeway.common.encoding.windows import Rows, window_starts
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, evaluate
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, evaluate
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import to_bytes
@@ -262,11 +262,12 @@ def test_a_document_counts_for_the_domain_that_the_router_would_name(
     scorer = Scorer(encoder, HeldOut(ids, lengths), WINDOW)
     router = Router(DOMAINS, compile_router(encoder, WINDOW, weights(1)), encoder.tokenizer, rule)
     named = [router.route(text).best for text in texts if text]
-    assert scorer.routed([weights(1)], [candidate]) == [[named.count(name) for name in DOMAINS]]
+    [routed] = scorer.routed([weights(1)], [candidate], 0)
+    assert routed == [*(named.count(name) for name in DOMAINS), 0, 0]
     counted = evaluate(router, {"code": [text for text in texts if text], "law": [], "medicine": []})
-    assert scorer.routed([weights(1)], [candidate]) == [list(counted.confusion[0])]
-    reliable = scorer.reliability(weights(1), candidate, 0, (0.5, 1.0), (0.0,))
-    assert reliable.shape == (1, 2, len(CONFIDENCE_EDGES), 2)
+    assert routed[:-2] == list(counted.confusion[0])
+    reliable = scorer.reliability(weights(1), candidate, 0, (0.5, 1.0))
+    assert reliable.shape == (len(GROWTHS), 2, len(CONFIDENCE_EDGES), 2)
     assert reliable[0, 0, :, 0].sum() >= len(named)
 
 
@@ -286,7 +287,7 @@ def test_states_are_computed_once_for_all_candidates(
     candidates = [
         Candidate(ridge=n, normalise_columns=flag, selector="all", k=1) for n in (0, 1) for flag in (True, False)
     ]
-    Scorer(encoder, HeldOut(ids, lengths), WINDOW).routed([weights(1), weights(2)], candidates)
+    Scorer(encoder, HeldOut(ids, lengths), WINDOW).routed([weights(1), weights(2)], candidates, 0)
     assert sum(passes) == len(window_starts(lengths, WINDOW.window))
 
 

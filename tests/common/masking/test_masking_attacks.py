@@ -58,7 +58,7 @@ def test_swapped_keys_of_another_member_are_noticed(session: Transcript) -> None
 def test_swapped_keys_of_the_member_itself_are_noticed(session: Transcript) -> None:
     """Even if it once signed them, for another session."""
     own = session.members[1]
-    older = advertise(new_secrets(2, fixed_random("older")), own, TERMS, ROUND, source_of(own))
+    older = advertise(new_secrets(2, fixed_random("older")), own, TERMS, ROUND, source_of(own), "9" * 64)
     assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
 
 

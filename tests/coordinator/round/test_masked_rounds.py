@@ -12,6 +12,7 @@ import pytest
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import Confirmed, OpenSum, Revealed, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
@@ -210,29 +211,66 @@ def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, monkeypatch: py
 # One round after another
 
 
-def test_a_second_round_with_nothing_changed_keeps_the_total_and_asks_for_no_statistics(later: Parties) -> None:
-    """Its release is the same router under the next number."""
+@pytest.mark.parametrize("away", [[], ["medicine"], ["medicine", "law-1"]])
+def test_after_a_round_in_which_nothing_has_changed_the_release_stands(later: Parties, away: list[str]) -> None:
+    """Also if some are away. Nobody is asked to seal or open anything, and no second release is made."""
     transport = Direct(later, list(MEMBERS))
+    transport.down = set(away)
     seen: list[str] = []
-    second = run_round(later.federation(), transport, lambda event: seen.append(event.kind))
-    assert "kept_total" in seen
-    assert not kinds(transport, SealedSums, "statistics")
-    assert len(kinds(transport, SealedSums, "scores")) == 5
-    first = later.federation().ledger.standing().releases[0]
-    assert (second.number, router(later, second)) == (2, router(later, first))
-    assert len(entries(later, "totalled")) == 1
+    published = run_round(later.federation(), transport, lambda event: seen.append(event.kind))
+    assert published == later.federation().newest
+    assert published.number == 1
+    assert seen[-1] == "stands"
+    assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
+    assert [entry["reason"] for entry in entries(later, "closed")] == ["", "nothing has changed"]
     later.federation().ledger.verify()
 
 
-@pytest.mark.parametrize("away", [["medicine"], ["medicine", "law-1"]])
-def test_a_round_in_which_some_are_away_and_nothing_has_changed_is_not_held(later: Parties, away: list[str]) -> None:
-    """The newest release stands; nobody is asked to open anything."""
+def change_settings(parties: Parties, old: str, new: str) -> None:
+    path = parties.federation().folder / "coordinator.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_other_settings_make_another_release_of_the_same_total_and_counts(later: Parties) -> None:
+    """What was counted is used again; only what nobody has counted is missing, and nobody is asked twice."""
+    change_settings(later, "threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     transport = Direct(later, list(MEMBERS))
-    transport.down = set(away)
-    with pytest.raises(RoundFailed, match="nothing has changed since release 0001 but that some holders are away"):
-        round_of(later, transport=transport)
-    assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
-    assert len(entries(later, "opened_sum")) == 3
+    second = round_of(later, transport=transport)
+    assert not kinds(transport, SealedSums)
+    first = later.federation().ledger.standing().releases[0]
+    assert (second.number, router(later, second)) == (2, router(later, first))
+    manifests = [load_release(later.federation().release_folder(number)).manifest for number in (1, 2)]
+    assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
+    change_settings(later, "ridges = [0.001]", "ridges = [0.01]")
+    third = round_of(later, transport=transport)
+    assert not kinds(transport, SealedSums)
+    assert load_release(later.federation().release_folder(third.number)).manifest["evaluation"] is None
+    assert "counted before, for other settings" in entries(later, "not_counted")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "missing"), [("evaluate", ["scores", "reliability"]), ("calibrate", ["reliability"])]
+)
+def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(
+    parties: Parties, stage: str, missing: list[str]
+) -> None:
+    """About the total that is kept; the round after that has nothing left to do."""
+    answered = STAGES.index(stage)
+    round_of(parties, transport=Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered}))
+    transport = Direct(parties, list(MEMBERS))
+    second = round_of(parties, transport=transport)
+    assert second.number == 2
+    assert sorted(set(lots(transport))) == sorted(missing)
+    manifest = load_release(parties.federation().release_folder(2)).manifest
+    assert manifest["evaluation"] is not None
+    assert manifest["confidence"]["calibrated"]
+    assert round_of(parties).number == 2
+
+
+def lots(transport: Direct) -> list[str]:
+    messages = [open_packet(reply).message for _, reply in transport.replies]
+    return [each.lot for each in messages if isinstance(each, SealedSums)]
 
 
 WHAT_TO_DO = r"Run the round again when another holder has joined, left or changed too"

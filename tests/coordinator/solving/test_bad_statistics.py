@@ -279,7 +279,8 @@ def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties
     [
         (Evaluate, Scores(counts=()), "shape_mismatch"),
         (Evaluate, Scores(counts=((1, 2),)), "shape_mismatch"),
-        (Evaluate, Scores(counts=((1 << 53, 0, 0),)), "over_bound"),
+        (Evaluate, Scores(counts=((1 << 53, 0, 0, 0, 0),)), "over_bound"),
+        (Evaluate, Scores(counts=((1, 1, 1, 2, 2),)), "broken_identity"),
         (Evaluate, Reliability(counts=(1,)), "malformed"),
         (Calibrate, Reliability(counts=(1,)), "shape_mismatch"),
         (Calibrate, Reliability(counts=(0, 1) * CELLS), "broken_identity"),

@@ -1,0 +1,140 @@
+"""What a holder lets itself be asked about its held-out documents: a small family of questions, once for each total.
+
+Counts under any weights, asked for again and again, would tell what stands in a document. So candidates and λ come
+from the terms, the domains are those of a sum that this holder has helped to open, the weights must be such as that sum
+could be solved to, and the journal keeps every question that was signed for: one evaluation and one calibration of each
+total. Knows messages and the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.roster import load_roster
+from ridgeway.client.round.scoring import Weights
+from ridgeway.client.round.weights_check import check_weights
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.masking.history import PastSum
+from ridgeway.common.protocol.messages import Calibrate, Evaluate, Lot
+from ridgeway.common.protocol.packet import Opened, weights_of
+
+Question = Opened[Evaluate] | Opened[Calibrate]
+
+
+def lot_of(message: Evaluate | Calibrate) -> Lot:
+    return "scores" if isinstance(message, Evaluate) else "reliability"
+
+
+def asked_weights(holder: Holder, request: Question) -> list[Weights]:
+    """The weights of a question that may be asked; raises Refused if it may not."""
+    message = request.message
+    if holder.domain not in message.domains:
+        raise Refused("wrong_domain", f"this holder's domain {holder.domain} is not among the router's")
+    _check_family(message, len(request.blobs))
+    weights = [weights_of(blob, message.terms.features, len(message.domains)) for blob in request.blobs]
+    if message.terms.mode == "masked":
+        _check_total(holder, request, weights)
+    return weights
+
+
+def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
+    """Candidates are distinct members of λ × normalisation × selectors, and temperatures rise."""
+    candidates = message.candidates if isinstance(message, Evaluate) else (message.candidate,)
+    ridges = len(message.terms.ridges)
+    if isinstance(message, Evaluate) and blobs != ridges:
+        raise Refused("foreign_weights", f"{blobs} matrices of weights were sent for the {ridges} λ of the terms")
+    if any(candidate.ridge >= ridges for candidate in candidates):
+        raise Refused("malformed", "a candidate names weights that were not sent")
+    named = all(each.selector == "entropy" or each.k == DEFAULT.selector.k for each in candidates)
+    if len(set(candidates)) != len(candidates) or not named:
+        raise Refused("foreign_candidates", "candidates are not all different, or no settings could name them")
+    if isinstance(message, Calibrate) and list(message.temperatures) != sorted(set(message.temperatures)):
+        raise Refused("foreign_candidates", "temperatures are not all different and in their order")
+
+
+def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) -> None:
+    """The question is about a sum that this holder has helped to open, and may be asked about it."""
+    message, terms, lot = request.message, request.message.terms, lot_of(request.message)
+    total = next((each for each in holder.opened_totals() if each.id == message.total), None)
+    if total is None:
+        raise Refused("unknown_total", "this holder has not helped to open the total that it is asked about")
+    if message.domains != _domains(holder, total):
+        raise Refused("wrong_domain", "the question's domains are not those of the total that it is about")
+    _check_once(holder, request.digest, lot, total.id)
+    source, share = total.by_key()[holder.identity.public]
+    own = holder.current(terms)
+    if holder.source(own) != source:
+        raise Refused("source_changed", "this holder's sums have changed since the total was opened")
+    if isinstance(message, Calibrate):
+        _check_evaluated(holder, message, sha256(request.blobs[0]))
+        return
+    placed = own.statistics.weighted(share) if terms.mass else own.statistics
+    check_weights(weights, terms.ridges, placed, holder.encoder(terms), terms.mass, len(total.parts))
+
+
+def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:
+    """The domains whose holders are in a sum, as they were pinned."""
+    known = {place.key: place.domain for place in load_roster(holder.folder)} | {holder.identity.public: holder.domain}
+    if not set(total.by_key()) <= set(known):
+        raise Refused("forged_roster", "a member of the total is not on the roster that this holder has pinned")
+    return tuple(sorted({known[key] for key in total.by_key()}))
+
+
+def _check_once(holder: Holder, request: str, lot: Lot, total: str) -> None:
+    signed = [facts["request"] for facts in _noted(holder, "counted", lot) if facts["total"] == total]
+    if signed and request not in signed:
+        raise Refused("already_counted", f"this holder has signed for the {lot} of this total before, and does so once")
+
+
+def _check_evaluated(holder: Holder, message: Calibrate, weights: str) -> None:
+    """A calibration is of a candidate that was evaluated, with the weights that it had then."""
+    candidate = message.candidate
+    shown = candidate.model_dump(mode="json")
+    for facts in _noted(holder, "counted", "scores"):
+        if (facts["total"], facts["weights"][candidate.ridge]) == (message.total, weights) and (
+            shown in facts["candidates"]
+        ):
+            return
+    raise Refused("foreign_weights", "this holder has not evaluated these weights and this candidate on this total")
+
+
+# What was asked and signed for
+
+
+def note_asked(holder: Holder, request: Question) -> None:
+    """Keep what a question was, before its counts are sealed."""
+    message, lot = request.message, lot_of(request.message)
+    if _asked(holder, lot, request.digest) is None:
+        candidates = message.candidates if isinstance(message, Evaluate) else (message.candidate,)
+        facts = {
+            "round": request.round,
+            "session": message.session,
+            "lot": lot,
+            "request": request.digest,
+            "total": message.total,
+            "candidates": [each.model_dump(mode="json") for each in candidates],
+            "weights": [sha256(blob) for blob in request.blobs],
+        }
+        holder.journal.append(("asked", facts))
+
+
+def note_counted(holder: Holder, lot: Lot, request: str) -> None:
+    """Keep that a question is signed for, before the signature leaves; raises Refused if another one was."""
+    facts = _asked(holder, lot, request)
+    if facts is None:
+        raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
+    _check_once(holder, request, lot, facts["total"])
+    if request not in [each["request"] for each in _noted(holder, "counted", lot)]:
+        holder.journal.append(("counted", facts))
+
+
+def _asked(holder: Holder, lot: Lot, request: str) -> Mapping[str, Any] | None:
+    return next((facts for facts in _noted(holder, "asked", lot) if facts["request"] == request), None)
+
+
+def _noted(holder: Holder, kind: str, lot: Lot) -> list[Mapping[str, Any]]:
+    return [entry.facts for entry in holder.journal.entries() if entry.kind == kind and entry.facts["lot"] == lot]

@@ -1,0 +1,248 @@
+"""A member that sums what it should not: the round keeps the last release and names who is new or has changed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms
+from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
+from ridgeway.coordinator.round.round import run_round
+from tests.support.commands import Workshop
+from tests.support.corpora_on_disk import write_jsonl
+from tests.support.faults import make_haste
+from tests.support.hostile import MEMBERS
+from tests.support.making import one_domain, random_samples
+from tests.support.simulated_federation import Direct, Parties, found, no_watch
+
+LETTERS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,", "poetry": "ijklmwxyz "}
+DOCUMENTS = 64
+"""A quarter of them is held out: enough that a domain which is lost cannot be so by chance."""
+NEW = {"law-3": "law", "poetry": "poetry"}
+
+Weighted = Callable[[Prepared, Cohort, Member], Statistics]
+
+
+def texts(name: str, domain: str, count: int = DOCUMENTS) -> list[str]:
+    """Texts in a domain's letters, with a few of all the others'."""
+    source = random.Random(name)
+    noise = "".join(LETTERS.values())
+    return ["".join(source.choices((LETTERS[domain], noise)[source.random() < 0.2], k=60)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """Five holders after their first round, and two more that have not been in any."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        parties = found(tmp_path_factory.mktemp("released"), mode="masked")
+        for name, domain in {**MEMBERS, **NEW}.items():
+            parties.settle(name, domain, texts(name, domain))
+        for name in MEMBERS:
+            parties.admit(name)
+        parties.pin_all()
+        round_of(parties, MEMBERS)
+        return parties
+
+
+@pytest.fixture
+def parties(released: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    make_haste(monkeypatch)
+    return released.copy(tmp_path / "parties")
+
+
+def round_of(
+    parties: Parties,
+    names: Mapping[str, str],
+    lies: Mapping[str, Weighted] | None = None,
+    accept: Sequence[str] = (),
+    seen: list[Event] | None = None,
+) -> LedgerRelease:
+    transport = Direct(parties, list(names))
+    for name, weighted in (lies or {}).items():
+        vars(transport._holders[transport.names.index(name)])["weighted"] = weighted
+    watch = no_watch if seen is None else seen.append
+    return run_round(parties.federation(), transport, watch, accept_worse=accept)
+
+
+def let_join(parties: Parties) -> dict[str, str]:
+    for name in NEW:
+        parties.admit(name)
+    return {**MEMBERS, **NEW}
+
+
+def give(parties: Parties, name: str, documents: Sequence[str]) -> None:
+    """Let a holder have other text than before."""
+    [corpus] = parties.holder(name).settings.corpus
+    changed = Path(corpus).with_name(f"{name} {parties.folder.parent.name}.jsonl")
+    parties.rewrite(name, f'"{corpus}"', f'"{write_jsonl(changed, documents)}"')
+
+
+def placed(own: Statistics, cohort: Cohort, member: Member) -> Statistics:
+    return own.weighted(member.share).placed(cohort.domains.index(member.domain), len(cohort.domains))
+
+
+def at_random(prepared: Prepared, cohort: Cohort, member: Member) -> Statistics:
+    """Sums over vectors that are as long as those of text, and mean nothing."""
+    gram = prepared.statistics.gram
+    size = np.sqrt(np.trace(gram[:-1, :-1]) / gram[-1, -1])
+    samples = random_samples(7, 400, len(gram)).astype(np.float64)
+    lengths = np.linalg.norm(samples[:, :-1], axis=1, keepdims=True)
+    samples[:, :-1] *= size / lengths
+    return placed(one_domain(np.rint(samples).astype(np.int64)), cohort, member)
+
+
+def stretched(prepared: Prepared, cohort: Cohort, member: Member) -> Statistics:
+    """The own sums as if every feature were much larger than it is, with the mass as agreed."""
+    own = prepared.statistics
+    factor = int(FEATURE_LIMIT / np.sqrt(own.gram.diagonal()[:-1].max() / own.mass)) // 2
+    scale = np.full(len(own.gram), -factor)
+    scale[-1] = 1
+    return placed(one_domain_of(own.gram * scale[:, None] * scale), cohort, member)
+
+
+def one_domain_of(gram: Any) -> Statistics:
+    return Statistics(gram, gram[:, -1:].copy())
+
+
+def stands(parties: Parties, number: int = 1) -> None:
+    """The release of this number is the newest, and nobody was handed another."""
+    federation = parties.federation()
+    assert federation.newest is not None
+    assert federation.newest.number == number
+    assert (federation.folder / "releases" / "latest").readlink() == Path(f"{number:04}")
+    assert not federation.release_folder(number + 1).exists()
+    assert {parties.holder(name).newest for name in MEMBERS} == {number}
+
+
+def test_a_newcomer_with_another_domains_text_is_named_and_the_last_release_stands(parties: Parties) -> None:
+    """It calls law's text poetry: half of law would be routed to it."""
+    give(parties, "poetry", texts("stolen", "law"))
+    names, seen = let_join(parties), list[Event]()
+    with pytest.raises(RoundFailed, match=r"held-out text of law .* worse than release 0001 .*new: law-3, poetry\)"):
+        round_of(parties, names, seen=seen)
+    [worse] = [event for event in seen if isinstance(event, RouterWorse)]
+    assert (worse.domain, worse.newcomers, worse.changed) == ("law", ["law-3", "poetry"], [])
+    assert worse.lost > 10 * worse.won
+    stands(parties)
+
+
+@pytest.mark.parametrize("lie", [at_random, stretched])
+def test_sums_of_no_text_are_noticed_by_what_they_do_to_a_domain(parties: Parties, lie: Weighted) -> None:
+    """They are well formed, so that nothing else could tell them: random vectors of the right length, scaled sums."""
+    for name in ("medicine", "code-1"):
+        give(parties, name, texts(f"{name} now", MEMBERS[name]))
+    with pytest.raises(RoundFailed, match=r"held-out text of .*medicine.*changed: code-1, medicine\)"):
+        round_of(parties, MEMBERS, {"medicine": lie})
+    stands(parties)
+
+
+def test_honest_growth_passes(parties: Parties) -> None:
+    """A domain joins, one has another holder, two have more text: a second release, and everybody has it."""
+    for name in ("medicine", "code-1"):
+        give(parties, name, [*texts(name, MEMBERS[name]), *texts(f"{name} more", MEMBERS[name])])
+    names = let_join(parties)
+    published = round_of(parties, names)
+    assert (published.number, published.domains) == (2, ("code", "law", "medicine", "poetry"))
+    assert {parties.holder(name).newest for name in names} == {2}
+
+
+def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_asked_again(parties: Parties) -> None:
+    """The total and its counts are kept; only the confidence, which was not come to, is still to be counted."""
+    give(parties, "poetry", texts("stolen", "law"))
+    names = let_join(parties)
+    for accept in ((), ("medicine",)):
+        with pytest.raises(RoundFailed, match=r"run the round again with --accept-worse law$"):
+            round_of(parties, names, accept=accept)
+    published = round_of(parties, names, accept=["law"])
+    assert published.number == 2
+    kinds = [
+        entry.facts["lot"] for entry in parties.federation().ledger.journal.entries() if entry.kind == "opened_sum"
+    ]
+    assert kinds == ["statistics", "scores", "reliability"] * 2
+    assert round_of(parties, names).number == 2
+
+
+def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exit code that is not 0 and one sentence; with the option a release; and then that it stands."""
+    give(parties, "poetry", texts("stolen", "law"))
+    names = let_join(parties)
+
+    def run_here(federation: Federation, work: str, watch: Watch, mode: Mode | None, accept: Sequence[str]) -> None:
+        run_round(federation, Direct(parties, list(names)), watch, mode, accept)
+
+    monkeypatch.setattr(supervisor, "run_work", run_here)
+    round_command = ("coordinator", "round", parties.federation().folder)
+    commands = Workshop(parties.folder)
+    worse = commands.call(*round_command, "--json")
+    assert (worse.code, worse.stdout) == (2, "")
+    assert "worse     law" in worse.stderr
+    assert worse.stderr.splitlines()[-1].endswith("run the round again with --accept-worse law")
+    unknown = commands.call(*round_command, "--accept-worse", "lwa")
+    assert (unknown.code, "there is no domain 'lwa'; there are code, law" in unknown.stderr) == (2, True)
+    wanted = commands.call(*round_command, "--accept-worse", "law", "--json")
+    assert (wanted.code, wanted.json["number"], wanted.json["unchanged"]) == (0, 2, False)
+    still = commands.call(*round_command, "--json")
+    assert (still.code, still.json["number"], still.json["unchanged"]) == (0, 2, True)
+    assert "nothing has changed since it was made, so it stands" in still.stderr
+
+
+def test_a_holder_sees_what_it_was_asked(released: Parties) -> None:
+    """Each question that it signed for, of which total and with how many candidates."""
+    home = released.homes["law-1"]
+    shown = Workshop(released.folder).call("client", "status", home, "--json").json["counted"]
+    assert [(each["lot"], len(each["candidates"])) for each in shown] == [("scores", 1), ("reliability", 1)]
+    [total] = released.holder("law-1").opened_totals()
+    assert {each["total"] for each in shown} == {total.id}
+    table = Workshop(released.folder).call("client", "status", home).stdout
+    assert len([line for line in table.splitlines() if total.id[:8] in line]) == 2
+
+
+def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file, say: it refuses by itself, before masks hide whose they are."""
+
+    def damaged(plain: Callable[[Holder, Terms], Prepared]) -> Callable[[Holder, Terms], Prepared]:
+        def made(holder: Holder, terms: Terms) -> Prepared:
+            prepared = plain(holder, terms)
+            if holder.domain == "medicine":
+                prepared.statistics.gram[0, 0] = -5
+            return prepared
+
+        return made
+
+    for name in ("medicine", "code-1"):
+        give(parties, name, texts(f"{name} now", MEMBERS[name]))
+    for step in ("ready", "current"):
+        monkeypatch.setattr(Holder, step, damaged(getattr(Holder, step)))
+    assert round_of(parties, MEMBERS).domains == ("code", "law")
+    refused = [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == "refused"]
+    assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "broken_identity")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two holders have other text of their domain than before, and all counts differ a little."""
+    make_haste(monkeypatch)
+    parties = found(tmp_path, mode="masked")
+    for name, domain in MEMBERS.items():
+        parties.settle(name, domain, texts(f"{name} {seed}", domain, 24))
+        parties.admit(name)
+    parties.pin_all()
+    round_of(parties, MEMBERS)
+    for name in ("law-1", "medicine"):
+        give(parties, name, texts(f"{name} {seed} now", MEMBERS[name], 24))
+    assert round_of(parties, MEMBERS).number == 2
