@@ -60,7 +60,7 @@ def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ..
         return tuple(sorted(new))
     shown = [group for group in beside.groups(least - 1) if beside.shows(group)]
     known = _Combinations(before) if shown and before else None
-    return next((group for group in shown if not (known and known.holds(group, new) and known.shows(group))), ())
+    return next((group for group in shown if known is None or beside.shows_more(group, known, new)), ())
 
 
 def differing(one: Parts, other: Parts) -> set[str]:
@@ -112,13 +112,22 @@ class _Combinations:
             raise Refused("too_many_to_judge", f"there are more than {MAX_GROUPS:,} groups of {most} members to judge")
         return combinations(sorted(self._at), most)
 
-    def holds(self, group: Sequence[str], new: Parts) -> bool:
-        """Whether all that the group puts into a new sum is in these sums already."""
-        return all(key not in new or new[key][0] in self._at.get(key, ()) for key in group)
+    def shows_more(self, group: Sequence[str], before: _Combinations, new: Parts) -> bool:
+        """Whether more of the group is shown than before `new`, or something of it that was in no sum before."""
+        held = all(key not in new or new[key][0] in before._at.get(key, ()) for key in group)
+        return not held or not before.shows(group) or self._open_directions(group) > before._open_directions(group)
+
+    def _open_directions(self, group: Sequence[str]) -> int:
+        """How many independent combinations of the group's own parts alone can be computed."""
+        own = self._columns(group)
+        return int((np.linalg.eigvalsh(self._left[np.ix_(own, own)]) < SMALLEST_SPREAD).sum())
+
+    def _columns(self, group: Sequence[str]) -> list[int]:
+        return [number for key in group for number in self._at.get(key, {}).values()]
 
     def shows(self, group: Sequence[str]) -> bool:
         """Whether the group's part can be told apart: whether no such coefficients were found."""
-        own = [number for key in group for number in self._at.get(key, {}).values()]
+        own = self._columns(group)
         return bool(own) and self._seems_to_show(own, len(group)) and not self._found(own, DOMINANCE * len(group))
 
     def _seems_to_show(self, own: Sequence[int], members: int) -> bool:

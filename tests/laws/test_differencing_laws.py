@@ -61,14 +61,14 @@ def matrix_of(opened: list[Sum]) -> tuple[list[tuple[str, str]], list[list[int]]
     return columns, rows
 
 
-def exactly_shown(opened: list[Sum], group: tuple[str, ...]) -> bool:
-    """Whether something of the group lies in the span of the sums, and nothing of anybody else with it.
+def exactly_shown(opened: list[Sum], group: tuple[str, ...]) -> int:
+    """How much of the group lies in the span of the sums, and nothing of anybody else with it.
 
-    It does if the span of the sums meets the span of the group's own parts, so that dimensions do not add up.
+    By how much dimensions do not add up: that much the span of the sums has in common with that of the group's parts.
     """
     columns, rows = matrix_of(opened)
     own = [[int(other == each) for other in columns] for each in columns if each[0] in group]
-    return exact_rank([*rows, *own]) < exact_rank(rows) + len(own)
+    return exact_rank(rows) + len(own) - exact_rank([*rows, *own])
 
 
 def exact_rank(matrix: list[list[int]]) -> int:
@@ -114,9 +114,7 @@ def groups(opened: list[Sum], size: int) -> list[tuple[str, ...]]:
 def test_no_group_that_exact_arithmetic_shows_is_missed(earlier: list[Sum], new: Sum, least: int) -> None:
     """Members that come and go, data that change, weights that change: any few sums, every group."""
     every = [*earlier, new]
-    shown = [
-        group for group in groups(every, least - 1) if exactly_shown(every, group) and not exactly_shown(earlier, group)
-    ]
+    shown = [group for group in groups(every, least - 1) if exactly_shown(every, group) > exactly_shown(earlier, group)]
     if shown and new not in earlier:
         assert set_apart(earlier, new, least)
 
@@ -125,7 +123,7 @@ def test_no_group_that_exact_arithmetic_shows_is_missed(earlier: list[Sum], new:
 def test_nobody_is_missed_where_combinations_abound(earlier: list[Sum], new: Sum) -> None:
     """Few members and many sums, so that most sums give somebody away."""
     every = [*earlier, new]
-    fresh = [key for (key,) in groups(every, 1) if exactly_shown(every, (key,)) and not exactly_shown(earlier, (key,))]
+    fresh = [key for key in groups(every, 1) if exactly_shown(every, key) > exactly_shown(earlier, key)]
     if fresh and new not in earlier:
         assert set_apart(earlier, new, 2)
 

@@ -212,7 +212,9 @@ class Hostile:
         if lot == "scores":
             chosen = BEST.model_copy(update={"normalise_columns": other})
             return Evaluate(candidates=(chosen,), **about), tuple(self.weights or [WEIGHTS])
-        return Calibrate(candidate=BEST, temperatures=(2.0,) if other else (1.0,), **about), tuple(self.weights or [WEIGHTS])[:1]
+        return Calibrate(candidate=BEST, temperatures=(2.0,) if other else (1.0,), **about), tuple(
+            self.weights or [WEIGHTS]
+        )[:1]
 
     def count(self, lot: Lot, names: Collection[str] | None = None) -> None:
         for name in names or self.shared:
