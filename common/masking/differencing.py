@@ -162,7 +162,7 @@ class _Combinations:
         coefficients = self._left * np.sqrt(self._usual)[:, None] / np.sqrt(self._usual)
         np.fill_diagonal(coefficients, 0.0)
         largest = np.abs(coefficients).max(axis=1)
-        return (reached < SMALLEST_SPREAD) | (largest > DOMINANCE * reached)
+        return np.asarray((reached < SMALLEST_SPREAD) | (largest > DOMINANCE * reached))
 
 
 def _rank(weights: NDArray[np.int64]) -> int:

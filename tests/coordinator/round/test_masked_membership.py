@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.protocol.messages import Confirmed, Envelopes, Message, Revealed, SealedSums
+from ridgeway.common.protocol.messages import LOTS, Confirmed, Envelopes, Message, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
@@ -19,6 +20,7 @@ from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, make_haste
 from tests.support.hostile import MEMBERS
+from tests.support.masked_oracle import alone
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 LIAR = "law-1"
@@ -316,3 +318,31 @@ def test_the_outlook_names_one_that_is_missing(later: Parties) -> None:
     assert "only medicine is missing" in words
     later.admit("poetry")
     assert outlook(later.federation()) is None
+
+
+# What all rounds together tell
+
+
+def test_rounds_open_a_total_where_two_have_changed_and_nothing_else(later: Parties) -> None:
+    """Seven rounds, three totals: as many combinations of the holders' sums, of which none shows one holder."""
+
+    def opened(lot: str) -> list[Mapping[str, tuple[str, int]]]:
+        return later.federation().ledger.standing().opened.get(lot, [])
+
+    assert len(opened("statistics")) == 1
+    for _ in range(2):
+        with suppress(RoundFailed):
+            round_of(later)
+    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 1]
+    later.change_corpus("law-1")
+    with pytest.raises(RoundFailed, match="only law-1 has changed"):
+        round_of(later)
+    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 1]
+    later.change_corpus("law-2")
+    round_of(later)
+    later.change_corpus("code-1")
+    later.change_corpus("code-2")
+    round_of(later)
+    assert len(opened("statistics")) == 3
+    assert all(len(opened(lot)) <= 3 for lot in LOTS)
+    assert alone(opened("statistics")) == set()
