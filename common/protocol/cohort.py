@@ -140,7 +140,7 @@ def lopsided(members: Collection[Member], ratio: int = SHARE_RATIO) -> str:
     """Why the sum of these members' statistics would show one of them; empty if it would not.
 
     Nobody may make up more than two thirds of the sum, or of its domain's part where others hold the domain too; and
-    within a domain no share may be more than `ratio` times another.
+    within a domain no share may be more than `ratio` times another. (What a mass leaves over makes a share 1 larger.)
     """
     shares: dict[str, list[int]] = {}
     for member in members:
@@ -148,10 +148,10 @@ def lopsided(members: Collection[Member], ratio: int = SHARE_RATIO) -> str:
     for domain, own in sorted(shares.items()):
         if max(own) > ratio * min(own):
             return f"one holder of {domain} has more than {ratio} times the share of another"
-        if len(own) > 1 and 3 * max(own) > 2 * sum(own):
+        if len(own) > 1 and 3 * (max(own) - 1) > 2 * sum(own):
             return f"one of several holders of {domain} would make up more than two thirds of it and lie open in it"
     every = [share for own in shares.values() for share in own]
-    if 3 * max(every) > 2 * sum(every):
+    if 3 * (max(every) - 1) > 2 * sum(every):
         return "one member would make up more than two thirds of the sum and lie open in it"
     return ""
 
