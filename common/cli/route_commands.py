@@ -59,10 +59,12 @@ def route(
 
 
 def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
+    from ridgeway.common.routing.router import origin
+
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
     if json:
-        emit_json((explanation or decision).to_json() | router.origin)
+        emit_json((explanation or decision).to_json() | origin(router))
         return
     print(_words(decision, router))
     if explanation:
@@ -73,9 +75,11 @@ def _show_many(router: Router, prompts: Iterable[list[str]], explain: bool, json
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
+    from ridgeway.common.routing.router import origin
+
     for batch in prompts:
         found: Iterable[Decision | Explanation] = map(router.explain, batch) if explain else router.route_many(batch)
-        for result in (each.to_json() | router.origin for each in found):
+        for result in (each.to_json() | origin(router) for each in found):
             plain = f"{result['domain']}\t{result['confidence']:.3f}"
             print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
         sys.stdout.flush()

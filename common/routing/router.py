@@ -134,11 +134,6 @@ class Router:
 
         return router_of(load_release(Path(folder), key=key, model=Path(model) if model else None, device=device))
 
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where decisions come from, and whether their confidence means something."""
-        return {"calibrated": self.confidence.calibrated, "release": self.release}
-
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
         confidence = replace(self.confidence, **changes)
@@ -266,6 +261,11 @@ def router_of(release: Release) -> Router:
     """The router of a release that was loaded."""
     parts = release.domains, release.compiled, release.tokenizer, release.selector, release.confidence
     return Router(*parts, release.id)
+
+
+def origin(router: Router) -> dict[str, Any]:
+    """Where decisions come from, and whether their confidence means something: what JSON says beside them."""
+    return {"calibrated": router.confidence.calibrated, "release": router.release}
 
 
 def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[float], float]:

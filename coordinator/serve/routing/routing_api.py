@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision
+from ridgeway.common.routing.router import Decision, origin
 from ridgeway.coordinator.serve.access.guard import HAS_KEY, PATH_SERVED
 from ridgeway.coordinator.serve.http_errors import Problem, problem_of
 from ridgeway.coordinator.serve.request_bodies import RouteRequest, described, read_body
@@ -88,7 +88,7 @@ def routing_api(
             served, decisions = await service.decide_many(asked.prompts)
             return json_answer(_many(served, [with_expert(each) for each in decisions]))
         served, decision = await service.decide(asked.turns())
-        return json_answer(with_expert(decision) | served.router.origin)
+        return json_answer(with_expert(decision) | origin(served.router))
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
@@ -123,7 +123,7 @@ def routing_api(
 
 
 def _many(served: ServedRelease, decided: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**served.router.origin, "decisions": decided}
+    return {**origin(served.router), "decisions": decided}
 
 
 async def _explained(
@@ -138,6 +138,6 @@ async def _explained(
 
     def written() -> Response:
         decided = [each.to_json() | with_expert(each.decision) for each in explanations]
-        return json_answer(decided[0] | served.router.origin if asked.prompts is None else _many(served, decided))
+        return json_answer(decided[0] | origin(served.router) if asked.prompts is None else _many(served, decided))
 
     return await asyncio.to_thread(written)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
-from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.router import Router, origin
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
@@ -45,14 +45,14 @@ def test_one_prompt_is_routed_as_the_library_routes_it(client: TestClient, route
     """The same numbers, and the release they come from."""
     answer = client.post("/v1/route", json={"prompt": "where to?"})
     assert answer.status_code == 200
-    assert answer.json() == router.route("where to?").to_json() | router.origin
+    assert answer.json() == router.route("where to?").to_json() | origin(router)
 
 
 def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Router) -> None:
     """One list in, one list out."""
     prompts = ["a", "", "b" * 500, "a"]
     found = client.post("/v1/route", json={"prompts": prompts}).json()
-    assert {name: value for name, value in found.items() if name != "decisions"} == router.origin
+    assert {name: value for name, value in found.items() if name != "decisions"} == origin(router)
     assert found["decisions"] == [router.route(prompt).to_json() for prompt in prompts]
 
 
@@ -69,14 +69,14 @@ def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, rout
     ]
     turns = weighted_turns([("system", "abc"), ("user", "def"), ("user", "ghi jkl")])
     found = client.post("/v1/route", json={"messages": messages}).json()
-    assert found == router.route_turns(turns).to_json() | router.origin
+    assert found == router.route_turns(turns).to_json() | origin(router)
     explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
-    assert explained == _json(router.explain_turns(turns).to_json() | router.origin)
+    assert explained == _json(router.explain_turns(turns).to_json() | origin(router))
 
 
 def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:
     """For one prompt and for many."""
-    expected = _json(router.explain("where to?").to_json() | router.origin)
+    expected = _json(router.explain("where to?").to_json() | origin(router))
     assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
     many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
     assert many["release"] == expected.pop("release") == router.release
