@@ -354,11 +354,12 @@ def main(address: str, secret: str, bell: str) -> None:
         import flwr.supercore.superexec.run_superexec as loop
         import flwr.supernode.runtime.run_clientapp as runtime
         from flwr.cli.config_utils import get_fab_metadata
+        from flwr.clientapp.utils import get_load_client_app_fn
         from flwr.supercore.exit import exit_handler
         from flwr.supercore.utils import disable_process_dumping
 
         keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
-        load = runtime.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+        load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
         guard(runtime, keeper)
         check_loop(loop)
     except Exception as error:

@@ -90,7 +90,7 @@ def _peak(pid: int) -> int:
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A coordinator that is up, and four holders that have pinned each other and are connected."""
     with Deployment(tmp_path_factory.mktemp("masked-town"), tiny_encoder(WIDTH)) as made:
-        made.found("masked", wait=5.0, deadline=DEADLINE_S)
+        made.found("masked", wait=5.0, deadline=DEADLINE_S, ridges="[0.001]", normalise_columns="[false]")
         for name in ALL:
             made.settle(name)
             made.admit(name)

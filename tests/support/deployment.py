@@ -162,7 +162,7 @@ class Deployment:
 
     # The operator
 
-    def found(self, mode: str, **settings: float) -> None:
+    def found(self, mode: str, **settings: float | str) -> None:
         """Make the coordinator's folder and an invitation, with some settings of its rounds changed."""
         encoder = f"dir:{self.folder / 'encoder'}"
         self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder)

@@ -1,0 +1,75 @@
+"""Flower's Grid as the transport of a round: answers are fetched as they come, by looks that follow the wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.round.progress import no_watch
+from tests.support.flower_parts import ClientApp, FlowerMessage, LocalGrid, to_record
+
+server_app: Any = pytest.importorskip("ridgeway.coordinator.server_app")
+QUESTION, ANSWER = Packet(b"question", "s"), Packet(b"answer", "s")
+
+
+class SlowGrid:
+    """A Grid whose nodes answer at given seconds, with a clock that goes on when somebody sleeps."""
+
+    def __init__(self, answers_at: dict[int, float]) -> None:
+        LocalGrid(ClientApp(), {})  # messages can be made only in a run
+        self._answers_at = answers_at
+        self._peers: dict[str, int] = {}
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def push_messages(self, messages: Iterable[FlowerMessage]) -> list[str]:
+        names = {f"m{len(self._peers) + place}": each for place, each in enumerate(messages)}
+        self._peers |= {name: each.metadata.dst_node_id for name, each in names.items()}
+        return list(names)
+
+    def pull_messages(self, numbers: list[str]) -> list[Any]:
+        come = [number for number in numbers if self._answers_at[self._peers[number]] <= self.now]
+        return [SimpleNamespace(has_error=lambda: False, content=to_record(ANSWER)) for _ in come]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def ask(answers_at: dict[int, float], seconds: float) -> tuple[SlowGrid, list[tuple[int, float]]]:
+        grid = SlowGrid(answers_at)
+        monkeypatch.setattr(server_app, "time", grid)
+        transport = server_app.GridTransport(grid, no_watch)
+        answers = transport.exchange(dict.fromkeys(answers_at, QUESTION), seconds)
+        return grid, [(peer, grid.now) for peer, packet in answers if packet.header == ANSWER.header]
+
+    return ask
+
+
+def test_an_answer_waits_no_longer_than_a_tenth_of_the_time_it_took(asked: Any) -> None:
+    """Or the least pause, if that is longer; and no answer delays another's."""
+    _, answers = asked({1: 0.0, 2: 0.9, 3: 17.0}, 600.0)
+    assert [peer for peer, _ in answers] == [1, 2, 3]
+    for (_, fetched), came in zip(answers, (0.0, 0.9, 17.0), strict=True):
+        assert came <= fetched <= came + max(server_app.LEAST_PAUSE_S, came / 10) + 1e-9
+
+
+def test_a_long_wait_costs_few_looks_and_ends_with_the_time(asked: Any) -> None:
+    grid, answers = asked({1: 0.0, 2: 601.0}, 600.0)
+    assert [peer for peer, _ in answers] == [1]
+    assert grid.now == pytest.approx(600.0)
+    assert max(grid.slept) == server_app.MOST_PAUSE_S and len(grid.slept) < 350
+
+
+def test_parts_of_an_answer_that_is_still_being_sent_are_asked_for_again_soon() -> None:
+    utils: Any = pytest.importorskip("flwr.supercore.inflatable.inflatable_utils")
+    assert utils.pull_objects.__kwdefaults__["initial_backoff"] == server_app.PART_PAUSE_S
