@@ -64,7 +64,7 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
         raise Refused("unknown_total", "this holder has not helped to open the total that it is asked about")
     if message.domains != _domains(holder, total):
         raise Refused("wrong_domain", "the question's domains are not those of the total that it is about")
-    _check_once(holder, request.digest, lot, total.id)
+    _check_once(holder, request.digest, lot, total.data)
     source, share = total.by_key()[holder.identity.public]
     own = holder.current(terms)
     if holder.source(own) != source:
@@ -84,8 +84,9 @@ def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:
     return tuple(sorted({known[key] for key in total.by_key()}))
 
 
-def _check_once(holder: Holder, request: str, lot: Lot, total: str) -> None:
-    signed = [facts["request"] for facts in _noted(holder, "counted", lot) if facts["total"] == total]
+def _check_once(holder: Holder, request: str, lot: Lot, data: str) -> None:
+    """Another total of the same members' same data, with other shares, is no reason to count again."""
+    signed = [facts["request"] for facts in _noted(holder, "counted", lot) if facts["data"] == data]
     if signed and request not in signed:
         raise Refused("already_counted", f"this holder has signed for the {lot} of this total before, and does so once")
 
@@ -95,9 +96,8 @@ def _check_evaluated(holder: Holder, message: Calibrate, weights: str) -> None:
     candidate = message.candidate
     shown = candidate.model_dump(mode="json")
     for facts in _noted(holder, "counted", "scores"):
-        if (facts["total"], facts["weights"][candidate.ridge]) == (message.total, weights) and (
-            shown in facts["candidates"]
-        ):
+        known = dict(enumerate(facts["weights"])).get(candidate.ridge)
+        if (facts["total"], known) == (message.total, weights) and shown in facts["candidates"]:
             return
     raise Refused("foreign_weights", "this holder has not evaluated these weights and this candidate on this total")
 
@@ -109,13 +109,15 @@ def note_asked(holder: Holder, request: Question) -> None:
     """Keep what a question was, before its counts are sealed."""
     message, lot = request.message, lot_of(request.message)
     if _asked(holder, lot, request.digest) is None:
+        [total] = {each for each in holder.opened_totals() if each.id == message.total}
         candidates = message.candidates if isinstance(message, Evaluate) else (message.candidate,)
         facts = {
             "round": request.round,
             "session": message.session,
             "lot": lot,
             "request": request.digest,
-            "total": message.total,
+            "total": total.id,
+            "data": total.data,
             "candidates": [each.model_dump(mode="json") for each in candidates],
             "weights": [sha256(blob) for blob in request.blobs],
         }
@@ -127,7 +129,7 @@ def note_counted(holder: Holder, lot: Lot, request: str) -> None:
     facts = _asked(holder, lot, request)
     if facts is None:
         raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
-    _check_once(holder, request, lot, facts["total"])
+    _check_once(holder, request, lot, facts["data"])
     if request not in [each["request"] for each in _noted(holder, "counted", lot)]:
         holder.journal.append(("counted", facts))
 

@@ -46,6 +46,11 @@ class PastSum(Record):
     def id(self) -> str:
         return sha256(canonical_json(self.model_dump(mode="json")))
 
+    @property
+    def data(self) -> str:
+        """Stands for whose data is in the sum, under whatever weights."""
+        return sha256(canonical_json([[key, source] for key, source, _ in self.parts]))
+
     def by_key(self) -> dict[str, tuple[str, int]]:
         return {key: (source, weight) for key, source, weight in self.parts}
 

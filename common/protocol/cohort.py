@@ -19,7 +19,8 @@ from ridgeway.common.base.settings import Sampling, Weighting
 MAX_HOLDERS = 10_000
 SHARE_RATIO = 4
 """How many times the share of another holder of its domain a holder may have, unless policies say otherwise."""
-Penalty = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=1e-6, le=10)]
+"""A λ, relative to the mean diagonal of A: outside these bounds holders could not tell weights from crafted ones."""
 
 
 class SamplingTerms(Record):

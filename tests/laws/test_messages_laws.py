@@ -96,7 +96,7 @@ def terms(draw: st.DrawFn) -> Terms:
         sampling=SamplingTerms(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
-        ridges=tuple(draw(st.lists(st.floats(1e-9, 10), max_size=4))),
+        ridges=tuple(draw(st.lists(st.floats(1e-6, 10), max_size=4))),
     )
 
 

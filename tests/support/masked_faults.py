@@ -115,6 +115,7 @@ class Witness:
     sealed: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     revealed: dict[tuple[str, str, tuple[int, ...]], set[str]] = field(default_factory=dict)
     _left: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    _signed: dict[tuple[str, str, str], set[int]] = field(default_factory=dict)
     _dealt: dict[bytes, bytes] = field(default_factory=dict)
     _secrets: dict[bytes, Secret] = field(default_factory=dict)
     _kinds: dict[tuple[str, int, str], str] = field(default_factory=dict)
@@ -143,10 +144,14 @@ class Witness:
         step = _step(given.message)
         if step is None:
             return
-        content = _content(given)
+        content, asked = _content(given), open_packet(request).message
+        if isinstance(asked, ConfirmSum):  # of fewer of the same members, another may be signed
+            step = f"{step} {sorted(asked.sent)}"
+            signed = self._signed.setdefault((given.sender, asked.session, asked.lot), set(asked.sent))
+            assert signed >= set(asked.sent), "a holder has signed a sum that is not a smaller one"
+            signed &= set(asked.sent)
         before = self._left.setdefault((given.sender, given.round, step), content)
         assert before == content, f"two different answers to the step {step!r} of a session left a holder"
-        asked = open_packet(request).message
         match given.message:
             case Envelopes():
                 assert isinstance(asked, Share)

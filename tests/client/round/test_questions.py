@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeway.client.sums.corpus import is_held_out
+from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import Candidate, Confirmed, Evaluate, Lot, SealedSums
 from ridgeway.common.protocol.packet import Blob, weights_blob
 from tests.support.hostile import BEST, CONFIRM, MEMBERS, OPEN, OVER, SEAL, WEIGHTS, Hostile, code_of, nothing_revealed
@@ -165,6 +166,20 @@ def test_a_total_is_counted_once(at: At, lot: Lot, step: int, other: bool) -> No
     """Whether the counts were opened or only signed for; in a later session not even the same question is answered."""
     later = again(at(step, lot))
     assert {code_of(later.ask(name, *later.question(lot, other))) for name in ALL} == {"already_counted"}
+
+
+def test_another_total_of_the_same_data_is_not_counted_again(at: At) -> None:
+    """Other shares make another total, as often as one likes; the documents are the same."""
+    first = at(OVER, "scores")
+    later = Hostile(first.parties, ALL, "ef" * 16)
+    later.cohort = lambda *_, **__: changed  # type: ignore[method-assign]
+    half = EQUAL_MASS // 2
+    changed = Hostile.lopsided(first, {"law-1": half + 5, "law-2": half - 5})
+    later.begin()
+    later.seal()
+    later.finish("statistics")
+    assert later.opened_total != first.opened_total
+    assert {code_of(later.ask(name, *later.question("scores"))) for name in ALL} == {"already_counted"}
 
 
 @pytest.mark.parametrize("lot", COUNTED)
