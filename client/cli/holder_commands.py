@@ -59,10 +59,10 @@ def init(
     from ridgeway.client.round.holder import SETTINGS, HolderSettings
     from ridgeway.client.round.policy import Policy
     from ridgeway.common.base.identity import public_key
+    from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.base.settings_file import plain_reason
     from ridgeway.common.encoding.encoder_sources import absolute_source
     from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, read_paper
-    from ridgeway.common.statistics.statistics_file import check_domain_name
 
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out)

@@ -142,6 +142,8 @@ class RequestGuard:
     def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
         """Refuse what a browser was talked into by a page of another site."""
         rules = self._rules
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise RefusedRequest("host", 400, "the request names several hosts", code="invalid_host")
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
             words = "the service is not called by this name; see --allow-host"
