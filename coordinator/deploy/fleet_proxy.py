@@ -231,37 +231,44 @@ class DeadlineLoop(asyncio.SelectorEventLoop):
 class FleetConnection(H11Protocol):
     """A connection that is cut off unless heads of requests come in time and answers are read."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._cut_off_after(HEAD_TIMEOUT_S)
+        self._start("head", HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cut_off_after(None)
+        for name in tuple(self._timers):
+            self._stop(name)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
-            self._cut_off_after(None)
+            self._stop("head")
 
     def on_response_complete(self) -> None:
-        self._cut_off_after(HEAD_TIMEOUT_S)
         super().on_response_complete()
+        if self.cycle.response_complete:  # else the next request was there already
+            self._start("head", HEAD_TIMEOUT_S)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._cut_off_after(IDLE_TIMEOUT_S)
+        self._start("unread", IDLE_TIMEOUT_S)
 
     def resume_writing(self) -> None:
-        self._cut_off_after(None)
+        self._stop("unread")
         super().resume_writing()
 
-    def _cut_off_after(self, seconds: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+    def _start(self, name: str, seconds: float) -> None:
+        self._stop(name)
+        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
 
 
 def listen(host: str, port: int) -> ListeningSocket:
