@@ -222,7 +222,7 @@ class CountedSocket(socket.socket):
 class DeadlineLoop(asyncio.SelectorEventLoop):
     """An event loop whose servers wait for a handshake, and for its end, no longer than they should."""
 
-    async def create_server(self, *words: Any, **named: Any) -> asyncio.Server:  # type: ignore[override]
+    async def create_server(self, *words: Any, **named: Any) -> asyncio.Server:
         return await super().create_server(
             *words, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S, ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S, **named
         )
