@@ -64,10 +64,14 @@ class Liar(Direct):
         yield from super().answers(name, peer, packet)
 
 
-def play(parties: Parties, transport: Direct, *changed: str) -> None:
-    """A round in which some holders' corpora have changed."""
-    for name in changed or CHANGES[0]:
+def changed(parties: Parties, *names: str) -> Parties:
+    """Some holders have other texts now, so that there is something to open."""
+    for name in names or CHANGES[0]:
         parties.change_corpus(name)
+    return parties
+
+
+def play(parties: Parties, transport: Direct) -> None:
     run_round(parties.federation(), transport, no_watch)
 
 
@@ -82,9 +86,9 @@ def show(parties: Parties, name: str, *words: str) -> Any:
 
 def test_over_three_rounds_every_holder_has_the_same_log_and_every_sum_is_in_it(parties: Parties) -> None:
     """Each round's sums are added behind those before, and what stood there stays."""
-    for changed in CHANGES:
+    for names in CHANGES:
         before = log_of(parties, "law")
-        play(parties, Direct(parties), *changed)
+        play(parties, Direct(changed(parties, *names)))
         after = log_of(parties, "law")
         assert after.head.number > before.head.number
         assert after.entries[: before.head.number] == before.entries
@@ -95,10 +99,10 @@ def test_over_three_rounds_every_holder_has_the_same_log_and_every_sum_is_in_it(
 
 
 def test_a_holder_that_was_away_for_two_rounds_gets_all_that_it_has_missed(parties: Parties) -> None:
-    for changed in CHANGES:
-        away = Direct(parties)
+    for names in CHANGES:
+        away = Direct(changed(parties, *names))
         away.down = {"law-2"}
-        play(parties, away, *changed)
+        play(parties, away)
     assert log_of(parties, "law").head.number - log_of(parties, "law-2").head.number == 6
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law-2"}
     assert log_of(parties, "law-2") == log_of(parties, "law")
@@ -119,7 +123,7 @@ def test_a_log_that_does_not_extend_the_one_before_is_kept_as_proof_and_ends_all
 ) -> None:
     """The lie is told to one holder; from then on it refuses, until its owner moves the evidence away."""
     before = log_of(parties, "law")
-    transport = Liar(parties, ["law"], change, after)
+    transport = Liar(changed(parties), ["law"], change, after)
     play(parties, transport)
     assert refusals(transport) == {"law": "forked_log"}
     assert log_of(parties, "law") == before
@@ -152,7 +156,7 @@ def test_two_holders_that_were_told_two_logs_see_it_by_comparing_them(parties: P
     def other(log: tuple[OpenedSum, ...]) -> tuple[OpenedSum, ...]:
         return (*log[:-1], log[-1].model_copy(update={"opened": "e" * 64}))
 
-    transport = Liar(parties, ["law-2"], other)
+    transport = Liar(changed(parties), ["law-2"], other)
     play(parties, transport)
     assert refusals(transport) == {}
     law, second = (show(parties, name, "roster", "--log") for name in ("law", "law-2"))
@@ -165,7 +169,7 @@ def test_two_holders_that_were_told_two_logs_see_it_by_comparing_them(parties: P
 def test_a_sum_that_is_left_out_is_missed_by_those_who_opened_it(parties: Parties) -> None:
     """A coordinator that tells all of them the same, but not all of it, is seen by every member of the sum."""
     before = parties.federation().ledger.opened_log()
-    transport = Liar(parties, list(MEMBERS), lambda log: before)
+    transport = Liar(changed(parties), list(MEMBERS), lambda log: before)
     play(parties, transport)
     assert refusals(transport) == {}
     for name in MEMBERS:
