@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +55,9 @@ def test_a_log_in_which_anything_known_is_another_is_a_fork(log: tuple[OpenedSum
     """Whether the altered entry is shown again or lies before those that are shown."""
     known = data.draw(st.integers(1, len(log)))
     place = data.draw(st.integers(0, known - 1))
-    change = data.draw(st.sampled_from([{"opened": "e" * 64}, {"parts": ()}, {"round": "another"}, {"lot": "another"}]))
+    change: dict[str, Any] = data.draw(
+        st.sampled_from([{"opened": "e" * 64}, {"parts": ()}, {"round": "another"}, {"lot": "another"}])
+    )
     altered = log[place].model_copy(update=change)
     if altered == log[place]:
         altered = altered.model_copy(update={"round": "another"})
