@@ -26,7 +26,7 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 2.0
 """A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited, within these."""
 PART_PAUSE_S = 0.1
 """How long to wait for a part of an answer that its holder is still sending. Flower waits a second."""
-pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S
+pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S  # type: ignore[index]
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
 

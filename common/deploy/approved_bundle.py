@@ -404,7 +404,9 @@ def main(task: str, address: str, secret: str, own: str) -> None:
         runtime = importlib.import_module(RUNTIMES[task])
         keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
         holds = task == CLIENT_APP
-        load = runtime.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True) if holds else None
+        load: Any = None
+        if holds:
+            load = runtime.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
         guard(runtime, keeper, task)
         check_loop(loop)
     except Exception as error:
