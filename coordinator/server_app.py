@@ -14,12 +14,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from ridgeway.common.base.errors import Refused, RidgewayError
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import PeerFailed, Watch, progress_file
 from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 2.0
@@ -29,25 +29,24 @@ PART_PAUSE_S = 0.1
 (pull_objects.__kwdefaults__ or {})["initial_backoff"] = PART_PAUSE_S
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
-MODES: dict[str, Mode | None] = {"clear": "clear", "masked": "masked", "": None}
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run what the operator asked for in the coordinator's folder; what happens is written there as it happens.
 
-    Holders see a run's configuration, so it holds no path: the folder comes with the environment. What an operator can
-    mend is the last line of the progress file, and no traceback in Flower's log.
+    Anyone on the machine can submit a run, so what it does comes from the operator's order alone, and the folder from
+    the environment. What an operator can mend is the last line of the progress file, and no traceback in Flower's log.
     """
-    federation = Federation(Path(os.environ[LINK]).parent)
-    work, name, mode = (str(context.run_config[key]) for key in ("work", "name", "mode"))
-    with suppress(RidgewayError), progress_file(federation.progress(name)) as watch, federation.logged():
+    link = Path(os.environ[LINK])
+    order = take_order(link, context.run_id)
+    federation = Federation(link.parent)
+    with suppress(RidgewayError), progress_file(federation.progress(order.name)) as watch, federation.logged():
         transport = GridTransport(grid, watch)
-        if work == "deliver":
+        if order.work == "deliver":
             deliver_newest(federation, transport, watch)
         else:
-            accepted = str(context.run_config["accept_worse"]).split()
-            run_round(federation, transport, watch, MODES[mode], accepted)
+            run_round(federation, transport, watch, order.mode, order.accept_worse)
 
 
 class GridTransport:

@@ -106,7 +106,7 @@ def builtin() -> tuple[Corpus, ...]:
 
 def read_corpora(data: Path | None) -> list[Corpus]:
     """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl."""
-    from ridgeway.common.statistics.statistics_file import check_domain_name
+    from ridgeway.common.base.settings import check_domain_name
 
     if data is None:
         return list(builtin())

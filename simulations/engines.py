@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from ridgeway.common.base.errors import LinkError, RoundFailed
 from ridgeway.common.deploy.bundle import write_app
-from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script, toml
+from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script
 from ridgeway.coordinator.round.progress import Follower, RunDone, RunFailed, Watch
+from ridgeway.coordinator.round.run_order import RunOrder, give_order
 from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
 from ridgeway.simulations.simulated_federation import SimulatedFederation
 
@@ -61,16 +62,18 @@ def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
     app = simulated.folder / "app"
     write_dropouts(simulated.folder, dropouts)
     write_app(app, client=APP, also=APP_FILES)
-    config = simulated.folder / "run.toml"
-    config.write_text(toml({"work": "round", "name": RUN_NAME, "mode": "", "accept_worse": ""}), encoding="utf-8")
     with _local_superlink(simulated) as environment:
         resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
-        words = ["run", str(app), "local", "--federation-config", resources, "--run-config", str(config)]
-        log = simulated.folder / "flower.log"
-        with log.open("wb") as out:
-            started = subprocess.run([script("flwr"), *words], env=environment, stdout=out, stderr=subprocess.STDOUT)
-        if started.returncode:
-            raise LinkError(f"Flower's simulation did not start; {log} says why")
+        words = ["run", str(app), "local", "--federation-config", resources, "--format", "json"]
+        log, answer = simulated.folder / "flower.log", simulated.folder / "run.json"
+        with log.open("wb") as err, answer.open("wb") as out:  # files: a SuperLink that stays would hold a pipe open
+            subprocess.run([script("flwr"), *words], env=environment, stdout=out, stderr=err)
+        try:
+            text = answer.read_text(encoding="utf-8")
+            run = int(json.loads(text[text.index("{") :])["run-id"])
+        except (ValueError, LookupError):
+            raise LinkError(f"Flower's simulation did not start; {log} says why") from None
+        give_order(simulated.federation.link, run, RunOrder(work="round", name=RUN_NAME))
         _follow(Follower(simulated.federation.progress(RUN_NAME)), environment, watch, log)
 
 

@@ -64,7 +64,7 @@ FLOWER_FILES = {
     "client/client_app.py",
     "coordinator/server_app.py",
     "common/protocol/flower.py",
-    "client/deploy/approved_bundle.py",
+    "common/deploy/approved_bundle.py",
     "client/deploy/supernode_process.py",
     "coordinator/deploy/superlink_client.py",
 }

@@ -59,10 +59,10 @@ def init(
     from ridgeway.client.round.holder import SETTINGS, HolderSettings
     from ridgeway.client.round.policy import Policy
     from ridgeway.common.base.identity import public_key
+    from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.base.settings_file import plain_reason
     from ridgeway.common.encoding.encoder_sources import absolute_source
     from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, read_paper
-    from ridgeway.common.statistics.statistics_file import check_domain_name
 
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out)
@@ -186,6 +186,8 @@ def join(folder: Folder) -> None:
 
 def status(folder: Folder, json: Json = False) -> None:
     """What the holder of DIR was asked for and sent, and when."""
+    from ridgeway.client.round.kept_log import fork
+
     holder = open_holder(folder)
     sent, counted = ([each for each in holder.journal.entries() if each.kind == kind] for kind in ("sent", "counted"))
     if json:
@@ -193,10 +195,12 @@ def status(folder: Folder, json: Json = False) -> None:
             name: [{"time": entry.time, **entry.facts} for entry in entries]
             for name, entries in (("sent", sent), ("counted", counted))
         }
-        emit_json({"domain": holder.domain, "key": holder.identity.public, "release": holder.newest, **lists})
+        facts = {"domain": holder.domain, "key": holder.identity.public, "release": holder.newest}
+        emit_json({**facts, "fork": fork(folder), **lists})
         return
     step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
+    _warn_of_fork(holder)
     rows_ = [
         [
             entry.time[:19],
@@ -345,12 +349,60 @@ def unpin(
     _show_roster(folder, take_off(folder, found), json)
 
 
-def roster(folder: Folder, json: Json = False) -> None:
-    """The members that the holder of DIR has pinned."""
+def roster(
+    folder: Folder,
+    log: Annotated[bool, typer.Option("--log", help="Show the masked sums that the coordinator has opened.")] = False,
+    json: Json = False,
+) -> None:
+    """The members that the holder of DIR has pinned; with --log the sums that were opened, to compare with theirs.
+
+    Every member is shown the same log. Compare the head with other members by another way: two heads of one number
+    that differ are proof that the coordinator has told two stories.
+    """
     from ridgeway.client.round.roster import load_roster
 
-    open_holder(folder)
+    holder = open_holder(folder)
+    if log:
+        _show_log(holder, json)
+        return
     _show_roster(folder, load_roster(folder), json)
+
+
+def _show_log(holder: Holder, json: bool) -> None:
+    from ridgeway.client.round.kept_log import fork, kept_log, unlogged_sums
+    from ridgeway.client.round.roster import load_roster
+    from ridgeway.common.protocol.opened_log import hashes
+
+    log, missing = kept_log(holder.folder), unlogged_sums(holder)
+    entries = log.entries if log else ()
+    chain = list(zip(entries, hashes(entries), strict=True))
+    if json:
+        head = log.head.model_dump(mode="json") if log else None
+        rows = [{**entry.model_dump(mode="json"), "hash": hash_} for entry, hash_ in chain]
+        emit_json({"entries": rows, "head": head, "unlogged": missing, "fork": fork(holder.folder)})
+        return
+    names = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "(you)"}
+    cells = [
+        [
+            *(str(entry.number), entry.round[:8], entry.lot, entry.terms[:12], entry.opened[:12], hash_[:12]),
+            ", ".join(sorted(names.get(key, key[:12]) for key, _, _ in entry.parts)),
+        ]
+        for entry, hash_ in chain
+    ]
+    table(["entry", "round", "sum of", "terms", "opened", "hash", "members"], cells, numbers_from=7)
+    if log:
+        step("head", f"{log.head.number}", log.head.hash, "compare it with other members")
+    for each in missing:
+        step("note", f"{each['lot']} of round {each['round'][:8]}", "opened with your help, and not in the log yet")
+    _warn_of_fork(holder)
+
+
+def _warn_of_fork(holder: Holder) -> None:
+    from ridgeway.client.round.kept_log import FORKED, fork
+
+    if found := fork(holder.folder):
+        step("warning", str(found["reason"]), f"the proof is {holder.folder / FORKED}")
+        step("next", "show it to the other members; to answer this coordinator again, move the folder log away")
 
 
 def _show_roster(folder: Path, places: tuple[Place, ...], json: bool) -> None:

@@ -1,6 +1,6 @@
 """The holder's side of a deployment: the SuperNode, and the SuperExec that starts approved bundles for it.
 
-Starts both as processes (client/deploy/supernode_process.py, client/deploy/approved_bundle.py); imports nothing of
+Starts both as processes (client/deploy/supernode_process.py, common/deploy/approved_bundle.py); imports nothing of
 Flower. Knows nothing of rounds.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeway.client.deploy import approved_bundle
 from ridgeway.client.deploy.supernode_process import BELL
 from ridgeway.common.base.errors import NodeError, NodeRefused
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
+from ridgeway.common.deploy import approved_bundle
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
     Child,
@@ -177,7 +177,8 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     words = _supernode(folder, settings.superlink, port)
     node = Child("supernode", words, environment | {BELL: str(bell)}, folder / "logs/supernode.log")
     runner = str(Path(approved_bundle.__file__).resolve())
-    executor = [sys.executable, "-P", runner, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
+    words = [approved_bundle.CLIENT_APP, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
+    executor = [sys.executable, "-P", runner, *words]
     approval = {
         approved_bundle.APPROVED: ",".join(settings.approved),
         approved_bundle.LOG: str(folder / "logs/bundles.log"),

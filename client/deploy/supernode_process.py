@@ -13,7 +13,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from ridgeway.client.deploy.approved_bundle import ring
+from ridgeway.common.deploy.approved_bundle import ring
 
 BELL = "RIDGEWAY_BELL"
 """Names the pipe by which the SuperExec is told that a task is there."""

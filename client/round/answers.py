@@ -13,6 +13,7 @@ import numpy as np
 
 from ridgeway.client.round import masked_answers
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.kept_log import check_log, log_length, take_log
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_coordinator, check_roster, check_terms
 from ridgeway.client.round.questions import Question, asked_weights
@@ -45,6 +46,7 @@ def answer(holder: Holder, packet: Packet) -> Packet:
     try:
         request = open_packet(packet)
         check_coordinator(holder.settings.policy, request.sender)
+        check_log(holder)
         round_ = request.round
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
@@ -82,7 +84,7 @@ def _note(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
 
 
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
-    return messages.Here(release=holder.newest), ()
+    return messages.Here(release=holder.newest, log=log_length(holder.folder)), ()
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
@@ -98,7 +100,12 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
         held_out = holder.held_out_source(holder.held_out(message.terms))
         advert, history = masked_answers.advertised(holder, request, message.terms, source, held_out)
     offer = messages.Offer(
-        domain=holder.domain, source=source, holdout=ready.holdout, release=holder.newest, advert=advert
+        domain=holder.domain,
+        source=source,
+        holdout=ready.holdout,
+        release=holder.newest,
+        log=log_length(holder.folder),
+        advert=advert,
     )
     return offer, (history,) if masked else ()
 
@@ -160,7 +167,9 @@ def _scorer(holder: Holder, message: messages.Evaluate | messages.Calibrate, sam
 
 def _deliver(holder: Holder, request: Opened[messages.Deliver]) -> Answer:
     message = request.message
-    holder.store_release(message.number, message.release, request.blobs)
+    *files, log = request.blobs
+    take_log(holder, log)
+    holder.store_release(message.number, message.release, files)
     masked_answers.forget_session(holder, request.round)
     return messages.Receipt(release=message.release, number=message.number), ()
 

@@ -22,10 +22,10 @@ from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, document
 from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
 from ridgeway.client.sums.tokenizer_pool import Encode, tokenising
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
-from ridgeway.common.statistics.statistics_file import Prepared, check_domain_name
+from ridgeway.common.statistics.statistics_file import Prepared
 
 BATCH_CHARACTERS = 1 << 18
 MODEL_BATCH_CHARACTERS = 1 << 13

@@ -38,6 +38,13 @@ EQUAL_MASS = 1 << 24
 """The public sample mass that every domain is normalised to under `equal` weighting."""
 
 
+def check_domain_name(name: str, what: str = "domain") -> None:
+    if not DOMAIN_NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a document becomes samples: part of every statistics file, equal in all files of a release.

@@ -71,15 +71,9 @@ fab-include = [
 [tool.flwr.app.components]
 serverapp = "ridgeway.coordinator.server_app:app"
 clientapp = "{client}"
-
-[tool.flwr.app.config]
-work = ""
-name = ""
-mode = ""
-accept_worse = ""
 """
-"""No dependencies, so nothing is installed at run time. A run may set only the values listed under `config`. The
-version is fixed: bundles are told apart by their hash, and a version read from an installation may be stale."""
+"""No dependencies, so nothing is installed at run time. A run can set no values: what it is to do stands in its order.
+The version is fixed: bundles are told apart by their hash, and a version read from an installation may be stale."""
 
 
 def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) -> None:

@@ -150,8 +150,8 @@ class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
     total: Digest | None = None
 
 
-class Deliver(Message, kind="deliver", blobs=range(3, 4)):
-    """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json."""
+class Deliver(Message, kind="deliver", blobs=range(4, 5)):
+    """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json, and what is new in the log of sums."""
 
     number: int = Field(ge=1)
     release: Digest
@@ -161,14 +161,16 @@ class Deliver(Message, kind="deliver", blobs=range(3, 4)):
 
 
 class Here(Message, kind="here"):
-    """Present; `release` is the number of the newest release held, 0 for none."""
+    """Present; `release` is the number of the newest release held, 0 for none; `log` how much of the log of sums."""
 
     release: int = Field(ge=0)
+    log: int = Field(default=0, ge=0)
 
 
 class Offer(Message, kind="offer", blobs=range(2)):
     """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again.
 
+    log:    how many entries of the log of opened sums the holder has.
     advert: the keys for a masked round. Blob, in such a round: what this holder knows of sums that were opened before.
     """
 
@@ -176,6 +178,7 @@ class Offer(Message, kind="offer", blobs=range(2)):
     source: Digest
     holdout: float = Field(ge=0, lt=1)
     release: int = Field(ge=0)
+    log: int = Field(default=0, ge=0)
     advert: Advert | None = None
 
 

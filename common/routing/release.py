@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import Confidence, Sampling, Selector
+from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 
@@ -43,6 +43,8 @@ class Release:
     confidence: Confidence
 
     def __post_init__(self) -> None:
+        for name in self.domains:
+            check_domain_name(name)
         check_domains(self.domains, self.compiled)
 
     @property
@@ -183,11 +185,22 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ReleaseError(f"{path} is damaged or is not a release's manifest; fetch the release again") from None
+    if not _is_printable(manifest):
+        raise ReleaseError(f"{path} holds characters that could steer a terminal; do not use this release")
     if not known:
         raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
     if not whole or not shaped:
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
     return dict(manifest)
+
+
+def _is_printable(value: Any) -> bool:
+    """Whether every text in a value can be shown as it is."""
+    if isinstance(value, dict):
+        return all(map(_is_printable, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(map(_is_printable, value))
+    return not isinstance(value, str) or value.isprintable()
 
 
 def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:

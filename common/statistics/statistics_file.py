@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from ridgeway.common.base.errors import FormatError, InputError, StatisticsError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
-from ridgeway.common.base.settings import DOMAIN_NAME, Sampling
+from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.statistics.sums import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
@@ -64,15 +64,8 @@ class Prepared:
         return f"<Prepared {self.domain} {self.statistics!r}>"
 
 
-def check_domain_name(name: str, what: str = "domain") -> None:
-    if not DOMAIN_NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
-        )
-
-
 def save_prepared(prepared: Prepared, path: Path) -> None:
-    write_whole(path, to_bytes(prepared))
+    write_whole(path, to_bytes(prepared), private=True)
 
 
 def to_bytes(prepared: Prepared) -> bytes:

@@ -91,9 +91,9 @@ def admit(
     json: Json = False,
 ) -> None:
     """Put the holder with the card HOLDER.PUB on the roster of DIR."""
+    from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.deploy.node_key import check_public_line
     from ridgeway.common.protocol.invitation import Card, read_paper
-    from ridgeway.common.statistics.statistics_file import check_domain_name
     from ridgeway.coordinator.round.masked_round import check_weight
 
     check_domain_name(name, "holder")

@@ -4,7 +4,9 @@ In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who r
 password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
 
 Knows HTTP: ten paths, the headers that carry a SuperNode's proof, and limits. Bodies stream through in both directions.
-uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed.
+uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed. No
+connection can be held for nothing, and one address cannot hold them all: SuperNodes ask every three seconds and wait
+thirty for an answer, so a head that is not there in ten is nobody's.
 Knows nothing of Flower's messages. It never answers 401 or 403 itself: a SuperNode takes these as the end.
 """
 
@@ -13,7 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
@@ -21,6 +26,9 @@ from typing import Any
 
 import httpx
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ridgeway.common.base.client_network import client_network
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -42,9 +50,19 @@ MAX_BODY_BYTES = 16 * 1024**2
 """Arrays travel in pieces of 5 MiB; no other object of a round comes near this."""
 
 MAX_HEADER_BYTES = 16 * 1024
-MAX_CONNECTIONS = 256
+MAX_CONNECTIONS = 400
+MAX_CONNECTIONS_PER_ADDRESS = 100
+"""Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the SuperLink."""
+
+HANDSHAKE_TIMEOUT_S = 10.0
+HEAD_TIMEOUT_S = 10.0
+"""From the handshake, or from the last answer, to the whole head of a request."""
+
 IDLE_TIMEOUT_S = 60.0
-"""A side that sends nothing for this long is given up."""
+"""A side that sends nothing, or reads nothing, for this long within a request is given up."""
+
+BODY_TIMEOUT_S = 600.0
+"""And so is a body that is not whole by then: 16 MiB at 28 kB/s."""
 
 log = logging.getLogger("ridgeway.fleet_proxy")
 
@@ -118,10 +136,10 @@ def check(scope: Scope) -> int:
 
 async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
     """The pieces of a request's body as they arrive."""
-    left = length
+    left, end = length, time.monotonic() + BODY_TIMEOUT_S
     while True:
         try:
-            event = await asyncio.wait_for(receive(), IDLE_TIMEOUT_S)
+            event = await asyncio.wait_for(receive(), min(IDLE_TIMEOUT_S, end - time.monotonic()))
         except TimeoutError:
             raise Barred(408) from None
         if event["type"] == "http.disconnect":
@@ -170,27 +188,115 @@ def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
     return client
 
 
+class ListeningSocket(socket.socket):
+    """Takes connections up to the limits, in all and for one address; those beyond are closed at once."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._open: Counter[str] = Counter()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        plain, address = super().accept()
+        network = client_network(address[0])
+        connection = CountedSocket(fileno=plain.detach())
+        if self._open.total() >= MAX_CONNECTIONS or self._open[network] >= MAX_CONNECTIONS_PER_ADDRESS:
+            connection.close()
+            raise ConnectionAbortedError("too many connections")
+        self._open[network] += 1
+        connection.on_close = lambda: self._open.subtract([network])
+        return connection, address
+
+
+class CountedSocket(socket.socket):
+    """A connection that tells when it is closed."""
+
+    on_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        super().close()
+        told, self.on_close = self.on_close, None
+        if told is not None:
+            told()
+
+
+class DeadlineLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers wait for a handshake, and for its end, no longer than they should."""
+
+    async def create_server(self, *words: Any, **named: Any) -> asyncio.Server:
+        return await super().create_server(
+            *words, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S, ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S, **named
+        )
+
+
+class FleetConnection(H11Protocol):
+    """A connection that is cut off unless heads of requests come in time and answers are read."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start("head", HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in tuple(self._timers):
+            self._stop(name)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop("head")
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # else the next request was there already
+            self._start("head", HEAD_TIMEOUT_S)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("unread", IDLE_TIMEOUT_S)
+
+    def resume_writing(self) -> None:
+        self._stop("unread")
+        super().resume_writing()
+
+    def _start(self, name: str, seconds: float) -> None:
+        self._stop(name)
+        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+
+
+def listen(host: str, port: int) -> ListeningSocket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = ListeningSocket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    return listener
+
+
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     """Run the proxy until it is told to stop."""
     config = uvicorn.Config(
         FleetProxy(superlink_client(internal_port, folder / "ca.crt")),
-        host=host,
-        port=port,
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
-        loop="asyncio",
-        http="h11",
+        http=FleetConnection,
         ws="none",
         lifespan="on",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=3,
         proxy_headers=False,
         server_header=False,
         access_log=False,
         log_level="warning",
     )
-    uvicorn.Server(config).run()
+    with asyncio.Runner(loop_factory=DeadlineLoop) as runner:
+        runner.run(uvicorn.Server(config).serve([listen(host, port)]))
 
 
 def main() -> None:

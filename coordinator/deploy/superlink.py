@@ -5,7 +5,8 @@ Knows Flower's commands and starts them as processes; imports nothing of Flower.
     ca.crt server.crt server.key   made by coordinator/deploy/authority.py
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
-    link.json                      where it listens, for other commands
+    link.json                      where it listens and which bundle it runs, for other commands
+    orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said
 """
 
@@ -23,7 +24,8 @@ from pathlib import Path
 
 from ridgeway.common.base.errors import LinkError, ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT, canonical_json, write_whole
-from ridgeway.common.deploy import processes
+from ridgeway.common.deploy import approved_bundle, processes
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.processes import Child, Word
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 
@@ -51,7 +53,9 @@ def run(
         processes.end_leftovers(folder, word)
         _check_outer_port(*outer)
         client = SuperLinkClient(folder)
-        superlink, superexec, proxy = children = _children(folder.resolve(), *outer, _internal_port(client, *outer))
+        bundle = installed_sha256()
+        internal = _internal_port(client, *outer, bundle)
+        superlink, superexec, proxy = children = _children(folder.resolve(), *outer, internal, bundle)
         try:
             superlink.start()
             if not _answers(superlink, client.is_up, stopped):
@@ -82,12 +86,15 @@ def _answers(child: Child, ready: Callable[[], bool], stopped: Callable[[], bool
     return True
 
 
-def _children(folder: Path, host: str, port: int, internal: int) -> list[Child]:
-    """SuperLink, SuperExec and fleet proxy, which logs call the gate, in the order in which they start."""
+def _children(folder: Path, host: str, port: int, internal: int, bundle: str) -> list[Child]:
+    """SuperLink, SuperExec and fleet proxy, which logs call the gate, in the order in which they start.
+
+    Flower's control API on loopback has no password, so the SuperExec runs nothing but this very Ridgeway's bundle.
+    """
     environment = processes.marked(processes.flower_environment(folder / "flwr-home"), folder)
     environment[FOLDER_VARIABLE] = str(folder)
-    scripts = str(Path(processes.script("flwr-serverapp")).parent)
-    environment["PATH"] = os.pathsep.join((scripts, environment.get("PATH", "")))
+    environment[approved_bundle.APPROVED] = bundle
+    environment[approved_bundle.LOG] = str(folder / "logs/bundles.log")
     secret = str(_secret(folder))
     superlink = {
         "--host": "127.0.0.1",
@@ -99,12 +106,8 @@ def _children(folder: Path, host: str, port: int, internal: int) -> list[Child]:
         "--isolation": "process",
         "--superexec-auth-secret-file": secret,
     }
-    superexec = {
-        "--runtime-api-address": f"127.0.0.1:{internal}",
-        "--root-certificates": str(folder / "ca.crt"),
-        "--superexec-auth-secret-file": secret,
-        "--parent-pid": str(os.getpid()),
-    }
+    runner = str(Path(approved_bundle.__file__).resolve())
+    superexec = [approved_bundle.SERVER_APP, f"127.0.0.1:{internal}", secret, str(folder / "ca.crt")]
     proxy = {"--folder": str(folder), "--host": host, "--port": str(port), "--internal-port": str(internal)}
     flags = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     # the fleet proxy is run from where this very module lies, in a checkout as in an installation
@@ -112,7 +115,7 @@ def _children(folder: Path, host: str, port: int, internal: int) -> list[Child]:
     code = path + "from ridgeway.coordinator.deploy.fleet_proxy import main; main()"
     commands = {
         "superlink": [processes.script("flower-superlink"), *flags, *chain(*superlink.items())],
-        "superexec": [processes.script("flower-superexec"), *chain(*superexec.items())],
+        "superexec": [sys.executable, "-P", runner, *superexec],
         "gate": [sys.executable, "-P", "-c", code, *chain(*proxy.items())],
     }
     return [Child(name, words, environment, folder / "logs" / f"{name}.log") for name, words in commands.items()]
@@ -127,13 +130,13 @@ def _secret(folder: Path) -> Path:
     return path
 
 
-def _internal_port(client: SuperLinkClient, host: str, port: int) -> int:
+def _internal_port(client: SuperLinkClient, host: str, port: int, bundle: str) -> int:
     """The SuperLink's port on loopback, noted in link.json: the last one if it is still free, else a free one."""
     internal = 0
     with contextlib.suppress(LinkError):
         internal = client.port
     internal = internal if internal and processes.is_free(internal) else processes.free_port()
-    facts = {"host": host, "port": port, "internal_port": internal}
+    facts = {"host": host, "port": port, "internal_port": internal, "bundle": bundle}
     write_whole(client.folder / "link.json", canonical_json(facts))
     return internal
 

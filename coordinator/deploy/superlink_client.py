@@ -52,9 +52,13 @@ class SuperLinkClient:
     @property
     def port(self) -> int:
         """The loopback port of the SuperLink."""
+        return int(self._facts()["internal_port"])
+
+    def _facts(self) -> dict[str, Any]:
+        """What coordinator/deploy/superlink.py noted when it started."""
         try:
-            return int(json.loads((self.folder / "link.json").read_bytes())["internal_port"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return {"bundle": None, "internal_port": 0, **json.loads((self.folder / "link.json").read_bytes())}
+        except (OSError, ValueError, TypeError):
             raise LinkDown(f"no SuperLink has been started for {self.folder}; start the coordinator first") from None
 
     @functools.cached_property
@@ -116,11 +120,15 @@ class SuperLinkClient:
             if each.status not in ("unregistered", "deleted")
         ]
 
-    def submit(self, bundle: bytes, run_config: Mapping[str, str]) -> int:
-        """Start a run of a bundle, and return its id. Keys of `run_config` must be declared in the bundle."""
-        fab = {"hash_str": hashlib.sha256(bundle).hexdigest(), "content": bundle}
-        config = {key: {"string": value} for key, value in run_config.items()}
-        return int(self._call("StartRun", fab=fab, override_config=config).run_id)
+    def submit(self, bundle: bytes) -> int:
+        """Start a run of a bundle, and return its id."""
+        digest = hashlib.sha256(bundle).hexdigest()
+        if digest != self._facts()["bundle"]:
+            raise LinkError(
+                "the coordinator that is up was started from another Ridgeway than this one, and runs no other code; "
+                "stop `coordinator up` and start it again"
+            )
+        return int(self._call("StartRun", fab={"hash_str": digest, "content": bundle}).run_id)
 
     def has_finished(self, run_id: int) -> bool:
         """Whether a run has come to its end, well or not."""

@@ -19,6 +19,7 @@ from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Follower, OperatorNote, OtherBundle, RunDone, RunFailed, Watch
+from ridgeway.coordinator.round.run_order import RunOrder, Work, give_order
 
 POLL_S = 0.25
 STATUS_INTERVAL_S = 5.0
@@ -59,7 +60,7 @@ def register(federation: Federation, client: SuperLinkClient, word: Word) -> Non
 
 
 def run_work(
-    federation: Federation, work: str, watch: Watch, mode: Mode | None = None, accept_worse: Sequence[str] = ()
+    federation: Federation, work: Work, watch: Watch, mode: Mode | None = None, accept_worse: Sequence[str] = ()
 ) -> None:
     """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
     client = SuperLinkClient(federation.link)
@@ -86,13 +87,14 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
 def _submit(
     federation: Federation,
     client: SuperLinkClient,
-    work: str,
+    work: Work,
     mode: Mode | None = None,
     accept_worse: Sequence[str] = (),
 ) -> tuple[str, int]:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    asked = {"work": work, "name": name, "mode": mode or "", "accept_worse": " ".join(accept_worse)}
-    return name, client.submit(installed_bundle(), asked)
+    number = client.submit(installed_bundle())
+    give_order(federation.link, number, RunOrder(work=work, name=name, mode=mode, accept_worse=tuple(accept_worse)))
+    return name, number
 
 
 def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Watch) -> None:

@@ -18,10 +18,11 @@ from safetensors.numpy import load_file, save
 
 from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.base.files import sha256, write_whole
-from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
+from ridgeway.common.base.journal import START, Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.masking.differencing import Parts
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card
+from ridgeway.common.protocol.opened_log import OpenedSum
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain, unpacked
 
 
@@ -309,6 +310,21 @@ class Ledger:
 
     def _path(self, digest: str) -> Path:
         return self._sums / f"{digest}.sums"
+
+    def opened_log(self) -> tuple[OpenedSum, ...]:
+        """Every masked sum that was opened, as holders are shown it."""
+        noted = [entry.facts for entry in self.journal.entries() if entry.kind == "opened_sum"]
+        return tuple(
+            OpenedSum(
+                number=number,
+                round=facts["round"],
+                lot=facts["lot"],
+                parts=tuple((key, *facts["parts"][key]) for key in sorted(facts["parts"])),
+                terms=facts.get("terms", START),  # ledgers of earlier versions do not say
+                opened=facts.get("opened", START),
+            )
+            for number, facts in enumerate(noted, start=1)
+        )
 
     def verify(self) -> dict[str, int]:
         """The chain, and every stored sum against its digest."""

@@ -21,7 +21,7 @@ from ridgeway.common.masking.history import History, PastSum, pool_bytes, possib
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer
 from ridgeway.common.protocol.packet import Blob
-from ridgeway.common.statistics.sums import Statistics, from_vector, vector_size
+from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, vector_size
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
@@ -74,7 +74,7 @@ class MaskedGathering:
         check(offers)
         session.share(self._pool(cohort))
         vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
-        self._note_opened("statistics", _parts(cohort, session.sources(sent, "statistics")))
+        self._note_opened("statistics", _parts(cohort, session.sources(sent, "statistics")), vector)
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
 
@@ -207,7 +207,7 @@ class MaskedGathering:
         total = PastSum.of("statistics", parts).id
         sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
-        self._note_opened(lot, _parts(None, session.sources(heard, lot)))
+        self._note_opened(lot, _parts(None, session.sources(heard, lot)), vector)
         rows = vector.reshape(len(question.domains), -1)
         for domain, row in zip(question.domains, rows, strict=True):
             checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
@@ -226,9 +226,9 @@ class MaskedGathering:
         if found:
             raise RoundFailed(_words_of_change(standing, earlier, parts, found))
 
-    def _note_opened(self, lot: Lot, parts: Parts) -> None:
-        written = {key: list(part) for key, part in parts.items()}
-        self._ledger.note("opened_sum", round=self._channel.nonce, lot=lot, parts=written)
+    def _note_opened(self, lot: Lot, parts: Parts, vector: Integers) -> None:
+        facts = {"parts": {key: list(part) for key, part in parts.items()}, "opened": sha256(vector.data)}
+        self._ledger.note("opened_sum", round=self._channel.nonce, lot=lot, terms=self._terms.id, **facts)
 
 
 def _question_id(question: Question) -> str:

@@ -17,6 +17,7 @@ from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
 from ridgeway.common.protocol.messages import Announce, Calibrate, Deliver, Evaluate, Hello, Here, Offer, Receipt
+from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import weights_blob
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
 from ridgeway.common.routing.token_table import normalised_columns
@@ -80,6 +81,7 @@ class _Round:
         self._ledger, self._terms = federation.ledger, federation.terms_in(mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         way = MaskedGathering if self._terms.mode == "masked" else ClearGathering
+        self._log_lengths: dict[str, int] = {}
         self._gathering: MaskedGathering | ClearGathering = way(federation, self._channel, self._terms, watch)
 
     def run(self, accept_worse: Collection[str] = ()) -> LedgerRelease:
@@ -125,13 +127,15 @@ class _Round:
                     raise Refused("wrong_domain", f"admitted for {active[name].domain}, offers {offer.domain}")
                 self._gathering.check_offer(active[name].key, offer, answer.blobs)
                 offers[name] = offer
+                self._log_lengths[name] = offer.log
                 self._watch(progress.OfferReceived(name, offer.domain))
         return offers
 
     def greet(self) -> dict[str, int]:
         """The number of the release that each holder has, of those that are there."""
-        answers = self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)
-        return {answer.name: answer.message.release for answer in answers}
+        here = {each.name: each.message for each in self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)}
+        self._log_lengths |= {name: message.log for name, message in here.items()}
+        return {name: message.release for name, message in here.items()}
 
     def _release_of(self, gathered: Gathered, accept_worse: Collection[str]) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings and nothing was learned.
@@ -271,6 +275,8 @@ class _Round:
         folder = self._federation.release_folder(published.number)
         request = Deliver(number=published.number, release=published.release)
         blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
+        known = min(self._log_lengths[name] for name in names)
+        blobs.append(state_log(self._ledger.opened_log(), known, self._federation.identity).to_bytes())
         got = set()
         for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
             with answer.accept():

@@ -6,8 +6,10 @@ to start. Run the file as a whole; after a test that failed the rest is skipped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +17,18 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.deploy.bundle import (
+    CLIENT_APP,
+    _pack,
+    _pyproject,
+    bundle_files,
+    installed_bundle,
+    installed_sha256,
+)
+from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
+from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from tests.support.commands import WIDTH, Finished
-from tests.support.deployment import SECRET, Copy, Deployment, Running, files_of, holding
+from tests.support.deployment import SECRET, TEST, Copy, Deployment, Running, files_of, holding
 from tests.support.tiny import tiny_encoder
 
 pytestmark = [
@@ -50,6 +62,52 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield made
 
 
+# Another user of the operator's machine
+
+
+PROOF = "proof.txt"
+FOREIGN = f"""
+import os
+from pathlib import Path
+from flwr.serverapp import ServerApp
+folder = Path(os.environ["{FOLDER_VARIABLE}"]).parent
+Path(os.environ["{TEST}"], "{PROOF}").write_bytes((folder / "coordinator.key").read_bytes())
+app = ServerApp()
+"""
+"""A ServerApp that steals the coordinator's key as it is imported."""
+
+
+@pytest.fixture(scope="module")
+def strangers(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
+    """Runs that no command of the operator asked for: of foreign code, and of the approved bundle itself."""
+    place = tmp_path_factory.mktemp("stranger")
+    port = SuperLinkClient(town.coordinator / "link").port
+    shutil.copy(town.coordinator / "invite" / "ca.crt", place)
+    foreign = _pack(_pyproject(CLIENT_APP), bundle_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
+    numbers = []
+    for bundle in (foreign, installed_bundle()):
+        facts = {"internal_port": port, "bundle": hashlib.sha256(bundle).hexdigest()}
+        (place / "link.json").write_text(json.dumps(facts))
+        numbers.append(SuperLinkClient(place).submit(bundle))
+    return numbers[0], numbers[1]
+
+
+def test_what_another_user_of_the_machine_submits_is_not_executed(town: Deployment, strangers: tuple[int, int]) -> None:
+    """Foreign code is not even unpacked; the approved bundle begins no round; honest rounds come after it."""
+    log = town.coordinator / "link" / "logs" / "bundles.log"
+    foreign, own = strangers
+
+    def said(words: str) -> bool:
+        return log.exists() and words in log.read_text()
+
+    town.wait_for("the foreign code is refused", lambda: said(f"run {foreign}: refused, this machine has not approved"))
+    town.wait_for("the run without an order ends", lambda: said(f"asked for the run {own}, so it does nothing"))
+    assert not (town.folder / PROOF).exists()
+    assert [path.name[-8:] for path in (town.coordinator / "link/flwr-home/apps").iterdir()] == [installed_sha256()[:8]]
+    assert town.ledger("opened") == []
+    assert not list(town.coordinator.glob("progress/*"))
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """A round's outcome, and the folders as they were before it."""
@@ -59,7 +117,7 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def first(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def first(town: Deployment, strangers: tuple[int, int], tmp_path_factory: pytest.TempPathFactory) -> Played:
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before"))
     return Played(town.round().end(), before)
 
@@ -156,7 +214,7 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(town: Deploym
     """The holder's log has the refusal; no app was installed, no code of it ran; the round names the holder."""
     chess = town.holder("chess")
     log = (chess / "logs" / "bundles.log").read_text()
-    assert "refused, this holder has not approved the bundle" in log
+    assert "refused, this machine has not approved the bundle" in log
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
     assert not (chess / "journal.db").exists()

@@ -207,7 +207,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
 def packets(draw: st.DrawFn) -> tuple[Message, Packet]:
     """A message of any kind, sealed, with as much bulk as its kind carries."""
     message: Message = draw(st.sampled_from(list(MESSAGES)).flatmap(MESSAGES.__getitem__))
-    size = draw(st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 3)))
+    size = draw(st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 4)))
     blobs = [draw(st.binary(max_size=20)) for _ in range(size)]
     reply_to = draw(st.none() | digests)
     return message, seal_packet(message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs)

@@ -40,7 +40,7 @@ ALPHABETS = {
     "chess": "wx12 ",
 }
 TEST = "RIDGEWAY_TEST_FOLDER"
-RUNNER = "client/deploy/approved_bundle.py"
+RUNNER = "common/deploy/approved_bundle.py"
 LINES = 8
 STOP_S = 60.0
 POLL_S = 0.1

@@ -329,6 +329,10 @@ def test_another_format_is_refused_by_name(release: Path) -> None:
         {"domains": ["code", "law", "medicine"]},
         {"domains": 2},
         {"domains": None},
+        {"domains": ["code", "<img src=x onerror=alert(1)>"]},
+        {"domains": ["code", "../../etc/passwd"]},
+        {"domains": ["code", "two words"]},
+        {"domains": ["code", 7]},
         {"step": "wide"},
         {"step": None},
         {"selector": {"name": "loudest", "k": 3}},
@@ -345,6 +349,24 @@ def test_facts_that_cannot_be_used_are_refused(release: Path, changes: dict[str,
     """A signature says who, not what: the facts are looked at all the same."""
     sign_again(release, fixed_identity(), changes)
     assert f"{release} is signed but cannot be used" in refusal(release)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"domains": ["code", "law\x1b]0;owned\x07"]},
+        {"domains": ["code", "law\r\nSet-Cookie: a=b"]},
+        {"confidence": {"threshold": 0.5, "fallback": "\x9b31mred"}},
+        {"masses": {"code": 1, "law\u202e": 1}},
+        {"more": [["deep\x7f"]]},
+    ],
+    ids=repr,
+)
+def test_text_that_could_steer_a_terminal_is_refused(release: Path, changes: dict[str, Any]) -> None:
+    """Wherever it stands in the manifest, signed or not; the refusal itself does not repeat it."""
+    sign_again(release, fixed_identity(), changes)
+    words = refusal(release)
+    assert "steer a terminal" in words and words.isprintable()
 
 
 def replace_signed(folder: Path, name: str, content: bytes) -> None:

@@ -85,6 +85,12 @@ def test_the_tiny_encoder_has_its_fingerprint() -> None:
     assert tiny_encoder().fingerprint == FINGERPRINT
 
 
+def test_only_its_owner_can_read_a_statistics_file(path: Path) -> None:
+    """Sums tell much of the text they were made of."""
+    save_prepared(fixed(), path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_digest_is_fixed() -> None:
     """It covers the terms in canonical JSON, the triangle and cross, as little-endian 64-bit integers."""
     assert fixed().digest == DIGEST

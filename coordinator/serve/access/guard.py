@@ -9,7 +9,6 @@ Knows ASGI and HTTP's headers. Keeps nothing of a body. Knows nothing of routing
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ridgeway.common.base.client_network import client_network
 from ridgeway.coordinator.serve.access.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
 from ridgeway.coordinator.serve.http_errors import CLIENT_GONE, Problem, problem_of
 from ridgeway.coordinator.serve.telemetry import Metrics
@@ -142,6 +142,8 @@ class RequestGuard:
     def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
         """Refuse what a browser was talked into by a page of another site."""
         rules = self._rules
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise RefusedRequest("host", 400, "the request names several hosts", code="invalid_host")
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
             words = "the service is not called by this name; see --allow-host"
@@ -314,19 +316,6 @@ def presented_key(headers: RequestHeaders) -> bytes | None:
     if scheme.lower() == b"bearer" and key:
         return key.strip()
     return headers.get(b"api-key")
-
-
-def client_network(address: str) -> str:
-    """Whom a client's address stands for: itself, or in IPv6 the network of 64 bits that one household is given."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def retry_after(seconds: float) -> dict[str, str]:

@@ -212,7 +212,7 @@ def _expert_body(expert: Expert, body: GatewayBody, endpoint: Endpoint) -> bytes
     elif expert.max_tokens is not None:
         for name in ("max_tokens", "max_completion_tokens"):
             wished = fields.get(name)
-            if wished is not None and not (type(wished) is int and wished <= expert.max_tokens):
+            if wished is not None and not (type(wished) is int and 1 <= wished <= expert.max_tokens):
                 fields[name] = expert.max_tokens
     return to_json(fields, inf_nan_mode="null")
 

@@ -36,6 +36,7 @@ from ridgeway.common.protocol.messages import (
     Reliability,
     Scores,
 )
+from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, statistics_of, weights_blob
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found, hurry, own_texts
@@ -79,7 +80,9 @@ def ask(parties: Parties, home: Holder) -> Callable[..., Message]:
     """Ask the holder as its coordinator; the answer is signed, names the request, and holds nothing private."""
 
     def asked(message: Message, blobs: Sequence[Blob] = ()) -> Message:
-        request = seal_packet(message, parties.federation().identity, round=ROUND, blobs=blobs)
+        identity = parties.federation().identity
+        log = [state_log((), 0, identity).to_bytes()] if isinstance(message, Deliver) else []
+        request = seal_packet(message, identity, round=ROUND, blobs=[*blobs, *log])
         reply = answer(home, request)
         opened = open_packet(reply)
         assert (opened.sender, opened.round, opened.reply_to) == (home.identity.public, ROUND, request.digest)

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,7 @@ class Upstream:
     reply: bytes = b"pong"
     times: int = 1
     breaks_off: bool = False
+    delay_s: float = 0.0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -71,6 +73,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         told = self.upstream
+        time.sleep(told.delay_s)
         self.send_response(told.status)
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("set-cookie", "inner=1")
@@ -121,18 +124,24 @@ class Place:
     internal_port: int
     pid: int
 
-    def client(self) -> httpx.Client:
-        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=context, trust_env=False, timeout=30)
+    def client(self, address: str = "127.0.0.1") -> httpx.Client:
+        """A client at one of the many addresses of loopback."""
+        transport = httpx.HTTPTransport(verify=self._context(), local_address=address)
+        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", transport=transport, trust_env=False, timeout=30)
 
     @contextmanager
     def connection(self) -> Iterator[ssl.SSLSocket]:
-        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
-        ):
+        with self.plain() as plain, self.secured(plain) as secure:
             yield secure
+
+    def plain(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def secured(self, plain: socket.socket) -> ssl.SSLSocket:
+        return self._context().wrap_socket(plain, server_hostname="127.0.0.1")
+
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
 
     def raw(self, request: bytes) -> bytes:
         """The first line of the reply to these very bytes."""
@@ -345,3 +354,84 @@ def test_a_body_that_ends_early_reaches_nobody_whole(place: Place) -> None:
         secure.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf".encode())
     time.sleep(0.3)
     assert all(size != 1000 for *_, size in place.upstream.seen)
+
+
+# Connections that are held for nothing
+
+
+HALF_A_HEAD = f"POST {PATH} HTTP/1.1\r\nHost: a\r\n".encode()
+WHOLE_REQUEST = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def held(place: Place, kind: str) -> socket.socket | None:
+    """A connection that was taken and asks for nothing more, or None if it was turned away."""
+    try:
+        plain = place.plain()
+        if kind == "no handshake":
+            return plain
+        secure = place.secured(plain)
+        if kind == "half a head":
+            secure.sendall(HALF_A_HEAD)
+        if kind == "half a second head":
+            secure.sendall(WHOLE_REQUEST)
+            left = len(place.upstream.reply)
+            while left > 0:
+                left -= len(secure.recv(65536))
+            secure.sendall(HALF_A_HEAD)
+        return secure
+    except OSError:
+        return None
+
+
+def is_cut_off(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection, within the socket's own patience."""
+    try:
+        while connection.recv(4096):
+            pass
+        return True
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out(place: Place) -> None:
+    """Hundreds from one address, whatever stage they stop at: others are served at once, and soon this one too.
+
+    Meanwhile a request whose answer takes longer than any head may is answered.
+    """
+    kinds = ["no handshake", "no head", "half a head", "half a second head"]
+    place.upstream.reply = bytes(1 << 20)  # large enough to be written in several pieces
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
+        found = [held(place, kind) for kind in kinds * 10] + [held(place, kinds[0]) for _ in range(400)]
+        kept = [stack.enter_context(each) for each in found if each is not None]
+        assert None not in found[:40]
+        with place.client("127.0.0.2") as holder:
+            assert holder.post(PATH, content=b"x").status_code == 200
+        place.upstream.delay_s = fleet_proxy.HEAD_TIMEOUT_S + 2
+        patient = stack.enter_context(place.client("127.0.0.3"))
+        slow = pool.submit(lambda: patient.post(PATH, content=b"x").status_code)
+        assert all(map(is_cut_off, kept))
+        assert slow.result() == 200
+        place.upstream.delay_s = 0.0
+        with place.client() as holder:
+            assert holder.post(PATH, content=b"x").status_code == 200
+
+
+def test_one_address_cannot_take_all_connections(place: Place) -> None:
+    """Those beyond its share are closed as they come, and count again once others are closed."""
+    share = fleet_proxy.MAX_CONNECTIONS_PER_ADDRESS
+    with ExitStack() as stack:
+        first = [stack.enter_context(place.plain()) for _ in range(share)]
+        assert is_cut_off(stack.enter_context(place.plain()))
+        for each in first:
+            each.close()
+        wait_for("closed connections count no more", lambda: _is_served(place))
+
+
+def _is_served(place: Place) -> bool:
+    try:
+        with place.client() as client:
+            return client.post(PATH, content=b"x").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -17,6 +17,7 @@ from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient
 
 control: Any = pytest.importorskip("flwr.proto.control_pb2")
 
+BUNDLE = hashlib.sha256(b"bundle").hexdigest()
 Handler = Callable[[Any], Any]
 
 
@@ -24,7 +25,7 @@ class SuperLinkStandIn:
     """Answers the control API as Flower's SuperLink would, and notes what was asked."""
 
     def __init__(self, folder: Path, **answers: Handler | httpx.Response | Exception) -> None:
-        (folder / "link.json").write_text(json.dumps({"internal_port": 9}), encoding="utf-8")
+        (folder / "link.json").write_text(json.dumps({"internal_port": 9, "bundle": BUNDLE}), encoding="utf-8")
         self.asked: list[str] = []
         self._answers = answers
         self.client = SuperLinkClient(folder)
@@ -73,8 +74,8 @@ def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(tmp_pat
 
 def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None:
     def start(request: Any) -> Any:
-        assert (request.fab.content, request.fab.hash_str) == (b"bundle", hashlib.sha256(b"bundle").hexdigest())
-        assert {key: value.string for key, value in request.override_config.items()} == {"mode": "", "work": "round"}
+        assert (request.fab.content, request.fab.hash_str) == (b"bundle", BUNDLE)
+        assert not request.override_config
         return control.StartRunResponse(run_id=5)
 
     states = iter(("running", "finished", "resting"))
@@ -83,7 +84,9 @@ def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None
         return control.ListRunsResponse(run_dict={request.run_id: {"status": {"status": next(states)}}})
 
     link = SuperLinkStandIn(tmp_path, StartRun=start, ListRuns=runs)
-    assert link.client.submit(b"bundle", {"work": "round", "mode": ""}) == 5
+    assert link.client.submit(b"bundle") == 5
+    with pytest.raises(LinkError, match="from another Ridgeway"):
+        link.client.submit(b"other")
     assert [link.client.has_finished(5), link.client.has_finished(5)] == [False, True]
     with pytest.raises(LinkError, match="'resting'"):
         link.client.has_finished(5)

@@ -326,8 +326,8 @@ def test_the_outlook_names_one_that_is_missing(later: Parties) -> None:
 def test_rounds_open_a_total_where_two_have_changed_and_nothing_else(later: Parties) -> None:
     """Seven rounds, three totals: as many combinations of the holders' sums, of which none shows one holder."""
 
-    def opened(lot: str) -> list[Mapping[str, tuple[str, int]]]:
-        return later.federation().ledger.standing().opened.get(lot, [])
+    def opened(lot: str) -> list[dict[str, tuple[str, int]]]:
+        return [dict(each) for each in later.federation().ledger.standing().opened.get(lot, [])]
 
     assert len(opened("statistics")) == 1
     for _ in range(2):

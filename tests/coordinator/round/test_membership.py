@@ -15,6 +15,7 @@ from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.invitation import Card, read_paper
 from ridgeway.common.protocol.messages import Deliver, Refusal
+from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
 from ridgeway.common.statistics.sums import Statistics
@@ -313,6 +314,7 @@ def delivery(parties: Parties, number: int, folder: Path, release: str, identity
     """A request to store the release that lies in a folder."""
     blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
     signer = identity or parties.federation().identity
+    blobs.append(state_log((), 0, signer).to_bytes())
     return seal_packet(Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs)
 
 

@@ -187,8 +187,10 @@ def test_a_long_conversation_within_the_limit_is_answered(served: Serving) -> No
         HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
         HEAD + b"content-length: 999\r\n\r\n{",
+        b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: evil.example\r\nhost: 127.0.0.1\r\n\r\n",
     ],
-    ids=["version", "tls", "negative", "two-lengths", "long-head", "left-early"],
+    ids=["version", "tls", "negative", "two-lengths", "long-head", "left-early", "same-hosts", "two-hosts"],
 )
 def test_what_is_hardly_http_does_not_hurt(served: Serving, words: bytes) -> None:
     """Whatever bytes come, the answer is an error or none, and the connection ends."""
@@ -198,6 +200,30 @@ def test_what_is_hardly_http_does_not_hurt(served: Serving, words: bytes) -> Non
         connection.shutdown(socket.SHUT_WR)
         answer = connection.recv(65536)
         assert answer == b"" or int(answer.split()[1]) in range(400, 500), answer
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}] * 100_000}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}] * 30}] * 4000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "more": [[]] * 100_000}),
+        ("/v1/completions", {"prompt": [[1]] * 100_000}),
+        ("/v1/route", {"messages": [{"role": "user", "content": "x", **{f"{n}": 1 for n in range(100_000)}}]}),
+    ],
+    ids=["parts", "parts-of-many", "unknown-fields", "ids", "keys"],
+)
+def test_a_body_of_a_hundred_thousand_values_is_refused(served: Serving, path: str, fields: dict[str, Any]) -> None:
+    """To read it would hold all other requests up for as long as it takes."""
+    response = served.post(path, fields if path == "/v1/route" else {"model": "auto", **fields})
+    assert (response.status_code, complaint(response)["code"]) == (400, "too_many_values")
+    assert_well(served)
+
+
+def test_what_looks_like_values_inside_a_text_is_text(served: Serving) -> None:
+    """Code and JSON in a prompt are no values of the request, whatever quotes and backslashes stand in them."""
+    text = json.dumps({"[{:": "\\"}) * 60_000
+    assert served.post("/v1/route", {"prompt": text}).status_code == 200
 
 
 # With keys

@@ -13,7 +13,7 @@ from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMa
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import complaint, prompt_for
 
-WISHES = [(5, 5), (8, 8), (9, 8), (10**6, 8), ("many", 8), (9.0, 8), (True, 8), (None, None)]
+WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8), (None, None)]
 
 
 # Who is asked

@@ -1,8 +1,9 @@
-"""The guard before a holder's machine: nothing of a bundle runs unless the holder approved its very bytes."""
+"""The guard before a machine: nothing of a bundle runs unless its owner approved its very bytes."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import secrets
@@ -17,8 +18,12 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.deploy import approved_bundle as pinned
-from ridgeway.client.deploy.approved_bundle import (
+from ridgeway.common.deploy import approved_bundle as pinned
+from ridgeway.common.deploy.approved_bundle import (
+    CLIENT_APP,
+    HOOKS,
+    RUNTIMES,
+    SERVER_APP,
     AppFailed,
     BundleGuard,
     BundleRefused,
@@ -35,8 +40,9 @@ NAME = ("ridgeway/ridgeway", "1.0.0")
 
 @dataclass
 class FlowerStandIn:
-    """A module with the names of Flower's, which does in order what `run_clientapp` does and notes it."""
+    """A module with the names of Flower's, which does in order what `run_clientapp` or `run_serverapp` does."""
 
+    task: str = CLIENT_APP
     content: bytes = CONTENT
     said_hash: str = DIGEST
     fab_id: str = NAME[0]
@@ -45,15 +51,18 @@ class FlowerStandIn:
     done: list[str] = field(default_factory=list)
 
     def module(self) -> ModuleType:
-        made = ModuleType("run_clientapp")
+        made = ModuleType("runtime")
         run = SimpleNamespace(run_id=7, fab_id=self.fab_id, fab_version=self.fab_version, fab_hash=self.said_hash)
         fab = SimpleNamespace(content=self.content, hash_str=self.said_hash)
         made.__dict__.update(
             pull_task_input=lambda client: ("message", "context", run, fab),
+            run_from_proto=lambda client: run,
+            fab_from_proto=lambda client: fab,
+            run_=lambda message, context: self.load()(message, context),
             install_from_fab=lambda content, skip_prompt: self.done.append("unpacked"),
             get_load_client_app_fn=lambda **named: self.load,
         )
-        exec(RUN_CLIENTAPP, made.__dict__)
+        exec(RUN[self.task], made.__dict__)
         return made
 
     def load(self, *identity: str) -> Callable[..., Any]:
@@ -61,13 +70,23 @@ class FlowerStandIn:
         return self.app
 
 
-RUN_CLIENTAPP = """
+RUN = {
+    CLIENT_APP: """
 def run_clientapp(client):
     message, context, run, fab = pull_task_input(client)
     install_from_fab(fab.content, skip_prompt=True)
     load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
     return load(run.fab_id, run.fab_version, fab.hash_str)(message=message, context=context)
-"""
+""",
+    SERVER_APP: """
+def run_serverapp(client):
+    run = run_from_proto(client)
+    fab = fab_from_proto(client)
+    install_from_fab(fab.content, skip_prompt=True)
+    return run_(message="message", context="context")
+""",
+}
+BOTH = pytest.mark.parametrize("task", [CLIENT_APP, SERVER_APP])
 
 
 def unheard(text: str) -> None:
@@ -76,32 +95,37 @@ def unheard(text: str) -> None:
 
 def run(flower: FlowerStandIn, approved: frozenset[str] = frozenset({DIGEST}), notes: list[str] | None = None) -> Any:
     module = flower.module()
-    guard(module, BundleGuard(approved, (notes if notes is not None else []).append, lambda content: NAME))
-    return module.run_clientapp("client")
+    guard(module, BundleGuard(approved, (notes if notes is not None else []).append, lambda content: NAME), flower.task)
+    return getattr(module, RUNTIMES[flower.task].rpartition(".")[2])("client")
 
 
-def test_an_approved_bundle_runs() -> None:
+@BOTH
+def test_an_approved_bundle_runs(task: str) -> None:
     notes: list[str] = []
-    flower = FlowerStandIn()
+    flower = FlowerStandIn(task=task)
     assert run(flower, notes=notes) == "reply"
     assert flower.done == ["unpacked", "imported"]
     assert notes == [f"run 7: approved bundle {DIGEST}"]
 
 
+@BOTH
 @pytest.mark.parametrize(
-    ("flower", "approved"),
+    ("sent", "approved"),
     [
-        (FlowerStandIn(content=b"other"), frozenset({DIGEST})),
-        (FlowerStandIn(), frozenset()),
-        (FlowerStandIn(), frozenset({DIGEST.upper()})),
-        (FlowerStandIn(said_hash="0" * 64), frozenset({DIGEST})),
-        (FlowerStandIn(fab_id="other/name"), frozenset({DIGEST})),
-        (FlowerStandIn(fab_version="1.0.0/../../elsewhere"), frozenset({DIGEST})),
+        ({"content": b"other"}, frozenset({DIGEST})),
+        ({}, frozenset()),
+        ({}, frozenset({DIGEST.upper()})),
+        ({"said_hash": "0" * 64}, frozenset({DIGEST})),
+        ({"fab_id": "other/name"}, frozenset({DIGEST})),
+        ({"fab_version": "1.0.0/../../elsewhere"}, frozenset({DIGEST})),
     ],
     ids=["other bytes", "nothing approved", "other spelling", "false hash", "false name", "false version"],
 )
-def test_nothing_of_another_bundle_is_unpacked_or_imported(flower: FlowerStandIn, approved: frozenset[str]) -> None:
+def test_nothing_of_another_bundle_is_unpacked_or_imported(
+    task: str, sent: dict[str, Any], approved: frozenset[str]
+) -> None:
     """Neither other bytes nor approved bytes under a name that leads to other code."""
+    flower = FlowerStandIn(task=task, **sent)
     notes: list[str] = []
     with pytest.raises(BundleRefused) as refusal:
         run(flower, approved, notes)
@@ -117,41 +141,51 @@ def test_code_that_was_never_unpacked_here_is_not_loaded() -> None:
     guard(module, BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME))
     with pytest.raises(BundleRefused):
         module.get_load_client_app_fn()(*NAME, DIGEST)
-    assert flower.done == []
+    server = FlowerStandIn(task=SERVER_APP)
+    module = server.module()
+    guard(module, BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME), SERVER_APP)
+    with pytest.raises(BundleRefused):
+        module.run_("message", "context")
+    assert flower.done == server.done == []
 
 
-def test_what_the_approved_code_raises_stays_with_the_holder() -> None:
-    """The coordinator gets one sentence; path, text and traceback are in the holder's log."""
+@BOTH
+def test_what_the_approved_code_raises_stays_with_the_owner(task: str) -> None:
+    """The other side gets one sentence; path, text and traceback are in the owner's log."""
 
     def fails(message: object, context: object) -> None:
         raise ValueError("cannot read /home/holder/patients.jsonl")
 
     notes: list[str] = []
     with pytest.raises(AppFailed) as failure:
-        run(FlowerStandIn(app=fails), notes=notes)
+        run(FlowerStandIn(task=task, app=fails), notes=notes)
     assert "patients" not in str(failure.value)
     assert failure.value.__context__ is None and failure.value.__cause__ is None
     assert "patients.jsonl" in notes[-1] and "Traceback" in notes[-1]
 
 
-@pytest.mark.parametrize("gone", pinned.HOOKS)
-def test_a_flower_that_has_changed_is_refused(gone: str) -> None:
+@pytest.mark.parametrize(("task", "gone"), [(task, name) for task, names in HOOKS.items() for name in names])
+def test_a_flower_that_has_changed_is_refused(task: str, gone: str) -> None:
     """Where a name is missing, or is there but no longer called, nothing starts."""
-    renamed = FlowerStandIn().module()
+    keeper = BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME)
+    renamed = FlowerStandIn(task=task).module()
     delattr(renamed, gone)
     with pytest.raises(BundleRefused, match=gone):
-        guard(renamed, BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME))
-    uncalled = FlowerStandIn().module()
-    exec(RUN_CLIENTAPP.replace(gone, "another_name"), uncalled.__dict__)
+        guard(renamed, keeper, task)
+    uncalled = FlowerStandIn(task=task).module()
+    exec(RUN[task].replace(f"{gone}(", "another_name("), uncalled.__dict__)
     with pytest.raises(BundleRefused, match=gone):
-        guard(uncalled, BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME))
+        guard(uncalled, keeper, task)
 
 
-def test_the_installed_flower_has_every_hook() -> None:
+@BOTH
+def test_the_installed_flower_has_every_hook(task: str) -> None:
     """Against the real module: the guard goes in, and the function calls what the guard stands before."""
-    runtime = pytest.importorskip("flwr.supernode.runtime.run_clientapp")
-    assert set(pinned.HOOKS) <= set(runtime.run_clientapp.__code__.co_names)
-    assert all(callable(getattr(runtime, name)) for name in pinned.HOOKS)
+    pytest.importorskip("flwr")
+    runtime = importlib.import_module(RUNTIMES[task])
+    called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
+    assert set(HOOKS[task]) <= set(called)
+    assert all(callable(getattr(runtime, name)) for name in HOOKS[task])
 
 
 @pytest.mark.parametrize("words", ["", "abc", DIGEST + ",", DIGEST.upper(), f"{DIGEST} {DIGEST}", f"{DIGEST},x"])
@@ -172,11 +206,12 @@ def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
     assert (tmp_path / "bundles.log").stat().st_mode & 0o077 == 0
 
 
-def test_every_other_task_is_refused_by_name(tmp_path: Path) -> None:
-    """What a coordinator could ask for besides a ClientApp is not started, with a word to the holder."""
-    house = House(tmp_path)
-    assert house.executor.launch(task("one", task_type="flwr-agentapp")).status == "failed"
-    assert "flwr-agentapp" in house.log()
+@pytest.mark.parametrize(("kind", "other"), [(CLIENT_APP, "flwr-agentapp"), (SERVER_APP, "flwr-simulation")])
+def test_every_other_task_is_refused_by_name(tmp_path: Path, kind: str, other: str) -> None:
+    """What could be asked for besides the one kind of app is not started, with a word to the owner."""
+    house = House(tmp_path, kind=kind)
+    assert house.executor.launch(task("one", task_type=other)).status == "failed"
+    assert other in house.log()
     assert house.answers() == []
 
 
@@ -193,14 +228,16 @@ def test_it_runs_alone() -> None:
 class House:
     """An executor over Flower's stand-in, whose answers write down who gave them and what was imported for them."""
 
-    def __init__(self, folder: Path, approved: frozenset[str] = frozenset({DIGEST}), app: Any = None) -> None:
+    def __init__(
+        self, folder: Path, approved: frozenset[str] = frozenset({DIGEST}), app: Any = None, kind: str = CLIENT_APP
+    ) -> None:
         self.folder = folder
         self.flower = FlowerStandIn(app=app or (lambda **named: secrets.token_hex(4)))
         self.module = self.flower.module()
         note = note_in(str(folder / "log"))
         self.keeper = BundleGuard(approved, note, lambda content: NAME)
         guard(self.module, self.keeper)
-        self.executor = pinned.ForkingExecutor(self.keeper, self.flower.load, self.answer, note)
+        self.executor = pinned.ForkingExecutor(self.keeper, self.flower.load, self.answer, note, kind)
 
     def answer(self, token: str) -> None:
         """In a fork: what an answer does."""
@@ -351,7 +388,7 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
 def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> None:
     """The warm bundle, and an answer that it is giving."""
     code = (
-        "import os, sys, time; from pathlib import Path; from tests.client.deploy.test_approved_bundle import *\n"
+        "import os, sys, time; from pathlib import Path; from tests.common.deploy.test_approved_bundle import *\n"
         "def sleeps(**named):\n"
         "    (house.folder / f'{os.getpid()}.pid').write_text(str(os.getppid())); time.sleep(600)\n"
         "house = House(Path(sys.argv[1])); house.ask('first'); house.warm(); house.flower.app = sleeps\n"

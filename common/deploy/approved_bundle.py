@@ -1,16 +1,19 @@
-"""The SuperExec of a holder: answers each message in a fork, with a bundle that the holder has approved.
+"""The SuperExec of a holder and of a coordinator: runs each task in a fork, with a bundle that its owner has approved.
 
-Without this a SuperNode runs whatever code the coordinator sends. The bundle's SHA-256 is checked before anything of
-it is unpacked or imported; the allow-list comes from the holder's own process by environment, never from a message.
-What fails is written to the holder's log in full, and the coordinator gets one clean sentence without path or text.
+Without this a SuperNode runs whatever code the coordinator sends, and a coordinator whatever a user of its machine
+submits. The bundle's SHA-256 is checked before anything of it is unpacked or imported; the allow-list comes from the
+owner's own process by environment, never from a message. What fails is written to the owner's log in full, and the
+other side gets one clean sentence without path or text. On a holder's machine:
 
     this process           has imported Flower, and nothing of any bundle; refuses tasks of any other kind
     ├── an answer          the first with a bundle: unpacks it, imports it, answers one message and ends
     └── the warm bundle    has imported that bundle and never sees a message; ends after some idle time
         └── an answer      each further one: checks that it was sent the same bundle, answers one message and ends
 
-Knows the inside of Flower 1.41's `run_clientapp` and `run_superexec`, and refuses to start where they have changed. Run
-as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
+On the coordinator's each ServerApp is a fork that imports the bundle itself.
+
+Knows the inside of Flower 1.41's `run_clientapp`, `run_serverapp` and `run_superexec`, and refuses to start where they
+have changed. Run as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -31,6 +35,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Queue
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -42,13 +47,23 @@ WARM_S = 60.0
 """How long a bundle stays imported after its last message."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
-HOOKS = ("pull_task_input", "install_from_fab", "get_load_client_app_fn")
-"""The names by which Flower's `run_clientapp` gets the bundle, unpacks it and imports from it, in this order."""
+CLIENT_APP, SERVER_APP = "flwr-clientapp", "flwr-serverapp"
+RUNTIMES = {CLIENT_APP: "flwr.supernode.runtime.run_clientapp", SERVER_APP: "flwr.superlink.runtime.run_serverapp"}
+HOOKS = {
+    CLIENT_APP: {"pull_task_input": "pulling", "install_from_fab": "installing", "get_load_client_app_fn": "loading"},
+    SERVER_APP: {
+        "run_from_proto": "noting_run",
+        "fab_from_proto": "noting_bundle",
+        "install_from_fab": "installing",
+        "run_": "running",
+    },
+}
+"""The names by which Flower's `run_clientapp` and `run_serverapp` get the bundle, unpack it and import from it, in this
+order, and what of the guard stands before each."""
 
 LOOP_HOOKS = ("get_executor", "time")
 """The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one."""
 
-CLIENT_APP = "flwr-clientapp"
 DIGEST = re.compile("[0-9a-f]{64}")
 
 Note = Callable[[str], None]
@@ -57,11 +72,11 @@ Identity = tuple[str, ...]
 
 
 class BundleRefused(Exception):
-    """A bundle that the holder has not approved. Its text goes to the coordinator."""
+    """A bundle that this machine has not approved. Its text goes to the other side."""
 
 
 class AppFailed(Exception):
-    """The approved code failed. Its text goes to the coordinator; the cause stays in the holder's log."""
+    """The approved code failed. Its text goes to the other side; the cause stays in the owner's log."""
 
 
 class BundleGuard:
@@ -88,6 +103,20 @@ class BundleGuard:
 
         return pulled
 
+    def noting_run(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*words: Any, **named: Any) -> Any:
+            self._run = read(*words, **named)
+            return self._run
+
+        return noted
+
+    def noting_bundle(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*words: Any, **named: Any) -> Any:
+            self._fab = read(*words, **named)
+            return self._fab
+
+        return noted
+
     def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
         def installed(content: Any, *words: Any, **named: Any) -> Any:
             self._allowed = self._judge(content)
@@ -102,6 +131,14 @@ class BundleGuard:
 
         return made
 
+    def running(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def ran(*words: Any, **named: Any) -> Any:
+            if self._allowed is None:
+                self._refuse("code was asked for that is not in the approved bundle")
+            return self._cleanly(run, *words, **named)
+
+        return ran
+
     def warm_up(self, identity: Identity, load: Callable[..., Any]) -> None:
         """Import a bundle that was judged and unpacked here before; only a message that sends it again runs it."""
         if identity[2] in self._approved:
@@ -111,10 +148,10 @@ class BundleGuard:
         return self._warm is not None and self._warm[0] == self._allowed
 
     def _judge(self, content: Any) -> Identity:
-        """The identity of an approved bundle; every name the coordinator gave it must agree with its content."""
+        """The identity of an approved bundle; every name that it was sent under must agree with its content."""
         digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else "unreadable"
         if digest not in self._approved:
-            self._refuse(f"this holder has not approved the bundle {digest}")
+            self._refuse(f"this machine has not approved the bundle {digest}")
         if self._fab is None or self._fab.content != content:
             self._refuse("the bundle was exchanged on its way")
         if self._fab.hash_str != digest or self._run.fab_hash not in ("", digest):
@@ -135,36 +172,36 @@ class BundleGuard:
         return lambda *words, **named: self._cleanly(app, *words, **named)
 
     def _cleanly(self, work: Callable[..., Any], *words: Any, **named: Any) -> Any:
-        """Do it; what goes wrong is told to the holder, and that it went wrong to the coordinator."""
+        """Do it; what goes wrong is told to the owner, and that it went wrong to the other side."""
         try:
             return work(*words, **named)
         except Exception:
             self._note("the approved code failed\n" + traceback.format_exc())
-        raise AppFailed("the holder's code failed; the reason is in the holder's own log")
+        raise AppFailed("the approved code failed; the reason is in the log of the machine that ran it")
 
     def _refuse(self, reason: str) -> NoReturn:
         self._note(f"run {getattr(self._run, 'run_id', '?')}: refused, {reason}")
         raise BundleRefused(reason)
 
 
-def guard(runtime: ModuleType, keeper: BundleGuard) -> None:
+def guard(runtime: ModuleType, keeper: BundleGuard, task: str = CLIENT_APP) -> None:
     """Put the guard into Flower's runtime; raises where Flower no longer calls what the guard stands before."""
-    called = runtime.run_clientapp.__code__.co_names
-    missing = [name for name in HOOKS if name not in called or not callable(getattr(runtime, name, None))]
+    called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
+    missing = [name for name in HOOKS[task] if name not in called or not callable(getattr(runtime, name, None))]
     if missing:
         raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so bundles cannot be checked")
-    for name, wrapper in zip(HOOKS, (keeper.pulling, keeper.installing, keeper.loading), strict=True):
-        setattr(runtime, name, wrapper(getattr(runtime, name)))
+    for name, wrapper in HOOKS[task].items():
+        setattr(runtime, name, getattr(keeper, wrapper)(getattr(runtime, name)))
 
 
 def approved_bundles(environment: Mapping[str, str]) -> frozenset[str]:
-    """The holder's allow-list; a missing or malformed one approves nothing."""
+    """The owner's allow-list; a missing or malformed one approves nothing."""
     words = environment.get(APPROVED, "").split(",")
     return frozenset(words) if all(DIGEST.fullmatch(word) for word in words) else frozenset()
 
 
 def note_in(path: str | None) -> Note:
-    """Write to the holder's log, or to the standard error where none is named."""
+    """Write to the owner's log, or to the standard error where none is named."""
 
     def note(text: str) -> None:
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}\n"
@@ -278,16 +315,21 @@ class WarmBundle:
 
 
 class ForkingExecutor:
-    """Takes the place of Flower's executor: each ClientApp runs in a fork, and nothing else runs at all.
+    """Takes the place of Flower's executor: each task of one kind runs in a fork, and nothing else runs at all.
 
     answer: answers the task of a token, in a fork.
     load:   imports an unpacked bundle.
     """
 
     def __init__(
-        self, keeper: BundleGuard, load: Callable[..., Any], answer: Callable[[str], None], note: Note
+        self,
+        keeper: BundleGuard,
+        load: Callable[..., Any],
+        answer: Callable[[str], None],
+        note: Note,
+        task: str = CLIENT_APP,
     ) -> None:
-        self._keeper, self._load, self._answer, self._note = keeper, load, answer, note
+        self._keeper, self._load, self._answer, self._note, self._task = keeper, load, answer, note, task
         self._warm: WarmBundle | None = None
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)
@@ -297,11 +339,11 @@ class ForkingExecutor:
         return supported, set()
 
     def launch(self, spec: Any) -> Any:
-        """Start one task. One that is refused gets no heartbeat, so the SuperNode gives it up."""
+        """Start one task. One that is refused gets no heartbeat, so the other side gives it up."""
         from flwr.supercore.superexec.executor import LaunchResult
 
-        if spec.task_type != CLIENT_APP:
-            self._note(f"refused, the coordinator asked for {spec.task_type}; a holder runs only ClientApps")
+        if spec.task_type != self._task:
+            self._note(f"refused, {spec.task_type} was asked for; this machine runs {self._task} and nothing else")
             return LaunchResult.failed("refused")
         warm = self._warm
         if warm is None or warm.digest != spec.fab_hash or not warm.takes(spec.token):
@@ -347,20 +389,24 @@ def check_loop(loop: ModuleType) -> None:
         raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so tasks cannot be checked")
 
 
-def main(address: str, secret: str, bell: str) -> None:
-    """Answer the tasks of the SuperNode at this address, whose secret lies in the named file."""
+def main(task: str, address: str, secret: str, own: str) -> None:
+    """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named file.
+
+    own: the bell of a holder's SuperNode, or the certificate of the authority of a coordinator's SuperLink.
+    """
     note = note_in(os.environ.get(LOG))
     try:
         import flwr.supercore.superexec.run_superexec as loop
-        import flwr.supernode.runtime.run_clientapp as runtime
         from flwr.cli.config_utils import get_fab_metadata
         from flwr.clientapp.utils import get_load_client_app_fn
         from flwr.supercore.exit import exit_handler
         from flwr.supercore.utils import disable_process_dumping
 
+        runtime = importlib.import_module(RUNTIMES[task])
         keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
-        load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-        guard(runtime, keeper)
+        holds = task == CLIENT_APP
+        load: Any = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True) if holds else None
+        guard(runtime, keeper, task)
         check_loop(loop)
     except Exception as error:
         note(f"refused, {error}")
@@ -368,12 +414,18 @@ def main(address: str, secret: str, bell: str) -> None:
 
     def answer(token: str) -> None:
         exit_handler.registered_exit_handlers.clear()
-        runtime.run_clientapp(address, token, insecure=True)
+        if holds:
+            runtime.run_clientapp(address, token, insecure=True)
+        else:
+            runtime.run_serverapp(address, Queue(), token, insecure=False, certificates=Path(own).read_bytes())
 
-    executor = ForkingExecutor(keeper, load, answer, note)
-    loop.get_executor, loop.time = lambda *words, **named: executor, Bell(bell)  # type: ignore
+    executor = ForkingExecutor(keeper, load, answer, note, task)
+    loop.get_executor = lambda *words, **named: executor  # type: ignore
+    if holds:
+        loop.time = Bell(own)  # type: ignore
     disable_process_dumping(strict=False)
-    loop.run_superexec(address, insecure=True, superexec_auth_secret=Path(secret).read_bytes())
+    authority = None if holds else own
+    loop.run_superexec(address, holds, authority, superexec_auth_secret=Path(secret).read_bytes())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""Which runs count: those that a command of this coordinator asked for, each of them once.
+
+Flower's control API has no password: whoever is on the coordinator's machine can submit a run, also of the approved
+bundle. So a run carries no instructions. Its order is a private file in the coordinator's own folder, named by the
+number that the SuperLink gave the run, and the run takes it away as it begins. Knows files, and nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.schema import Mode, Record
+
+Work = Literal["round", "deliver"]
+ORDER_TIMEOUT_S = 30.0
+"""A run may begin before the command that submitted it has learnt its number."""
+
+POLL_S = 0.1
+
+
+class RunOrder(Record):
+    """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse."""
+
+    work: Work
+    name: str
+    mode: Mode | None = None
+    accept_worse: tuple[str, ...] = ()
+
+
+def give_order(link: Path, run: int, order: RunOrder) -> None:
+    write_whole(_path(link, run), order.model_dump_json().encode(), private=True)
+
+
+def take_order(link: Path, run: int, timeout_s: float = ORDER_TIMEOUT_S) -> RunOrder:
+    """The order of a run, which is then gone. Raises where no command has given one."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            content = _path(link, run).read_bytes()
+            _path(link, run).unlink()
+            return RunOrder.model_validate_json(content)
+        except FileNotFoundError:
+            if time.monotonic() >= until:
+                raise RoundFailed(
+                    f"no command of this coordinator asked for the run {run}, so it does nothing; somebody else on "
+                    "this machine has submitted it"
+                ) from None
+        time.sleep(POLL_S)
+
+
+def _path(link: Path, run: int) -> Path:
+    return link / "orders" / f"{run}.json"

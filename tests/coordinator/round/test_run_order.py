@@ -1,0 +1,34 @@
+"""Runs that count: each order is for one run, once, and nobody else can read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.coordinator.round.run_order import RunOrder, give_order, take_order
+
+
+@pytest.mark.parametrize("mode", ["clear", "masked", None])
+def test_an_order_is_taken_once(tmp_path: Path, mode: Literal["clear", "masked"] | None) -> None:
+    order = RunOrder(work="round", name="today", mode=mode)
+    give_order(tmp_path, 7, order)
+    assert take_order(tmp_path, 7, timeout_s=0.0) == order
+    with pytest.raises(RoundFailed, match="no command"):
+        take_order(tmp_path, 7, timeout_s=0.0)
+
+
+def test_an_order_is_for_no_other_run(tmp_path: Path) -> None:
+    """A stranger's run has a number of its own; the order stays for the run that it was given to."""
+    give_order(tmp_path, 7, RunOrder(work="deliver", name="today"))
+    with pytest.raises(RoundFailed):
+        take_order(tmp_path, 8, timeout_s=0.0)
+    assert take_order(tmp_path, 7, timeout_s=0.0).work == "deliver"
+
+
+def test_only_the_owner_can_read_an_order(tmp_path: Path) -> None:
+    give_order(tmp_path, 7, RunOrder(work="deliver", name="today"))
+    [path] = (tmp_path / "orders").iterdir()
+    assert path.stat().st_mode & 0o077 == 0
