@@ -34,7 +34,7 @@ DEADLINE_S = 600.0
 WIDTH = 4096
 TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
 MOST_BYTES = 2_000_000_000
-LOOK_S = 0.2
+LOOK_S = 0.5
 KINDS = {
     "SuperLink": r"flower-superlink",
     "ServerApp": r"flwr-serverapp",

@@ -263,7 +263,7 @@ class Deployment:
     def processes(self) -> dict[int, str]:
         """Every process that was started here, directly or not, with its command line."""
         mark = f"{TEST}={self.folder}".encode()
-        below = {pid for each in self.running.values() for pid in _descendants(each.process.pid)}
+        below = set(_descendants(*(each.process.pid for each in self.running.values())))
         found = {}
         for pid in _all_processes():
             with contextlib.suppress(OSError):  # where answers are given, only root may read the environment
@@ -370,15 +370,15 @@ def _all_processes() -> list[int]:
     ]
 
 
-def _descendants(parent: int) -> list[int]:
-    """The processes below one, also those in sessions of their own."""
+def _descendants(*parents: int) -> list[int]:
+    """The processes below these, also those in sessions of their own."""
     children: dict[int, list[int]] = {}
     for pid in _all_processes():
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/stat").read_text()
             children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(pid)
     found: list[int] = []
-    waiting = [parent]
+    waiting = list(parents)
     while waiting:
         below = children.get(waiting.pop(), [])
         found += below
