@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ridgeway.client.round.policy import Policy, check_cohort, check_coordinator, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
+from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort, lopsided
 from tests.support.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
@@ -139,3 +139,12 @@ def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> N
         SamplingTerms(window=16, max_tokens=0, stride=8)
     with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
         POLICY.model_copy(update={"stride": 8})
+
+
+@pytest.mark.parametrize("weights", [(2, 1), (1, 2)])
+def test_a_holder_may_weigh_twice_as_much_as_the_other_of_its_domain(weights: tuple[int, int]) -> None:
+    """Whichever of the two gets the unit that is left over when the mass is divided by three."""
+    keys = [digit * 64 for digit in "0123"]
+    domains = dict(zip(keys, ("law", "law", "code", "medicine"), strict=True))
+    shared = form_cohort(terms(mode="masked"), domains, dict(zip(keys, (*weights, 1, 1), strict=True)))
+    assert lopsided(shared.members) == ""
