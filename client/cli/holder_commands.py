@@ -189,7 +189,7 @@ def status(folder: Folder, json: Json = False) -> None:
     from ridgeway.client.round.kept_log import fork
 
     holder = open_holder(folder)
-    sent, counted = ([each for each in holder.journal.entries() if each.kind == kind] for kind in ("sent", "counted"))
+    sent, counted = (holder.journal.entries(kind) for kind in ("sent", "counted"))
     if json:
         lists = {
             name: [{"time": entry.time, **entry.facts} for entry in entries]

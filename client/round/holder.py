@@ -113,7 +113,7 @@ class Holder:
 
     def has_been_in(self, round_: str) -> bool:
         """Whether there was a masked session of this name before."""
-        return any(entry.kind == "session" and entry.facts["round"] == round_ for entry in self.journal.entries())
+        return any(entry.facts["round"] == round_ for entry in self.journal.entries("session"))
 
     @cached_property
     def memory(self) -> SumMemory:
@@ -121,7 +121,7 @@ class Holder:
 
     def opened_totals(self) -> list[PastSum]:
         """The sums of statistics that this holder has itself helped to open; what others tell does not count."""
-        sums = [PastSum.from_facts(entry.facts) for entry in self.journal.entries() if entry.kind == "opened"]
+        sums = [PastSum.from_facts(entry.facts) for entry in self.journal.entries("opened")]
         return [each for each in sums if each.lot == "statistics"]
 
     # Statistics
@@ -213,7 +213,7 @@ class Holder:
 
     def releases(self) -> list[JournalEntry]:
         """The releases that were received, the newest last."""
-        return [entry for entry in self.journal.entries() if entry.kind == "received"]
+        return self.journal.entries("received")
 
     @property
     def newest(self) -> int:

@@ -73,5 +73,5 @@ def unlogged_sums(holder: Holder) -> list[dict[str, Any]]:
     """The sums that this holder has helped to open and that are not in the log, or not yet."""
     log = kept_log(holder.folder)
     logged = {(each.round, each.lot, each.parts) for each in log.entries} if log else set()
-    opened = [entry.facts for entry in holder.journal.entries() if entry.kind == "opened"]
+    opened = [entry.facts for entry in holder.journal.entries("opened")]
     return [dict(each) for each in opened if (each["round"], each["lot"], PastSum.from_facts(each).parts) not in logged]

@@ -139,4 +139,4 @@ def _asked(holder: Holder, lot: Lot, request: str) -> Mapping[str, Any] | None:
 
 
 def _noted(holder: Holder, kind: str, lot: Lot) -> list[Mapping[str, Any]]:
-    return [entry.facts for entry in holder.journal.entries() if entry.kind == kind and entry.facts["lot"] == lot]
+    return [entry.facts for entry in holder.journal.entries(kind) if entry.facts["lot"] == lot]

@@ -52,7 +52,7 @@ class SumMemory:
         """All that is known: what this holder did itself, and what it was told by members that are still pinned."""
         accounts: dict[tuple[str, str], Account] = {}
         heard: dict[PastSum, None] = {}
-        for entry in self._journal.entries():
+        for entry in self._journal.entries("sent", "signed", "opened", "void", "learned"):
             for account in _accounts(entry, accounts):
                 accounts[account.session, account.lot] = account
             if entry.kind == "learned" and self._pinned & set(entry.facts["from"]):

@@ -17,6 +17,7 @@ Pure; knows nothing of messages or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,7 @@ def _spread(columns: Matrix, units: Matrix) -> Matrix:
     return spread
 
 
+@lru_cache(maxsize=2)
 def largest_square(encoder: AnyEncoder) -> float:
     """The greatest |φ|² that a sample can have: a mean of rows is no longer than the longest, but for its rounding."""
     if isinstance(encoder, TableEncoder):

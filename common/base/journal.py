@@ -86,15 +86,17 @@ class Journal:
             database.execute("commit")
         return added
 
-    def entries(self, after: int = 0) -> list[JournalEntry]:
-        """The entries from some number on, in their order."""
+    def entries(self, *kinds: str, after: int = 0) -> list[JournalEntry]:
+        """The entries from some number on, in their order; of some kinds only, if any are named."""
         if not self.path.exists():
             return []
         with self._connected() as database:
             if not database.execute("select 1 from sqlite_master where name = 'entries'").fetchone():
                 return []
+            wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
             rows = database.execute(
-                "select number, time, kind, facts, hash from entries where number > ? order by number", (after,)
+                f"select number, time, kind, facts, hash from entries where number > ?{wanted} order by number",
+                (after, *kinds),
             ).fetchall()
         return [self._decoded(*row) for row in rows]
 

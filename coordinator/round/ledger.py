@@ -313,7 +313,7 @@ class Ledger:
 
     def opened_log(self) -> tuple[OpenedSum, ...]:
         """Every masked sum that was opened, as holders are shown it."""
-        noted = [entry.facts for entry in self.journal.entries() if entry.kind == "opened_sum"]
+        noted = [entry.facts for entry in self.journal.entries("opened_sum")]
         return tuple(
             OpenedSum(
                 number=number,
