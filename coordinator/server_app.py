@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         if order.work == "deliver":
             deliver_newest(federation, transport, watch)
         else:
-            run_round(federation, transport, watch, order.mode, order.accept_worse)
+            run_round(federation, transport, watch, order.mode, order.accept_worse, order.allow_missing)
 
 
 class GridTransport:

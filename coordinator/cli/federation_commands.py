@@ -30,7 +30,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's f
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of a federation to `ridgeway coordinator`."""
-    for command in (init, up, admit, invite, round_, deliver, status, releases, show, retire, remove, verify):
+    for command in (init, up, admit, invite, round_, deliver, status, releases, show, retire, remove, rollback, verify):
         app.command(command.__name__.rstrip("_"))(command)
 
 
@@ -160,20 +160,27 @@ def round_(
         list[str] | None,
         typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
     ] = None,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
 
     Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
     require masking refuse to send anything in the clear. A router that is worse than the newest release on a domain's
-    held-out text is not published unless --accept-worse names that domain.
+    held-out text is not published unless --accept-worse names that domain; nor is one that would lose a domain of the
+    newest release, because its holders are away or refuse, unless --allow-missing names it.
     """
     from ridgeway.coordinator.cli.narrator import Narrator
     from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
     domains = {holder.domain for holder in federation.ledger.standing().active.values()}
-    if unknown := set(accept_worse or ()) - domains:
+    worse, missing = tuple(accept_worse or ()), tuple(allow_missing or ())
+    if unknown := {*worse, *missing} - domains:
         raise InputError(f"there is no domain {min(unknown)!r}; there are {', '.join(sorted(domains))}")
     told: list[Event] = []
     tell = Narrator()
@@ -183,7 +190,7 @@ def round_(
         tell(event)
 
     mode: Mode | None = None if masked is None else "masked" if masked else "clear"
-    run_work(federation, "round", watch, mode, accept_worse or ())
+    run_work(federation, RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing), watch)
     newest = federation.newest
     assert newest is not None
     if json:
@@ -207,11 +214,12 @@ def deliver(folder: Folder) -> None:
     """Hand the newest release of DIR to the holders that are there and do not have it."""
     from ridgeway.coordinator.cli.narrator import Narrator
     from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
     if federation.newest is None:
         raise InputError(f"{folder} has no release yet; run a round first")
-    run_work(federation, "deliver", Narrator())
+    run_work(federation, RunOrder(work="deliver"), Narrator())
 
 
 def status(folder: Folder, json: Json = False) -> None:
@@ -361,6 +369,18 @@ def remove(
     _show_change("removed", name, done, json)
     if not json:
         _foresee(federation)
+
+
+def rollback(
+    folder: Folder,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The earlier release that is to count again.")],
+    json: Json = False,
+) -> None:
+    """Publish the router of the earlier release NUMBER of DIR anew, under the next number; `deliver` brings it out."""
+    from ridgeway.coordinator.round.membership import rollback as change
+
+    federation = _federation(folder)
+    _show_change("rolled back", f"to {number:04}", change(federation, number), json)
 
 
 def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:

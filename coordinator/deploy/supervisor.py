@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ridgeway.common.base.errors import LinkDown, LinkError, RidgewayError, RoundFailed
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Follower, OperatorNote, OtherBundle, RunDone, RunFailed, Watch
-from ridgeway.coordinator.round.run_order import RunOrder, Work, give_order
+from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 POLL_S = 0.25
 STATUS_INTERVAL_S = 5.0
@@ -59,16 +58,14 @@ def register(federation: Federation, client: SuperLinkClient, word: Word) -> Non
             client.unregister(node.node_id)
 
 
-def run_work(
-    federation: Federation, work: Work, watch: Watch, mode: Mode | None = None, accept_worse: Sequence[str] = ()
-) -> None:
+def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
     """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
     client = SuperLinkClient(federation.link)
     if not client.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
     register(federation, client, lambda words: watch(OperatorNote(words)))
     _compare_bundle(federation, watch)
-    name, number = _submit(federation, client, work, mode, accept_worse)
+    name, number = _submit(federation, client, order)
     try:
         _follow(Follower(federation.progress(name)), client, number, watch)
     except KeyboardInterrupt:
@@ -84,16 +81,10 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
         watch(OtherBundle(str(federation.folder)))
 
 
-def _submit(
-    federation: Federation,
-    client: SuperLinkClient,
-    work: Work,
-    mode: Mode | None = None,
-    accept_worse: Sequence[str] = (),
-) -> tuple[str, int]:
+def _submit(federation: Federation, client: SuperLinkClient, order: RunOrder) -> tuple[str, int]:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     number = client.submit(installed_bundle())
-    give_order(federation.link, number, RunOrder(work=work, name=name, mode=mode, accept_worse=tuple(accept_worse)))
+    give_order(federation.link, number, order.model_copy(update={"name": name}))
     return name, number
 
 
@@ -146,7 +137,7 @@ class LateDelivery:
             online = sorted(node.name for node in client.nodes() if node.online and node.name in missing)
             if online:
                 self._word(f"brings the newest release to {', '.join(online)}")
-                _submit(self._federation, client, "deliver")
+                _submit(self._federation, client, RunOrder(work="deliver"))
                 self._tries = self._tries + 1 if missing == self._asked else 0
                 self._asked, self._again = missing, now + REDELIVERY_PAUSE_S * 2 ** min(self._tries, MAX_DOUBLINGS)
         except (RidgewayError, OSError) as error:

@@ -61,6 +61,7 @@ class Channel:
     """One round's exchange with the holders. Knows which peer is which holder once the holder has signed something.
 
     silent:       the holders that did not answer some request.
+    refusals:     the code and the words of each holder's last refusal, or of why its answer was refused.
     last_request: the digest of what was asked last, where all were asked the same.
     """
 
@@ -70,6 +71,7 @@ class Channel:
         self.peer_of: dict[str, int] = {}
         self.silent: set[str] = set()
         self.last_refusal = ""
+        self.refusals: dict[str, tuple[str, str]] = {}
         self.last_request = ""
         self._names = {holder.key: name for name, holder in federation.ledger.standing().roster.items()}
 
@@ -153,6 +155,7 @@ class Channel:
     def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
         code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
         self.last_refusal = f"{name or 'someone unknown'}: {error}"
+        self.refusals |= {name: (code, str(error))} if name else {}
         self._federation.ledger.note("refused", round=self.nonce, step=step, name=name, code=code, reason=str(error))
         self._watch(AnswerRefused(step, name, code, str(error)))
 

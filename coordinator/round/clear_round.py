@@ -16,7 +16,7 @@ from ridgeway.common.protocol.packet import Blob, statistics_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
+from ridgeway.coordinator.round.gathering import Check, Gathered, Question, checked_counts, cohort_of, shape_of
 from ridgeway.coordinator.round.ledger import Contribution
 from ridgeway.coordinator.round.progress import ScoresReceived, StatisticsReceived, Watch
 from ridgeway.coordinator.solving.candidates import Counts
@@ -26,9 +26,12 @@ from ridgeway.coordinator.solving.total import add_weighted
 class ClearGathering:
     """One round's gathering in the clear; its methods are those of `MaskedGathering`."""
 
-    def __init__(self, federation: Federation, channel: Channel, terms: Terms, watch: Watch) -> None:
+    def __init__(
+        self, federation: Federation, channel: Channel, terms: Terms, watch: Watch, lose_nothing: Check
+    ) -> None:
         self._federation, self._ledger = federation, federation.ledger
         self._channel, self._terms, self._watch = channel, terms, watch
+        self._lose_nothing = lose_nothing
         self._left_out: set[str] = set()
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
@@ -38,6 +41,7 @@ class ClearGathering:
         """Collect until every member's sums are there under the share that the cohort gives it, and add them up."""
         cohort = self._collect(offers)
         names = set(self._shares(cohort))
+        self._lose_nothing(names)
         contributions = self._ledger.standing().contributions
         members = tuple(contributions[name] for name in sorted(names))
         parts = ((each.domain, self._ledger.sums(each), each.holdout) for each in members)

@@ -23,7 +23,7 @@ from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import Identity, load_identity
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.common.base.schema import Address, Mode, Record
+from ridgeway.common.base.schema import Address, DomainName, Mode, Record
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
@@ -46,12 +46,14 @@ class RoundSettings(Record):
     """Who must be there, and how long the others wait for them; times are in seconds.
 
     min_difference: the fewest holders that must join, leave or change between two masked totals, as holders demand it.
+    may_lapse:      domains that a release may lose because their holders are not there.
     """
 
     min_holders: int = Field(default=2, ge=2)
     min_difference: int = Field(default=2, ge=1)
     wait: float = Field(default=60.0, ge=0)
     deadline: float = Field(default=600.0, gt=0)
+    may_lapse: tuple[DomainName, ...] = ()
 
 
 class Abstention(Record):

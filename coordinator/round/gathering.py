@@ -7,7 +7,7 @@ Knows messages and totals. Knows nothing of how either way works.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total
 
 Question = Evaluate | Calibrate
+Check = Callable[[Collection[str]], None]
+"""Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not be."""
 
 
 @dataclass(frozen=True, slots=True)

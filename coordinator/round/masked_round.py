@@ -24,7 +24,7 @@ from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, vector_size
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Gathered, Question, checked_counts, cohort_of, shape_of
+from ridgeway.coordinator.round.gathering import Check, Gathered, Question, checked_counts, cohort_of, shape_of
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import CountsMissing, TotalReused, Watch
@@ -35,9 +35,12 @@ from ridgeway.coordinator.solving.total import Total, total_of
 class MaskedGathering:
     """One round's gathering under masks: one session, in which up to three sums are opened."""
 
-    def __init__(self, federation: Federation, channel: Channel, terms: Terms, watch: Watch) -> None:
+    def __init__(
+        self, federation: Federation, channel: Channel, terms: Terms, watch: Watch, lose_nothing: Check
+    ) -> None:
         self._federation, self._ledger = federation, federation.ledger
         self._channel, self._terms, self._watch = channel, terms, watch
+        self._lose_nothing = lose_nothing
         self._session: Session | None = None
         self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
@@ -55,19 +58,22 @@ class MaskedGathering:
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver is left out."""
         least = max(SMALLEST_COHORT, self._federation.settings.round.min_holders)
+        stored = self._usable_total(offers)
+        if stored is None:
+            self._lose_nothing(offers)
         if len(offers) < least:
             raise RoundFailed(
                 f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
                 "little. Run the round again when more are there; the newest release stays as it is"
             )
         self._offers = offers
-        stored = self._usable_total(offers)
         if stored is not None:
             return self._from_stored(stored)
         cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
         session = self._session = Session(self._channel, cohort, offers, self._watch)
 
         def check(names: Collection[str]) -> None:
+            self._lose_nothing(names)
             self._must_be_worth_it(names, least)
             self._must_hide("statistics", _parts(cohort, session.sources(names, "statistics")))
 

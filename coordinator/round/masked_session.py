@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,8 @@ from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.protocol.messages import LOTS, Lot, Message, Offer, data_of
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
+from ridgeway.coordinator.round.gathering import Check
 from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened, Watch
-
-Check = Callable[[Collection[str]], None]
-"""Looks at who has sent, before anything is opened; raises RoundFailed if their sum should not be."""
 
 
 class Session:

@@ -1,7 +1,8 @@
-"""Changes of membership that need no round: retire a domain, remove a holder.
+"""Releases that need no round: retire a domain, remove a holder, roll back to an earlier release.
 
 Retiring drops a domain's column from the newest router at once. Removing subtracts a holder's sums exactly, as if it
-had never sent them, and solves again. Knows the ledger and releases. Knows nothing of the network.
+had never sent them, and solves again. Rolling back publishes an earlier router under a new number. Knows the ledger and
+releases. Knows nothing of the network.
 """
 
 from __future__ import annotations
@@ -116,6 +117,39 @@ def remove(federation: Federation, name: str) -> Change:
         ledger.erase_outdated()
         others = tuple(member.name for member in left if member.domain == domain)
         return Change(published, others if published else (), counts and published is None, hidden, note)
+
+
+def rollback(federation: Federation, number: int) -> Change:
+    """Publish the router of an earlier release anew: under the next number, since holders take no earlier one.
+
+    Not one with a domain that was retired since, or with sums of a holder that was removed.
+    """
+    with federation.alone():
+        standing, newest = federation.ledger.standing(), federation.newest
+        old = next((each for each in standing.releases if each.number == number), None)
+        if old is None or newest is None or old is newest:
+            raise InputError(f"release {number} is not one of the earlier ones; `coordinator releases` lists them")
+        gone = {each.name for each in old.members} - set(standing.active)
+        if gone or not set(old.domains) <= {holder.domain for holder in standing.active.values()}:
+            raise InputError(
+                f"release {number:04} holds sums or domains of holders that were removed or retired since "
+                f"({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come back; run a round instead"
+            )
+        before, folder = federation.release_folder(number), federation.release_folder(federation.next_number)
+        loaded = load_release(before, key=federation.identity.public)
+        facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
+        facts |= {"number": federation.next_number, "parent": newest.release}
+        definition = (before / TOKENIZER).read_bytes()
+        compiled = router_of(loaded).compiled
+        release = save_release(folder, facts, loaded.weights, compiled, definition, federation.identity)
+        members = tuple(replace(each, digest="") for each in old.members)  # their sums are erased, or are of later use
+        cause = f"rolled back to {number:04}"
+        published = replace(
+            old, number=federation.next_number, release=release, cause=cause, members=members, choices=""
+        )
+        federation.ledger.journal.append(("released", published.to_json()))
+        federation.point_to_latest()
+        return Change(published)
 
 
 def _solved_again(

@@ -27,6 +27,7 @@ from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered
 from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.losses import check_nothing_lost
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
@@ -46,14 +47,16 @@ def run_round(
     watch: Watch,
     mode: Mode | None = None,
     accept_worse: Collection[str] = (),
+    allow_missing: Collection[str] = (),
 ) -> LedgerRelease:
     """Run one round to its release. Raises RoundFailed, with everything accepted so far kept, if there is none.
 
     The newest release is returned, and no other made, if it was made of the very same masked total with the same
     settings. mode: clear or masked; as the settings say if left out. accept_worse: domains that may get worse.
+    allow_missing: domains that may be lost because their holders are not there.
     """
     with federation.alone():
-        return _Round(federation, transport, watch, mode).run(accept_worse)
+        return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse)
 
 
 def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -> set[str]:
@@ -76,13 +79,23 @@ class _Chosen:
 class _Round:
     """One round, or one delivery, over one conversation with the holders."""
 
-    def __init__(self, federation: Federation, transport: Transport, watch: Watch, mode: Mode | None = None) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        transport: Transport,
+        watch: Watch,
+        mode: Mode | None = None,
+        allow_missing: Collection[str] = (),
+    ) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
         self._ledger, self._terms = federation.ledger, federation.terms_in(mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         way = MaskedGathering if self._terms.mode == "masked" else ClearGathering
         self._log_lengths: dict[str, int] = {}
-        self._gathering: MaskedGathering | ClearGathering = way(federation, self._channel, self._terms, watch)
+        self._allow_missing = allow_missing
+        self._gathering: MaskedGathering | ClearGathering = way(
+            federation, self._channel, self._terms, watch, self._must_lose_nothing
+        )
 
     def run(self, accept_worse: Collection[str] = ()) -> LedgerRelease:
         """The round, step by step."""
@@ -111,6 +124,9 @@ class _Round:
         while (online := len(self._transport.peers())) < wanted and time.monotonic() < until:
             self._watch(progress.HoldersAwaited(online, wanted))
             time.sleep(POLL_S)
+
+    def _must_lose_nothing(self, names: Collection[str]) -> None:
+        check_nothing_lost(self._federation, names, self._channel.refusals, self._allow_missing)
 
     # Announce: who is there, and what do they have?
 

@@ -23,12 +23,16 @@ POLL_S = 0.1
 
 
 class RunOrder(Record):
-    """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse."""
+    """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse.
+
+    allow_missing: domains that may be lost.
+    """
 
     work: Work
-    name: str
+    name: str = ""
     mode: Mode | None = None
     accept_worse: tuple[str, ...] = ()
+    allow_missing: tuple[str, ...] = ()
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:

@@ -1,0 +1,131 @@
+"""A round never loses a domain in silence: it stops with names, reasons and remedies, and the release stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.roster import unpin
+from ridgeway.common.base.errors import InputError, RoundFailed
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.routing.release import ROUTER
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.membership import remove, retire, rollback
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+
+PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+
+
+@pytest.fixture(params=["masked", "clear"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return "masked" if request.param == "masked" else "clear"
+
+
+@pytest.fixture
+def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> Parties:
+    """Five holders of three domains, with a first release."""
+    make_haste(monkeypatch, once=False)
+    made = found(tmp_path, mode=mode)
+    populate(made, PEOPLE)
+    round_of(made)
+    return made
+
+
+def round_of(parties: Parties, *away: str, allow: tuple[str, ...] = ()) -> LedgerRelease:
+    names = [name for name in parties.federation().ledger.standing().active if name not in away]
+    return run_round(parties.federation(), Direct(parties, names), no_watch, allow_missing=allow)
+
+
+def spoil(parties: Parties, name: str) -> None:
+    """Break a line of a holder's corpus."""
+    path = Path(parties.holder(name).settings.corpus[0])
+    path.write_text(path.read_text() + '{"text": \n')
+
+
+def latest(parties: Parties) -> str:
+    return (parties.federation().folder / "releases" / "latest").readlink().name
+
+
+@pytest.mark.parametrize("mode", ["masked"], indirect=True)
+def test_a_round_stops_before_it_opens_a_total_without_a_domain(parties: Parties) -> None:
+    """Because its holder is away, has a broken corpus, or has not pinned a newcomer: each is named with a remedy."""
+    for name in ("law-1", "law-2"):
+        parties.change_corpus(name)
+    opened = len(parties.federation().ledger.journal.entries("opened_sum"))
+    with pytest.raises(RoundFailed, match=r"would lose medicine, which release 0001 has: medicine did not answer.*"):
+        round_of(parties, "medicine")
+    spoil(parties, "medicine")
+    with pytest.raises(RoundFailed, match=r"medicine refused \(corpus_unreadable: .*must mend its corpus"):
+        round_of(parties)
+    assert len(parties.federation().ledger.journal.entries("opened_sum")) == opened
+    assert latest(parties) == "0001"
+
+
+@pytest.mark.parametrize("mode", ["masked"], indirect=True)
+def test_a_member_that_has_not_pinned_the_others_is_told_what_to_do(parties: Parties) -> None:
+    """It refuses the cohort, and the round stops rather than going on without its domain."""
+    for name in ("law-1", "law-2"):
+        parties.change_corpus(name)
+    unpin(parties.homes["medicine"], [parties.holder("law-1").identity.public])
+    words = r"medicine refused \(forged_roster: .*`ridgeway client pin`.*--allow-missing"
+    with pytest.raises(RoundFailed, match=words):
+        RoundFailed, match=r"medicine refused \(forged_roster: .*`ridgeway client pin`.*--allow-missing"
+    ):
+        round_of(parties)
+    assert latest(parties) == "0001"
+
+
+@pytest.mark.parametrize("mode", ["masked"], indirect=True)
+def test_a_domain_goes_when_the_operator_lets_it(parties: Parties) -> None:
+    """By the flag for one round; another holder of a domain is enough to keep it."""
+    for name in ("law-1", "code-1"):
+        parties.change_corpus(name)
+    with pytest.raises(RoundFailed, match="would lose medicine"):
+        round_of(parties, "medicine")
+    assert set(round_of(parties, "medicine", allow=("medicine",)).domains) == {"code", "law"}
+    parties.change_corpus("law-1")
+    assert set(round_of(parties, "law-2").domains) == {"code", "law", "medicine"}
+
+
+@pytest.mark.parametrize("mode", ["clear"], indirect=True)
+def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> None:
+    """Nothing is lost by an absence; a domain whose only holder was removed was let go before."""
+    parties.change_corpus("law-1")
+    assert set(round_of(parties, "medicine").domains) == {"code", "law", "medicine"}
+    remove(parties.federation(), "medicine")
+    parties.change_corpus("law-2")
+    assert set(round_of(parties).domains) == {"code", "law"}
+
+
+def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> None:
+    """The same router to the byte, signed anew, and delivered like any other."""
+    for name in ("law-1", "medicine"):
+        parties.change_corpus(name)
+    round_of(parties)
+    federation = parties.federation()
+    folders = [federation.release_folder(number) for number in (1, 2, 3)]
+    change = rollback(federation, 1)
+    assert change.published is not None
+    assert (change.published.number, change.published.cause) == (3, "rolled back to 0001")
+    assert (folders[2] / ROUTER).read_bytes() == (folders[0] / ROUTER).read_bytes()
+    assert (folders[2] / ROUTER).read_bytes() != (folders[1] / ROUTER).read_bytes()
+    assert latest(parties) == "0003"
+    federation.ledger.verify()
+    for name in ("code-1", "code-2"):
+        parties.change_corpus(name)
+    assert round_of(parties).number == 4
+    assert parties.holder("law-1").newest == 4
+
+
+def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> None:
+    """Nor does a release that is not there, or that is the newest anyway."""
+    with pytest.raises(InputError, match="release 1 is not one of the earlier ones"):
+        rollback(parties.federation(), 1)
+    retire(parties.federation(), "medicine")
+    with pytest.raises(InputError, match="removed or retired since"):
+        rollback(parties.federation(), 1)
+    with pytest.raises(InputError, match="release 9 is not one of the earlier ones"):
+        rollback(parties.federation(), 9)
