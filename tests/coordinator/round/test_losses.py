@@ -72,8 +72,6 @@ def test_a_member_that_has_not_pinned_the_others_is_told_what_to_do(parties: Par
     unpin(parties.homes["medicine"], [parties.holder("law-1").identity.public])
     words = r"medicine refused \(forged_roster: .*`ridgeway client pin`.*--allow-missing"
     with pytest.raises(RoundFailed, match=words):
-        RoundFailed, match=r"medicine refused \(forged_roster: .*`ridgeway client pin`.*--allow-missing"
-    ):
         round_of(parties)
     assert latest(parties) == "0001"
 
