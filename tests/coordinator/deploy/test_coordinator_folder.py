@@ -38,10 +38,12 @@ settings = st.builds(
     ),
     candidates=st.builds(
         Grid,
-        ridges=st.lists(positive, min_size=1, max_size=4).map(tuple),
-        normalise_columns=st.lists(st.booleans(), min_size=1, max_size=2).map(tuple),
-        selectors=st.lists(st.sampled_from(("average", "all", "entropy")), min_size=1, max_size=3).map(tuple),
-        k=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=4).map(tuple),
+        ridges=st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=4, unique=True).map(tuple),
+        normalise_columns=st.lists(st.booleans(), min_size=1, max_size=2, unique=True).map(tuple),
+        selectors=st.lists(st.sampled_from(("average", "all", "entropy")), min_size=1, max_size=3, unique=True).map(
+            tuple
+        ),
+        k=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=2, unique=True).map(tuple),
     ),
     abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
 )
@@ -71,8 +73,16 @@ def test_settings_read_back_are_the_settings_that_were_written(
         ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
         ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
         ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
-        ("ridges = [0.001, ", "ridges = [0, ", "candidates.ridges.0: input should be greater than 0"),
-        ("ridges = [0.001, ", "ridges = [-1.0, ", "candidates.ridges.0: input should be greater than 0"),
+        (
+            "ridges = [0.001, ",
+            "ridges = [0, ",
+            "candidates.ridges.0: input should be greater than or equal to 0.000001",
+        ),
+        (
+            "ridges = [0.001, ",
+            "ridges = [-1.0, ",
+            "candidates.ridges.0: input should be greater than or equal to 0.000001",
+        ),
         ("k = [10, ", "k = [0, ", "candidates.k.0: input should be greater than or equal to 1"),
         ("threshold = 0.0", "threshold = 2", "abstention.threshold: input should be less than or equal to 1"),
         ("[abstention]", "[abstention", "not a settings file in TOML"),

@@ -12,7 +12,6 @@ import pytest
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 from ridgeway.common.statistics.statistics_file import Prepared
@@ -22,6 +21,7 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
 from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import make_haste
@@ -182,8 +182,8 @@ def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monke
     give(parties, "poetry", texts("stolen", "law"))
     names = let_join(parties)
 
-    def run_here(federation: Federation, work: str, watch: Watch, mode: Mode | None, accept: Sequence[str]) -> None:
-        run_round(federation, Direct(parties, list(names)), watch, mode, accept)
+    def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
+        run_round(federation, Direct(parties, list(names)), watch, order.mode, order.accept_worse)
 
     monkeypatch.setattr(supervisor, "run_work", run_here)
     round_command = ("coordinator", "round", parties.federation().folder)
@@ -228,7 +228,8 @@ def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, m
         give(parties, name, texts(f"{name} now", MEMBERS[name]))
     for step in ("ready", "current"):
         monkeypatch.setattr(Holder, step, damaged(getattr(Holder, step)))
-    assert round_of(parties, MEMBERS).domains == ("code", "law")
+    with pytest.raises(RoundFailed, match=r"would lose medicine.*broken_identity"):
+        round_of(parties, MEMBERS)
     refused = [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == "refused"]
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "broken_identity")]
 
