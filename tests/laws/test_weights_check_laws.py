@@ -86,6 +86,17 @@ def detectors(encoder: TableEncoder, seed: int) -> Matrix:
     return np.concatenate([columns, -(table.mean(axis=0) @ columns)[None]])
 
 
+def turned(total: Statistics, encoder: TableEncoder) -> list[Matrix]:
+    """Solutions of a gram that is no sum of squares: all its energies are right, but it is not symmetric."""
+    units = np.array([*[encoder.scale] * encoder.width, 1.0])
+    gram = total.gram * units[:, None] * units
+    turn = np.triu(gram[:-1, :-1], 1)
+    gram[:-1, :-1] += turn - turn.T
+    mean = gram.diagonal().mean()
+    cross = total.cross * units[:, None]
+    return [np.linalg.solve(gram + ridge * mean * np.eye(len(gram)), cross) for ridge in RIDGES]
+
+
 CRAFTED: dict[str, Callable[[list[Matrix], TableEncoder], list[Matrix]]] = {
     "detectors": lambda true, encoder: [detectors(encoder, place) for place in range(len(true))],
     "one detector among them": lambda true, encoder: [*true[:-1], detectors(encoder, 1)],
@@ -109,3 +120,13 @@ def test_crafted_weights_are_refused_by_every_member(way: str, seed: int) -> Non
         with pytest.raises(Refused, match="no solution of a total that holds this holder's sums") as refused:
             check_weights(CRAFTED[way](true, encoder), RIDGES, each, encoder, EQUAL_MASS, len(own))
         assert refused.value.code == "foreign_weights"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_a_gram_that_is_not_symmetric_are_refused(seed: int) -> None:
+    """Every energy in them is one that a total could have; only the columns' products tell."""
+    encoder = tiny_encoder(seed=seed)
+    own = cohort(seed, encoder, 6, 4, EQUAL_MASS)
+    for each in own:
+        with pytest.raises(Refused, match="weights under different λ are not of one total"):
+            check_weights(turned(reduce(add, own), encoder), RIDGES, each, encoder, EQUAL_MASS, len(own))

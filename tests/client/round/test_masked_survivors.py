@@ -233,6 +233,14 @@ def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot)
     assert coordinator.gave(SealedSums) == []
 
 
+@pytest.mark.parametrize("step", [SEAL, CONFIRM, OPEN])
+def test_no_step_is_taken_before_secrets_were_shared(at: At, step: int) -> None:
+    """There are no masks yet."""
+    coordinator = at(SHARE)
+    coordinator.share(WITHOUT[VICTIM])
+    assert code_of(coordinator.send(VICTIM, coordinator.request(step, "statistics", VICTIM))) == "no_session"
+
+
 @pytest.mark.parametrize("lot", COUNTED)
 def test_no_second_question_is_answered_under_the_same_masks(at: At, lot: Lot) -> None:
     """Two vectors under one mask show their difference."""

@@ -148,3 +148,18 @@ def test_a_holder_may_weigh_twice_as_much_as_the_other_of_its_domain(weights: tu
     domains = dict(zip(keys, ("law", "law", "code", "medicine"), strict=True))
     shared = form_cohort(terms(mode="masked"), domains, dict(zip(keys, (*weights, 1, 1), strict=True)))
     assert lopsided(shared.members) == ""
+
+
+def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
+    """A mass without weighting, a member twice, another order, shares of nothing."""
+    plain = cohort({OWN: "law", NEIGHBOUR: "code"})
+    for changes, sentence in (
+        ({"members": (plain.members[0], plain.members[0])}, "stands in the cohort twice"),
+        ({"members": plain.members[::-1]}, "not in their order"),
+        ({"terms": terms(**PLAIN)}, "shares belong to equal weighting"),
+    ):
+        with pytest.raises(ValidationError, match=sentence):
+            plain.model_copy(update=changes)
+    for changed in ({"mass": 0}, {"weighting": "tokens"}):
+        with pytest.raises(ValidationError, match="a mass belongs to equal weighting"):
+            terms(**changed)
