@@ -316,6 +316,17 @@ def test_a_mass_that_the_holder_has_not_agreed_to_is_refused(four: Hostile, mass
     assert code_of(four.ask(VICTIM, Announce(terms=terms))) == "mass_not_allowed"
 
 
+def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(at: At) -> None:
+    """Masks hide it: nobody could see it from the sum."""
+    parties, mass = at(ANNOUNCE).parties, 1 << 37
+    for name in ALL:
+        parties.rewrite(name, "min_cohort = 3", f"min_cohort = 3\nmass = {mass}")
+    coordinator = Hostile(parties, ALL)
+    coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
+    coordinator.begin()
+    assert code_of(coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))) == "over_bound"
+
+
 # Sums side by side
 
 
