@@ -86,17 +86,6 @@ def detectors(encoder: TableEncoder, seed: int) -> Matrix:
     return np.concatenate([columns, -(table.mean(axis=0) @ columns)[None]])
 
 
-def turned(total: Statistics, encoder: TableEncoder) -> list[Matrix]:
-    """Solutions of a gram that is no sum of squares: all its energies are right, but it is not symmetric."""
-    units = np.array([*[encoder.scale] * encoder.width, 1.0])
-    gram = total.gram * units[:, None] * units
-    turn = np.triu(gram[:-1, :-1], 1)
-    gram[:-1, :-1] += turn - turn.T
-    mean = gram.diagonal().mean()
-    cross = total.cross * units[:, None]
-    return [np.linalg.solve(gram + ridge * mean * np.eye(len(gram)), cross) for ridge in RIDGES]
-
-
 CRAFTED: dict[str, Callable[[list[Matrix], TableEncoder], list[Matrix]]] = {
     "detectors": lambda true, encoder: [detectors(encoder, place) for place in range(len(true))],
     "one detector among them": lambda true, encoder: [*true[:-1], detectors(encoder, 1)],
@@ -122,11 +111,32 @@ def test_crafted_weights_are_refused_by_every_member(way: str, seed: int) -> Non
         assert refused.value.code == "foreign_weights"
 
 
+def turned(gram: Matrix, cross: Matrix) -> None:
+    """Make a gram into one that is no sum of squares: its energies are the same, but it is not symmetric."""
+    turn = np.triu(gram[:-1, :-1], 1)
+    gram[:-1, :-1] += turn - turn.T
+
+
+def torn(gram: Matrix, cross: Matrix) -> None:
+    """Add to one domain's targets what another's lose."""
+    cross[:, :2] += 100 * gram[:, :1] * [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(turned, "not of one total"), (torn, "more energy than its samples")], ids=["gram", "cross"]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_weights_of_a_gram_that_is_not_symmetric_are_refused(seed: int) -> None:
-    """Every energy in them is one that a total could have; only the columns' products tell."""
+def test_weights_that_solve_what_no_total_is_are_refused(
+    change: Callable[[Matrix, Matrix], None], reason: str, seed: int
+) -> None:
+    """Each of these crafted ones is told by a single one of the checks: no other would do instead."""
     encoder = tiny_encoder(seed=seed)
     own = cohort(seed, encoder, 6, 4, EQUAL_MASS)
+    total, units = reduce(add, own), np.array([*[encoder.scale] * encoder.width, 1.0])
+    gram, cross = total.gram * units[:, None] * units, total.cross * units[:, None]
+    mean = gram.diagonal().mean()
+    change(gram, cross)
+    weights = [np.linalg.solve(gram + ridge * mean * np.eye(len(gram)), cross) for ridge in RIDGES]
     for each in own:
-        with pytest.raises(Refused, match="weights under different λ are not of one total"):
-            check_weights(turned(reduce(add, own), encoder), RIDGES, each, encoder, EQUAL_MASS, len(own))
+        with pytest.raises(Refused, match=reason):
+            check_weights(weights, RIDGES, each, encoder, EQUAL_MASS, len(own))
