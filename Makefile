@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick check audit bench bench-large report clean
+.PHONY: setup demo test test-quick check check-mutants audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -36,6 +36,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
+
+# Removes each check on the holder's side in turn: some test must notice. Takes a quarter of an hour or more.
+check-mutants: setup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.support.mutants
 
 audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities

@@ -81,7 +81,7 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
-            changes = {"cohort": cohort, "agreement": agreement, "kept": dealt.kept.hex()}
+            changes = {"agreed": (cohort, agreement), "kept": dealt.kept.hex()}
             state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)

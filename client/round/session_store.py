@@ -44,6 +44,7 @@ class SessionState(Record):
 
     advert:   what was shown of the secrets. announced: the request it was shown for.
     history:  what was shown of the sums that were opened before.
+    agreed:   what secrets were shared for.
     shared:   the members whose shares are held, by place. held: those shares.
     answered: the steps that were taken, by name.
     """
@@ -56,8 +57,7 @@ class SessionState(Record):
     cipher: str
     masks: tuple[str, ...]
     seeds: tuple[str, ...]
-    cohort: Cohort | None = None
-    agreement: Agreement | None = None
+    agreed: tuple[Cohort, Agreement] | None = None
     kept: str = ""
     shared: tuple[Place, ...] = ()
     held: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class SessionState(Record):
 
     @property
     def session(self) -> tuple[Cohort, Agreement]:
-        if self.cohort is None or self.agreement is None:
+        if self.agreed is None:
             raise Refused("no_session", "this holder has not shared its secrets in this session")
-        return self.cohort, self.agreement
+        return self.agreed
 
     @property
     def place(self) -> Place:

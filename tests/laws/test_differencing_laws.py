@@ -312,3 +312,13 @@ def test_the_lightest_member_beside_the_heaviest_is_noticed(weight: int) -> None
     """Up to the largest weight that a cohort can name."""
     heavy = [plain(pair, weight) for pair in ("bd", "ce", "de")]
     assert set_apart(heavy, plain("bc", weight) | plain("a"), 2) == ("a",)
+
+
+def test_sums_too_alike_to_be_judged_in_floats_are_not_opened() -> None:
+    """Weights that differ in their last bits seem to be the same, and still leave one member alone, exactly."""
+    even = plain("abcde", LARGEST_WEIGHT)
+    first, second = (
+        even | plain("a", LARGEST_WEIGHT - less) | plain("b", LARGEST_WEIGHT - more) for less, more in ((1, 1), (2, 4))
+    )
+    assert exactly_shown([even, first, second], ("a",)) == 1
+    assert set_apart([even, first], second, 2) == tuple("abcde")

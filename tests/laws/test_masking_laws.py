@@ -60,7 +60,7 @@ def test_shares_that_cannot_be_are_refused() -> None:
     for threshold, places in ((0, [1]), (2, [1]), (1, [0]), (1, [1, 1])):
         with pytest.raises(MaskingError):
             split(bytes(32), threshold, places, fixed_random(""))
-    for shares in ({}, {0: bytes(33)}, {1: PRIME.to_bytes(33, "big")}):
+    for shares in ({}, {0: bytes(33)}, {1: PRIME.to_bytes(33, "big")}, {1: (PRIME - 1).to_bytes(33, "big")}):
         with pytest.raises(MaskingError):
             combine(shares)
 

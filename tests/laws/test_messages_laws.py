@@ -404,6 +404,13 @@ def test_a_message_larger_than_any_is_refused_before_it_is_read() -> None:
     assert opened_or_refused(signed(b"{}", (b"",) * (MAX_BLOBS + 1))) == "too_large"
 
 
+def test_a_kind_that_nobody_knows_and_bulk_that_a_kind_does_not_carry_are_refused() -> None:
+    """However well they are signed."""
+    header = json.loads(seal_packet(Hello(), SENDER, round=ROUND).header)
+    assert opened_or_refused(signed(json.dumps(header | {"kind": "hallo"}).encode())) == "malformed"
+    assert opened_or_refused(seal_packet(Hello(), SENDER, round=ROUND, blobs=[b""])) == "malformed"
+
+
 def test_a_message_that_nobody_would_accept_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same limit holds for what is sent."""
     size = len(seal_packet(Hello(), SENDER, round=ROUND).header)

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.protocol.opened_log import ForkedLog, LogStatement, OpenedSum, extend, hashes, state_log
+from ridgeway.common.protocol import opened_log
+from ridgeway.common.protocol.opened_log import (
+    ForkedLog,
+    LogStatement,
+    OpenedSum,
+    extend,
+    hashes,
+    read_statement,
+    state_log,
+)
 from tests.support.making import fixed_identity
 
 COORDINATOR, STRANGER = fixed_identity(1), fixed_identity(2)
@@ -90,6 +99,24 @@ def test_what_proves_nothing_is_refused_and_is_no_fork(log: tuple[OpenedSum, ...
         with pytest.raises(Refused) as refused:
             extend(known, each, COORDINATOR.public)
         assert refused.value.code == "bad_log"
+
+
+@given(logs(least=1))
+def test_the_first_log_that_is_shown_gives_its_head(log: tuple[OpenedSum, ...]) -> None:
+    """Before anything is known nothing can be forked from it, and what does not fit together is not kept."""
+    altered = (log[0].model_copy(update={"round": "another"}), *log[1:])
+    with pytest.raises(Refused) as refused:
+        extend((), told(log).model_copy(update={"entries": altered}), COORDINATOR.public)
+    assert refused.value.code == "bad_log"
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, "too_large"), (2, "malformed")])
+def test_bytes_that_are_no_log_are_refused(monkeypatch: pytest.MonkeyPatch, most: int, code: str) -> None:
+    """Those that are too many, before they are read."""
+    monkeypatch.setattr(opened_log, "MAX_HISTORY_BYTES", most)
+    with pytest.raises(Refused) as refused:
+        read_statement(b"{}")
+    assert refused.value.code == code
 
 
 @given(logs(), logs())

@@ -109,3 +109,34 @@ def test_crafted_weights_are_refused_by_every_member(way: str, seed: int) -> Non
         with pytest.raises(Refused, match="no solution of a total that holds this holder's sums") as refused:
             check_weights(CRAFTED[way](true, encoder), RIDGES, each, encoder, EQUAL_MASS, len(own))
         assert refused.value.code == "foreign_weights"
+
+
+def turned(gram: Matrix, cross: Matrix) -> None:
+    """Make a gram into one that is no sum of squares: its energies are the same, but it is not symmetric."""
+    turn = np.triu(gram[:-1, :-1], 1)
+    gram[:-1, :-1] += turn - turn.T
+
+
+def torn(gram: Matrix, cross: Matrix) -> None:
+    """Add to one domain's targets what another's lose."""
+    cross[:, :2] += 100 * gram[:, :1] * [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(turned, "not of one total"), (torn, "more energy than its samples")], ids=["gram", "cross"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_solve_what_no_total_is_are_refused(
+    change: Callable[[Matrix, Matrix], None], reason: str, seed: int
+) -> None:
+    """Each of these crafted ones is told by a single one of the checks: no other would do instead."""
+    encoder = tiny_encoder(seed=seed)
+    own = cohort(seed, encoder, 6, 4, EQUAL_MASS)
+    total, units = reduce(add, own), np.array([*[encoder.scale] * encoder.width, 1.0])
+    gram, cross = total.gram * units[:, None] * units, total.cross * units[:, None]
+    mean = gram.diagonal().mean()
+    change(gram, cross)
+    weights = [np.linalg.solve(gram + ridge * mean * np.eye(len(gram)), cross) for ridge in RIDGES]
+    for each in own:
+        with pytest.raises(Refused, match=reason):
+            check_weights(weights, RIDGES, each, encoder, EQUAL_MASS, len(own))

@@ -19,6 +19,7 @@ from ridgeway.client.round.answers import NO_ROUND, answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -40,6 +41,7 @@ from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, statistics_of, weights_blob
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found, hurry, own_texts
+from tests.support.tiny import tiny_encoder
 
 ROUND = "cd" * 16
 SECRET = "the secret sentence of a private document"
@@ -199,6 +201,14 @@ def test_a_request_of_anybody_else_is_refused_and_tells_no_round(home: Holder, m
     assert (opened.message.code, opened.round) == ("unknown_coordinator", NO_ROUND)
 
 
+def test_an_answer_is_no_request(parties: Parties, home: Holder) -> None:
+    """Though it is the coordinator's and says what could be asked."""
+    packet = seal_packet(Hello(), parties.federation().identity, round=ROUND, reply_to="0" * 64)
+    message = open_packet(answer(home, packet)).message
+    assert isinstance(message, Refusal)
+    assert message.code == "malformed"
+
+
 @given(header=st.binary(max_size=50), signature=st.text(max_size=20), blobs=st.lists(st.binary(max_size=9), max_size=3))
 def test_whatever_arrives_is_answered_with_a_signed_refusal(
     parties: Parties, header: bytes, signature: str, blobs: list[bytes]
@@ -318,16 +328,18 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_is_said_so_without_its_place(
     assert str(corpus) in (home.folder / "logs" / "holder.log").read_text()
 
 
-def test_an_encoder_that_is_not_there_is_named_by_its_fingerprint_alone(
-    parties: Parties, home: Holder, terms: Terms, tmp_path: Path
+@pytest.mark.parametrize(("place", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")])
+def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_alone(
+    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, place: str, code: str
 ) -> None:
     """Where it was looked for stays here."""
-    holder = rewrite(home, f"dir:{parties.folder / 'encoder'}", f"dir:{tmp_path / 'private-place' / 'nothing'}")
+    save_encoder(tiny_encoder(seed=5), tmp_path / "private-place" / "other")
+    holder = rewrite(home, f"dir:{parties.folder / 'encoder'}", f"dir:{tmp_path / 'private-place' / place}")
     reply = answer(holder, seal_packet(Announce(terms=terms), parties.federation().identity, round=ROUND))
     must_be_clean(reply, holder)
     message = open_packet(reply).message
     assert isinstance(message, Refusal)
-    assert message.code == "encoder_missing"
+    assert message.code == code
     assert terms.encoder[:12] in message.reason
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ridgeway.client.deploy.holder_folder import create_holder, settings_text
 from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
-from ridgeway.common.base.errors import InputError, Refused
+from ridgeway.common.base.errors import BrokenIdentity, InputError, Refused
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.cohort import Terms, form_cohort
 from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
 from tests.support.corpora_on_disk import touch_later, write_jsonl
 from tests.support.simulated_federation import Parties, found, hurry, own_texts
@@ -214,6 +214,16 @@ def test_sums_made_ahead_under_other_terms_are_refused(parties: Parties, terms: 
         holder.ready(terms)
     assert refused.value.code == "statistics_do_not_fit"
     assert str(parties.folder) not in refused.value.reason
+
+
+def test_sums_that_no_text_can_give_are_not_sent(parties: Parties, terms: Terms) -> None:
+    """Under masks nobody else could find them out."""
+    holder = parties.holder("law")
+    prepared = holder.ready(terms)
+    cohort = form_cohort(terms, {holder.identity.public: "law"}, {holder.identity.public: 1})
+    prepared.statistics.gram[0, 0] = -5
+    with pytest.raises(BrokenIdentity):
+        holder.weighted(prepared, cohort, cohort.members[0])
 
 
 def test_nobody_else_can_tell_from_its_name_which_sums_they_are(parties: Parties, terms: Terms) -> None:

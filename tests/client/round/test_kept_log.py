@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeway.client.round.kept_log import FORKED, KEPT, fork, kept_log, unlogged_sums
+from ridgeway.common.base.errors import FormatError
 from ridgeway.common.protocol.messages import Deliver, Refusal
 from ridgeway.common.protocol.opened_log import LogStatement, OpenedSum, read_statement, state_log
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
@@ -144,6 +145,14 @@ def test_a_log_that_does_not_extend_the_one_before_is_kept_as_proof_and_ends_all
     shutil.move(parties.homes["law"] / FORKED.parent, parties.folder / "evidence")
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law"}
     assert log_of(parties, "law") == log_of(parties, "code")
+
+
+def test_a_log_that_was_damaged_here_is_named_and_proves_nothing(parties: Parties) -> None:
+    """Its owner restores it; the coordinator is not blamed."""
+    (parties.homes["law"] / KEPT).write_bytes(b"{}")
+    with pytest.raises(FormatError, match=r"opened\.json is damaged; restore it from a copy"):
+        kept_log(parties.homes["law"])
+    assert fork(parties.homes["law"]) is None
 
 
 def _noted(parties: Parties) -> list[Any]:

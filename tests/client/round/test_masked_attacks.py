@@ -152,14 +152,16 @@ def test_without_a_pinned_roster_no_keys_are_shown(at: Callable[[int], Hostile])
     assert coordinator.gave(Offer) == []
 
 
-def test_an_agreement_of_other_members_than_the_cohort_is_refused(at: Callable[[int], Hostile]) -> None:
-    """One of them would be summed without being named."""
+def test_an_agreement_of_another_cohort_is_refused(at: Callable[[int], Hostile]) -> None:
+    """One of them would be summed without being named, or with another share than the others are told."""
     coordinator = at(SHARE)
+    other_shares = coordinator.lopsided({"law-1": EQUAL_MASS // 2 + 5, "law-2": EQUAL_MASS // 2 - 5})
     fewer = coordinator.cohort([name for name in coordinator.names if name != "medicine"])
     agreement = coordinator.agreement(cohort=coordinator.cohort())
     for lie in (
         Share(cohort=fewer, agreement=agreement),
         Share(cohort=fewer, agreement=agreement.model_copy(update={"cohort": fewer.id})),
+        Share(cohort=other_shares, agreement=agreement),
     ):
         assert code_of(coordinator.ask(VICTIM, lie)) == "other_session"
     shared_nothing(coordinator)

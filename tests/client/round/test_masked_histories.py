@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
+from ridgeway.common.masking import history as history_module
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.history import (
     MAX_TOLD,
@@ -164,6 +165,15 @@ def test_a_member_that_tells_too_much_is_refused() -> None:
     assert History(heard=much).told().heard == much[1:]
     own = tuple(Account(session=f"{at:064x}", lot="statistics", signed=(each,)) for at, each in enumerate(much))
     assert History(accounts=own, heard=much).told() == History(accounts=own[1:])
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, "too_large"), (2, "malformed")])
+def test_bytes_that_are_no_history_are_refused(monkeypatch: pytest.MonkeyPatch, most: int, code: str) -> None:
+    """Those that are too many, before they are read."""
+    monkeypatch.setattr(history_module, "MAX_HISTORY_BYTES", most)
+    with pytest.raises(Refused) as refused:
+        read_history(b"[]")
+    assert refused.value.code == code
 
 
 @pytest.mark.parametrize(

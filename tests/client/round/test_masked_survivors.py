@@ -233,6 +233,14 @@ def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot)
     assert coordinator.gave(SealedSums) == []
 
 
+@pytest.mark.parametrize("step", [SEAL, CONFIRM, OPEN])
+def test_no_step_is_taken_before_secrets_were_shared(at: At, step: int) -> None:
+    """There are no masks yet."""
+    coordinator = at(SHARE)
+    coordinator.share(WITHOUT[VICTIM])
+    assert code_of(coordinator.send(VICTIM, coordinator.request(step, "statistics", VICTIM))) == "no_session"
+
+
 @pytest.mark.parametrize("lot", COUNTED)
 def test_no_second_question_is_answered_under_the_same_masks(at: At, lot: Lot) -> None:
     """Two vectors under one mask show their difference."""
@@ -306,6 +314,17 @@ def test_a_mass_that_the_holder_has_not_agreed_to_is_refused(four: Hostile, mass
     """With one of its choice a coordinator could make shares of any size."""
     terms = four.terms.model_copy(update={"mass": mass})
     assert code_of(four.ask(VICTIM, Announce(terms=terms))) == "mass_not_allowed"
+
+
+def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(at: At) -> None:
+    """Masks hide it: nobody could see it from the sum."""
+    parties, mass = at(ANNOUNCE).parties, 1 << 37
+    for name in ALL:
+        parties.rewrite(name, "min_cohort = 3", f"min_cohort = 3\nmass = {mass}")
+    coordinator = Hostile(parties, ALL)
+    coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
+    coordinator.begin()
+    assert code_of(coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))) == "over_bound"
 
 
 # Sums side by side

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.round.policy import Policy, check_cohort, check_coordinator, check_terms
+from ridgeway.client.round.policy import Policy, check_cohort, check_coordinator, check_shares, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort, lopsided
+from ridgeway.common.protocol.cohort import Cohort, Member, SamplingTerms, Terms, form_cohort, lopsided
 from tests.support.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
@@ -148,3 +148,25 @@ def test_a_holder_may_weigh_twice_as_much_as_the_other_of_its_domain(weights: tu
     domains = dict(zip(keys, ("law", "law", "code", "medicine"), strict=True))
     shared = form_cohort(terms(mode="masked"), domains, dict(zip(keys, (*weights, 1, 1), strict=True)))
     assert lopsided(shared.members) == ""
+
+
+def test_a_domain_of_one_is_not_left_among_the_least_of_another() -> None:
+    """Those who had most of the other domain's mass have fallen away: its only holder would be three quarters."""
+    members = [Member(key=OWN, domain="medicine", share=12), *(Member(key=OTHER, domain="law", share=1),) * 4]
+    assert code(check_shares, POLICY, members) == "lopsided_shares"
+    check_shares(POLICY, [*members, Member(key=OTHER, domain="law", share=4)])
+
+
+def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
+    """A mass without weighting, a member twice, another order, shares of nothing."""
+    plain = cohort({OWN: "law", NEIGHBOUR: "code"})
+    for changes, sentence in (
+        ({"members": (plain.members[0], plain.members[0])}, "stands in the cohort twice"),
+        ({"members": plain.members[::-1]}, "not in their order"),
+        ({"terms": terms(**PLAIN)}, "shares belong to equal weighting"),
+    ):
+        with pytest.raises(ValidationError, match=sentence):
+            plain.model_copy(update=changes)
+    for changed in ({"mass": 0}, {"weighting": "tokens"}):
+        with pytest.raises(ValidationError, match="a mass belongs to equal weighting"):
+            terms(**changed)

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeway.client.round import masked_answers
+from ridgeway.client.round.roster import unpin
+from ridgeway.client.round.scoring import Scorer
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import Candidate, Confirmed, Evaluate, Lot, SealedSums
@@ -67,6 +70,14 @@ def test_documents_that_changed_since_they_were_advertised_are_not_counted(at: A
     assert code_of(coordinator.ask(VICTIM, *coordinator.question("scores"))) == "source_changed"
 
 
+def test_counts_about_a_total_of_sums_that_have_changed_since_are_refused(at: At) -> None:
+    """The weights could not be judged by them; the documents that would be counted are as they were."""
+    coordinator = at(SEAL, "scores")
+    add_document(coordinator, VICTIM, held_out=False)
+    coordinator.parties.holder(VICTIM).ready(coordinator.terms)
+    assert code_of(coordinator.ask(VICTIM, *coordinator.question("scores"))) == "source_changed"
+
+
 def test_what_stands_for_documents_is_the_same_as_long_as_they_are_and_tests_no_guess(at: At) -> None:
     """It is signed, so that nobody else can make it of documents that it thinks of."""
     coordinator = at(SEAL)
@@ -87,6 +98,22 @@ def crafted(coordinator: Hostile, lot: Lot, blobs: tuple[Blob, ...] | None = Non
     refused = coordinator.ask(VICTIM, question.model_copy(update=changes), weights if blobs is None else blobs)
     assert coordinator.gave(SealedSums, lot) == []
     return code_of(refused)
+
+
+def test_a_total_with_a_member_that_was_unpinned_since_is_not_counted(at: At) -> None:
+    """Its domain is not known any more."""
+    coordinator = at(SEAL, "scores")
+    unpin(coordinator.parties.homes[VICTIM], [coordinator.key_of["law-2"]])
+    assert crafted(coordinator, "scores") == "forged_roster"
+
+
+def test_more_counts_than_a_sum_may_have_are_refused(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their vector would fill the memory of everybody."""
+    coordinator = at(SEAL, "scores")
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 5 - 1)
+    assert crafted(coordinator, "scores") == "too_large"
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 5)
+    coordinator.count("scores")
 
 
 @pytest.mark.parametrize("lot", COUNTED)
@@ -198,6 +225,22 @@ def test_a_question_signed_for_in_one_session_is_not_signed_for_in_another(at: A
     asked = first.ask(VICTIM, first.confirm_request("scores", ALL))
     assert code_of(asked) == "already_counted"
     assert first.gave(Confirmed) == []
+
+
+def test_counts_that_come_out_otherwise_are_not_sealed_under_the_same_masks(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the request is the same: another machine may round a score differently."""
+    coordinator = at(CONFIRM, "scores")
+    monkeypatch.setattr(Scorer, "routed", lambda *_: [[9] * 5])
+    assert code_of(coordinator.ask(VICTIM, *coordinator.question("scores"))) == "already_answered"
+
+
+def test_counts_of_a_question_that_the_journal_does_not_know_are_not_signed_for(at: At) -> None:
+    """A journal that was lost in between does not let a question be forgotten."""
+    coordinator = at(CONFIRM, "scores")
+    (coordinator.parties.homes[VICTIM] / "journal.db").unlink()
+    assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request("scores", ALL))) == "not_sealed"
 
 
 def journal(coordinator: Hostile) -> list[Any]:

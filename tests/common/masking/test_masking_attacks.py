@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.masking.agreement import Advert, check_agreement, check_survivors
+from ridgeway.common.masking.agreement import Advert, check_agreement, check_survivors, envelope_key
 from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal
+from ridgeway.common.masking.member import NONCE, advertise, confirm, new_secrets, open_envelope, reveal, seal
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference import ROUND, TERMS, Transcript, source_of
 from tests.support.masked_session import fixed_random, run_session
@@ -82,6 +84,15 @@ def test_a_member_cannot_stand_in_the_cohort_twice(session: Transcript) -> None:
     assert refused(lambda: checked(session, {"adverts": adverts})) == "repeated_key"
 
 
+@pytest.mark.parametrize("fewer", ["masks", "seeds"])
+def test_a_member_without_keys_for_every_sum_is_refused(session: Transcript, fewer: str) -> None:
+    """Though it has signed what it shows."""
+    known, member = session.secrets[2], session.members[2]
+    made = replace(known, **{fewer: getattr(known, fewer)[:1]})
+    shown = advertise(made, member, TERMS, ROUND, source_of(member), "9" * 64)
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, shown)})) == "malformed"
+
+
 def test_a_cohort_below_the_minimum_is_refused() -> None:
     """Three are the fewest; a holder may ask for more."""
     small = run_session(3)
@@ -120,6 +131,14 @@ def test_a_changed_envelope_is_noticed(session: Transcript, change: str) -> None
     }[change]
     own = session.secrets[1]
     assert refused(lambda: open_envelope(session.agreement, own, 1, 2, changed)) == "bad_envelope"
+
+
+def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_them(session: Transcript) -> None:
+    """A member that runs other code; what is cut out of them later would be somebody else's share, or none."""
+    agreement, secrets = session.agreement, session.secrets
+    key = envelope_key(agreement, secrets[2], 2, 1, sender=2)
+    envelope = ChaCha20Poly1305(key).encrypt(NONCE, b"short", agreement.id)
+    assert refused(lambda: open_envelope(agreement, secrets[1], 1, 2, envelope)) == "bad_envelope"
 
 
 def test_an_envelope_for_another_member_or_from_another_is_noticed(session: Transcript) -> None:

@@ -1,0 +1,200 @@
+"""Does a test notice each check on the holder's side? `python -m tests.support.mutants [PATTERN]` removes them in turn.
+
+A mutant is the source with one condition made false, one operand of an `or` made false, one `raise` or call of a check
+left out, or one statement left out that remembers or forgets (MEMORY). First all tests run on a copy of the tree that
+writes down which tests meet which check; a mutant is then run, in a copy, against the tests that meet it, those that
+meet the fewest checks first, and against all if none of these fails, since tests share sessions that were played once.
+A check that no test meets is noticed by none.
+
+Knows `ast` and pytest. Knows nothing of what checks mean, nor of limits in the fields of records.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+
+from ridgeway.common.base.threads import cores
+from ridgeway.common.cli.terminal import count, table, ticking
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    "client/round": "answers masked_answers policy questions weights_check sum_memory session_store holder roster "
+    "kept_log",
+    "common/masking": "agreement member differencing history shares keystream",
+    "common/protocol": "packet cohort opened_log",
+}
+FILES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
+TESTS = (
+    "--ignore=tests/client/round/test_session_fuzzing.py",  # each check has a test that says what it is for
+    *("tests/client/round", "tests/common/masking", "tests/vectors/test_masking.py"),
+    *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "differencing", "opened_log")),
+    *("tests/laws/test_weights_check_laws.py", "tests/coordinator/round/test_membership.py"),
+)
+MEMORY = re.compile(
+    r"(memory\.(sign|open|take_in)|sessions\.(save|erase)|journal\.append|note_asked|note_counted|take_log|"
+    r"forget_session|write_whole)$"
+)
+CHECK = re.compile(r"(^|[._])check(_\w+)?$")
+JUDGES = ("lopsided", "set_apart", "possible_sums")
+"""Functions that do not raise: whoever calls them refuses by what they return."""
+PYTEST = (sys.executable, *"-m pytest -q -x --quick --hypothesis-seed=0 -p no:xdist -p no:cacheprovider".split())
+SEEN = "RIDGEWAY_SEEN"
+"""The environment variable that names the file in which met checks are written down."""
+NOTICED, PASSED = (1, 2), 0
+MAX_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Check:
+    """A range of bytes in a file, the text that stands there, and what takes its place in the mutant."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    text: str
+    instead: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line} {' '.join(self.text.split())}"
+
+
+def find_checks(file: str, source: bytes) -> Iterator[Check]:
+    """Every check in a file, in no particular order."""
+    starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
+    tree = ast.parse(source)
+    decided = {id(each) for node in ast.walk(tree) if isinstance(node, ast.If) for each in node.body}
+    for node in ast.walk(tree):
+        for found, instead in _removable(node, decided):
+            assert found.end_lineno is not None and found.end_col_offset is not None
+            start = starts[found.lineno - 1] + found.col_offset
+            end = starts[found.end_lineno - 1] + found.end_col_offset
+            yield Check(file, found.lineno, start, end, source[start:end].decode(), instead)
+
+
+def _removable(node: ast.AST, decided: set[int]) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """What can be removed of a node, and what is put there. decided: statements that a condition decides upon."""
+    match node:
+        case ast.If(test=test) if any(isinstance(each, ast.Raise) for part in node.body for each in ast.walk(part)):
+            operands = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+            yield from ((each, "False") for each in operands)
+        case ast.FunctionDef(name=name) if name in JUDGES:
+            yield from ((each.test, "False") for each in ast.walk(node) if isinstance(each, ast.If))
+        case ast.Raise() if id(node) not in decided:
+            yield node, "pass"
+        case ast.Expr(value=ast.Call(func=called)):
+            name = ast.unparse(called)
+            if MEMORY.search(name) or CHECK.search(name):
+                yield node, "pass"
+
+
+def changed(source: bytes, places: Iterable[tuple[Check, str]]) -> bytes:
+    """A source with other text in some places."""
+    for check, text in sorted(places, key=lambda place: place[0].start, reverse=True):
+        source = source[: check.start] + text.encode() + source[check.end :]
+    return source
+
+
+# Which tests meet which check
+
+
+def seen(number: int, value: object) -> object:
+    """Write down that a test meets a check: that its condition holds, or that its statement runs."""
+    if value and (test := os.environ.get("PYTEST_CURRENT_TEST")):
+        _note(number, test.rpartition(" ")[0])
+    return value
+
+
+@cache
+def _note(number: int, test: str) -> None:
+    with Path(os.environ[SEEN]).open("a", encoding="utf-8") as file:
+        file.write(f"{number} {test}\n")
+
+
+def _probe(number: int, check: Check) -> str:
+    noting = f'__import__("tests.support.mutants").support.mutants.seen({number}, '
+    return f"{noting}({check.text}))" if check.instead == "False" else f"{noting}True); {check.text}"
+
+
+def tests_that_meet(checks: Sequence[Check], folder: Path) -> Mapping[Check, list[str]]:
+    """The tests that meet each check; those that meet fewest checks come first."""
+    for file in FILES:
+        places = [(check, _probe(number, check)) for number, check in enumerate(checks) if check.file == file]
+        (folder / file).write_bytes(changed((folder / file).read_bytes(), places))
+    notes = folder / "seen.txt"
+    notes.touch()
+    done = subprocess.run([*PYTEST, *TESTS], cwd=folder, env={**os.environ, SEEN: str(notes)}, check=False)
+    if done.returncode != PASSED:
+        sys.exit("the tests fail without any mutant; mend them first")
+    met: dict[Check, list[str]] = defaultdict(list)
+    for line in dict.fromkeys(notes.read_text(encoding="utf-8").splitlines()):
+        number, _, test = line.partition(" ")
+        met[checks[int(number)]].append(test)
+    rank = Counter(test for tests in met.values() for test in tests)
+    return {check: sorted(tests, key=rank.__getitem__) for check, tests in met.items()}
+
+
+def is_noticed(check: Check, tests: Sequence[str], folder: Path) -> bool:
+    """Whether one of the tests fails, or never ends, once the check is removed from this copy of the tree."""
+    path = folder / check.file
+    source = path.read_bytes()
+    path.write_bytes(changed(source, [(check, check.instead)]))
+    try:
+        done = subprocess.run([*PYTEST, *tests], cwd=folder, capture_output=True, timeout=MAX_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_bytes(source)
+    if done.returncode not in (*NOTICED, PASSED):
+        raise RuntimeError(f"pytest could not run for {check.name}:\n{done.stdout.decode()}{done.stderr.decode()}")
+    return done.returncode in NOTICED
+
+
+def main(pattern: str = "") -> int:
+    """Remove every check whose file, line and text contain the pattern; 1 if nobody notices one of them."""
+    checks = sorted(
+        (check for file in FILES for check in find_checks(file, (ROOT / file).read_bytes()) if pattern in check.name),
+        key=lambda check: (check.file, check.start),
+    )
+    with TemporaryDirectory(prefix="ridgeway-mutants-") as home:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(cores() + 1):
+            ignored = shutil.ignore_patterns(".*", "__pycache__")
+            copies.put(shutil.copytree(ROOT, Path(home) / str(number), symlinks=True, ignore=ignored))
+        met = tests_that_meet(checks, copies.get())
+
+        def survives(check: Check) -> bool:
+            folder = copies.get()
+            try:
+                return not any(is_noticed(check, tests, folder) for tests in (met[check], TESTS))
+            finally:
+                copies.put(folder)
+
+        with ThreadPoolExecutor(cores()) as pool, ticking("mutants", len(met)) as tick:
+            running = {pool.submit(survives, check): check for check in met}
+            passed = {running[each] for each in as_completed(running) if (tick(), each.result())[1]}
+    unmet = [(check.name, "meets it") for check in checks if check not in met]
+    survivors = unmet + [(check.name, f"of {len(met[check])} fails") for check in checks if check in passed]
+    if survivors:
+        table(("removed", "no test"), survivors, numbers_from=2)
+    print(f"{count(len(checks), 'mutant')}, {len(survivors)} not noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))
