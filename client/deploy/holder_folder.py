@@ -60,9 +60,13 @@ documents = {documents}
 max_tokens = {max_tokens}
 # The fewest holders that a cohort must have. Masked ones have three at least.
 min_cohort = {min_cohort}
-# Two masked totals that differ in one holder show that holder's sums. So this one helps to open a total only if it
-# differs from each that it has helped to open before in at least so many members, or in none. 1 allows anything.
+# Two masked totals that differ in one holder show that holder's sums. So this one helps to open a total only if no
+# combination of it with earlier ones leaves fewer members than this alone. 1 allows anything.
 min_difference = {min_difference}
+# The mass of every domain where domains weigh the same, and how many times the share of another holder of its domain a
+# holder may have: with others, a coordinator could make one holder stand out in a sum.
+mass = {mass}
+share_ratio = {share_ratio}
 """
 
 

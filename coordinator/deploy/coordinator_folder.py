@@ -52,6 +52,8 @@ min_difference = {min_difference}
 # How long to wait at the beginning for holders to come online, and in each step for their answers.
 wait = {wait}
 deadline = {deadline}
+# Domains that a release may lose because their holders are not there; a round that would lose another one stops.
+may_lapse = {may_lapse}
 
 [candidates]
 # What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean

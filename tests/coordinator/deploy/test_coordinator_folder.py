@@ -35,6 +35,7 @@ settings = st.builds(
         min_holders=st.integers(2, 1 << 20),
         wait=st.floats(min_value=0, allow_infinity=False),
         deadline=positive,
+        may_lapse=st.lists(st.sampled_from(("law", "code")), max_size=2, unique=True).map(tuple),
     ),
     candidates=st.builds(
         Grid,
