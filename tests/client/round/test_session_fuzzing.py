@@ -248,5 +248,5 @@ def test_no_order_of_requests_and_no_crash_lets_two_answers_out(
         fuzzer.step()
     opened = Counter(lot for _, lot in fuzzer.opened())
     assert opened["statistics"] >= STEPS // 200
-    assert opened["scores"]
+    assert opened["scores"] or fuzzer.kinds["already_counted"]  # signed for once: who is killed then opens none
     assert fuzzer.kinds["killed"] >= STEPS // 100
