@@ -320,7 +320,7 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
     """Masks hide it: nobody could see it from the sum."""
     parties, mass = at(ANNOUNCE).parties, 1 << 37
     for name in ALL:
-        parties.rewrite(name, "min_cohort = 3", f"min_cohort = 3\nmass = {mass}")
+        parties.rewrite(name, f"\nmass = {EQUAL_MASS}\n", f"\nmass = {mass}\n")
     coordinator = Hostile(parties, ALL)
     coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
     coordinator.begin()
