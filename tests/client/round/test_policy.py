@@ -157,6 +157,13 @@ def test_a_domain_of_one_is_not_left_among_the_least_of_another() -> None:
     check_shares(POLICY, [*members, Member(key=OTHER, domain="law", share=4)])
 
 
+def test_no_share_is_more_than_the_ratio_of_another_of_its_domain() -> None:
+    """Though nobody has two thirds of anything; whoever weighs next to nothing hides nobody."""
+    members = [Member(key=OWN, domain="law", share=share) for share in (5, 5, 1)]
+    assert code(check_shares, POLICY, members) == "lopsided_shares"
+    check_shares(POLICY.model_copy(update={"share_ratio": 5}), members)
+
+
 def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
     """A mass without weighting, a member twice, another order, shares of nothing."""
     plain = cohort({OWN: "law", NEIGHBOUR: "code"})
