@@ -108,14 +108,14 @@ def test_a_rate_that_leaves_nobody_is_refused(rate: float) -> None:
     [
         (BEFORE_SHARING, "share", False),
         (AFTER_SHARING, "seal", False),
-        (AFTER_SENDING, "confirm_sum", True),
+        (AFTER_SENDING, "confirm_sum", False),
         (BEFORE_OPENING, "open_sum", True),
     ],
 )
 def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     simulated: SimulatedFederation, stage: int, step: str, counted: bool
 ) -> None:
-    """As many as must be left are left. Whoever had sent is in the sum; whoever had not leaves its domain lighter."""
+    """As many as must be left are left. Whoever had signed is in the sum; whoever had not leaves its domain lighter."""
     run_in_memory(simulated, no_watch, {"law-2": stage})
     newest = simulated.federation.newest
     assert newest is not None
@@ -135,7 +135,7 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     [
         (BEFORE_SHARING, "3 of 5 members shared their secrets, and 4 are needed, so nothing was opened"),
         (AFTER_SHARING, "3 of 5 members sent their statistics, and 4 are needed, so nothing was opened"),
-        (AFTER_SENDING, "3 of 5 members confirmed the sum of statistics, and 4 are needed, so nothing was opened"),
+        (AFTER_SENDING, "3 of 5 members signed the sum of statistics, and 4 are needed, so nothing was opened"),
         (BEFORE_OPENING, "3 of 5 members opened the sum of statistics, and 4 are needed, so nothing was opened"),
     ],
 )
