@@ -272,7 +272,7 @@ def _words_of_change(standing: Standing, earlier: Sequence[Parts], new: Parts, f
     """Why a masked sum is not asked for, and what to do instead."""
     names = standing.names
     who = ", ".join(names.get(key, f"{key[:12]}…") for key in sorted(found))
-    likest = min(earlier, key=lambda each: len(differing(each, new)))
+    likest = min(earlier, key=lambda each: len(differing(each, new)), default={})
     if set(found) == differing(likest, new):
         verbs = " or ".join(sorted({_verb(key, likest, new) for key in found}))
         why = f"since an earlier masked total only {who} {verbs}: the difference of the two totals would show"

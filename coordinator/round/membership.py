@@ -83,11 +83,11 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
         "parent": loaded.id,
     }
     before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
-    definition = (before / TOKENIZER).read_bytes()
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
     made = hashlib.sha256(router_file(weights, router.compiled)).hexdigest()
     # the text of the domain stays in the sketch
     drift_sketch.copy_companion(before, loaded.manifest["files"][ROUTER], folder, made)
+    definition = (before / TOKENIZER).read_bytes()
     return save_release(folder, facts, weights, router.compiled, definition, federation.identity)
 
 
@@ -129,7 +129,7 @@ def rollback(federation: Federation, number: int) -> Change:
         old = next((each for each in standing.releases if each.number == number), None)
         if old is None or newest is None or old is newest:
             raise InputError(f"release {number} is not one of the earlier ones; `coordinator releases` lists them")
-        gone = {each.name for each in old.members} - set(standing.active)
+        gone = {each.name for each in old.members} & _removed_since(federation, number)
         if gone or not set(old.domains) <= {holder.domain for holder in standing.active.values()}:
             raise InputError(
                 f"release {number:04} holds sums or domains of holders that were removed or retired since "
@@ -150,6 +150,13 @@ def rollback(federation: Federation, number: int) -> Change:
         federation.ledger.journal.append(("released", published.to_json()))
         federation.point_to_latest()
         return Change(published)
+
+
+def _removed_since(federation: Federation, number: int) -> set[str]:
+    """Whoever was removed after a release; another holder may have the name by now, but not its sums."""
+    entries = federation.ledger.journal.entries("released", "removed")
+    [made] = [each.number for each in entries if each.kind == "released" and each.facts["number"] == number]
+    return {each.facts["name"] for each in entries if each.kind == "removed" and each.number > made}
 
 
 def _solved_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 
@@ -127,3 +128,14 @@ def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> Non
         rollback(parties.federation(), 1)
     with pytest.raises(InputError, match="release 9 is not one of the earlier ones"):
         rollback(parties.federation(), 9)
+
+
+@pytest.mark.parametrize("mode", ["clear"], indirect=True)
+def test_sums_of_a_removed_holder_do_not_come_back_under_the_name_of_another(parties: Parties) -> None:
+    """The name may be given again; the release that holds the erased sums stays out."""
+    remove(parties.federation(), "law-1")
+    shutil.rmtree(parties.homes["law-1"])
+    parties.settle("law-1", "law", own_texts("another", "law", 12))
+    parties.admit("law-1")
+    with pytest.raises(InputError, match=r"removed or retired since \(law-1\)"):
+        rollback(parties.federation(), 1)

@@ -14,8 +14,8 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.protocol.messages import LOTS, Confirmed, Envelopes, Message, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import ROUTER, load_release
-from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
-from ridgeway.coordinator.round.masked_round import outlook
+from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
+from ridgeway.coordinator.round.masked_round import _words_of_change, outlook
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, make_haste
@@ -346,3 +346,10 @@ def test_rounds_open_a_total_where_two_have_changed_and_nothing_else(later: Part
     assert len(opened("statistics")) == 3
     assert all(len(opened(lot)) <= 3 for lot in LOTS)
     assert alone(opened("statistics")) == set()
+
+
+def test_a_first_total_that_one_holder_outweighs_is_foreseen_in_words() -> None:
+    """Most of a domain has fallen away: there is no earlier total to compare with, and still a sentence."""
+    light, heavy = ("light", 1), ("heavy", 100)
+    words = _words_of_change(Standing(), [], {"a": light, "b": light, "c": heavy}, ["c"])
+    assert words.startswith("together with all the masked totals so far this one would show of c")
