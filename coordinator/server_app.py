@@ -16,8 +16,9 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.round.ask import PeerFailure
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import PeerFailed, Watch, progress_file
+from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import take_order
 
@@ -42,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
     order = take_order(link, context.run_id)
     federation = Federation(link.parent)
     with suppress(RidgewayError), progress_file(federation.progress(order.name)) as watch, federation.logged():
-        transport = GridTransport(grid, watch)
+        transport = GridTransport(grid)
         if order.work == "deliver":
             deliver_newest(federation, transport, watch)
         else:
@@ -52,14 +53,16 @@ def main(grid: Grid, context: Context) -> None:
 class GridTransport:
     """Flower's Grid as the transport of a round."""
 
-    def __init__(self, grid: Grid, watch: Watch, least_pause_s: float = LEAST_PAUSE_S) -> None:
-        self._grid, self._watch, self._least_pause_s = grid, watch, least_pause_s
+    def __init__(self, grid: Grid, least_pause_s: float = LEAST_PAUSE_S) -> None:
+        self._grid, self._least_pause_s = grid, least_pause_s
         self._late: dict[str, int] = {}
 
     def peers(self) -> Sequence[int]:
         return sorted(self._grid.get_node_ids())
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
         began = time.monotonic()
         records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
         messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
@@ -74,7 +77,7 @@ class GridTransport:
         yield from self._arrived(self._late)
         self._late |= waiting
 
-    def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, Packet | None]]:
+    def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
         """What has come since, fetched one by one: memory stays small, and no peer can spoil another's reply."""
         for number in list(waiting):
             try:
@@ -85,15 +88,14 @@ class GridTransport:
                 yield waiting.pop(number), None
                 continue
             for reply in replies:
-                yield waiting.pop(number), self._packet(reply)
+                yield waiting.pop(number), _packet(reply)
                 break
 
-    def _packet(self, reply: Message) -> Packet | None:
-        if reply.has_error():
-            reason = "".join(filter(str.isprintable, reply.error.reason or ""))[:200]
-            self._watch(PeerFailed(reply.error.code, reason))
-            return None
-        try:
-            return from_record(reply.content)
-        except Refused:
-            return UNREADABLE
+
+def _packet(reply: Message) -> Packet | PeerFailure:
+    if reply.has_error():
+        return PeerFailure(reply.error.code, "".join(filter(str.isprintable, reply.error.reason or ""))[:200])
+    try:
+        return from_record(reply.content)
+    except Refused:
+        return UNREADABLE

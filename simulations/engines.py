@@ -45,16 +45,16 @@ def run_in_memory(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
     """
     from ridgeway.coordinator.round.round import run_round
 
-    run_round(simulated.federation, memory_transport(simulated, watch, dropout_app(dropouts)), watch)
+    run_round(simulated.federation, memory_transport(simulated, dropout_app(dropouts)), watch)
 
 
-def memory_transport(simulated: SimulatedFederation, watch: Watch, app: ClientApp) -> GridTransport:
+def memory_transport(simulated: SimulatedFederation, app: ClientApp) -> GridTransport:
     """The way to the holders that are there, each of which runs `app` in this process; peers are numbered from 1."""
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import LocalGrid
 
     nodes = dict(enumerate(simulated.nodes.values(), start=1))
-    return GridTransport(LocalGrid(app, nodes), watch, least_pause_s=0.0)
+    return GridTransport(LocalGrid(app, nodes), least_pause_s=0.0)
 
 
 def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:

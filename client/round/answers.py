@@ -21,6 +21,7 @@ from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol import messages
+from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs
 
@@ -59,7 +60,7 @@ def answer(holder: Holder, packet: Packet) -> Packet:
 def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
     if isinstance(error, Refused):
         holder.log.warning("refused (%s): %s", error.code, error.reason)
-        return messages.Refusal(code=error.code, reason=error.reason[:500])
+        return messages.Refusal(code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS])
     holder.log.error("could not answer", exc_info=error)
     for kind, (code, reason) in REASONS.items():
         if isinstance(error, kind):

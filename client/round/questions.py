@@ -79,8 +79,10 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
 def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:
     """The domains whose holders are in a sum, as they were pinned."""
     known = {place.key: place.domain for place in load_roster(holder.folder)} | {holder.identity.public: holder.domain}
-    if not set(total.by_key()) <= set(known):
-        raise Refused("forged_roster", "a member of the total is not on the roster that this holder has pinned")
+    if unknown := set(total.by_key()) - set(known):
+        raise Refused(
+            "forged_roster", "members of the total are not on the roster that this holder has pinned", unknown
+        )
     return tuple(sorted({known[key] for key in total.by_key()}))
 
 

@@ -3,6 +3,8 @@
 Each message says what was seen, the likely cause, and the next move, in one sentence.
 """
 
+from collections.abc import Iterable
+
 
 class RidgewayError(Exception):
     """The root of the tree: its text may be shown to the user as it is."""
@@ -70,12 +72,16 @@ class MaskingError(RidgewayError):
 
 class Refused(RidgewayError):
     """A message that one side will not answer or accept. Code and reason may cross the network: they hold no path,
-    no text and no number that is not public."""
+    no text and no number that is not public.
 
-    def __init__(self, code: str, reason: str) -> None:
+    keys: the holders that it is about, where it is about some.
+    """
+
+    def __init__(self, code: str, reason: str, keys: Iterable[str] = ()) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.keys = tuple(sorted(keys))
 
 
 class RoundFailed(RidgewayError):

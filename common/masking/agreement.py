@@ -113,8 +113,10 @@ def check_agreement(
     if agreement.threshold != threshold_for(len(adverts)):
         raise Refused("wrong_threshold", f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer")
     keys = [advert.key for advert in adverts]
-    if not set(keys) <= set(roster):
-        raise Refused("forged_roster", "a member of the cohort is not on the roster that this holder has pinned")
+    if unknown := set(keys) - set(roster):
+        raise Refused(
+            "forged_roster", "members of the cohort are not on the roster that this holder has pinned", unknown
+        )
     if own not in adverts:
         raise Refused("swapped_key", "the cohort shows other keys for this holder than it has advertised")
     seen = [value for advert in adverts for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)]

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ridgeway.common.base.schema import Digest, DomainName, Record
+from ridgeway.common.base.schema import Digest, DomainName, PublicKey, Record
 from ridgeway.common.base.settings import Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
@@ -25,6 +25,7 @@ Counts = tuple[Count, ...]
 Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
 Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
 
 Lot = Literal["statistics", "scores", "reliability"]
@@ -246,7 +247,8 @@ class Receipt(Message, kind="receipt"):
 
 
 class Refusal(Message, kind="refusal"):
-    """No, with a code and a reason for the operator that holds nothing private."""
+    """No, with a code and a reason for the operator that holds nothing private, and the holders that it is about."""
 
     code: Code
     reason: Words
+    keys: Keys = ()

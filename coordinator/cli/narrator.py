@@ -14,6 +14,7 @@ from ridgeway.coordinator.round.progress import (
     SecretsShared,
     StatisticsReceived,
 )
+from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
@@ -72,8 +73,8 @@ def _tell(event: progress.Event) -> None:
         case progress.OtherBundle(folder):
             words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
             step("note", words, f"run: ridgeway coordinator invite {folder}")
-        case progress.PeerFailed(code, reason):
-            step("failed", "a holder's SuperNode", reason or f"error {code}")
+        case progress.PeerFailed(name, code, reason):
+            step("failed", f"the SuperNode of {name}" if name else "a SuperNode", reason or f"error {code}")
         case progress.OperatorNote(words):
             step("note", words)
         case progress.HoldersAwaited(online, wanted):
@@ -87,6 +88,8 @@ def _tell(event: progress.Event) -> None:
             step("note", f"no {lot} were counted, so the router is not chosen by them", reason)
         case progress.AnswerRefused(_, name, code, reason):
             step("refused", name or "someone unknown", code, reason)
+            if name and code in REMEDIES:
+                step("next", name, REMEDIES[code])
         case progress.HoldersAbsent(at, names):
             step("absent", ", ".join(names), f"no answer to {at}")
         case progress.TotalGathered(holders, domains):

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
 from ridgeway.common.deploy.node_key import check_public_line
+from ridgeway.coordinator.round.federation import NODES
 
 CALL_TIMEOUT_S = 120.0
 MEDIA_TYPE = "application/protobuf"
@@ -161,11 +162,11 @@ class SuperLinkClient:
         return response.FromString(answer.content)
 
     def _registry(self) -> dict[str, dict[str, str]]:
-        path = self.folder / "nodes.json"
+        path = self.folder / NODES
         return dict(json.loads(path.read_bytes())) if path.exists() else {}
 
     def _remember(self, nodes: Mapping[str, Mapping[str, str]]) -> None:
-        write_whole(self.folder / "nodes.json", canonical_json(nodes), private=True)
+        write_whole(self.folder / NODES, canonical_json(nodes), private=True)
 
 
 def _reason(answer: httpx.Response) -> str:

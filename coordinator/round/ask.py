@@ -15,7 +15,8 @@ from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, Refused, 
 from ridgeway.common.protocol.messages import Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, HoldersAbsent, Watch
+from ridgeway.coordinator.round.progress import AnswerRefused, HoldersAbsent, PeerFailed, Watch
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT
 
 CODES: dict[type[StatisticsError], str] = {
     ShapeMismatch: "shape_mismatch",
@@ -24,6 +25,16 @@ CODES: dict[type[StatisticsError], str] = {
 }
 
 Reply = TypeVar("Reply", bound=Message)
+NOT_APPROVED = "has not approved the bundle"
+"""What the guard of a holder's SuperNode says of code that its owner has not approved."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFailure:
+    """What Flower reports of a peer instead of an answer."""
+
+    code: int
+    reason: str
 
 
 class Transport(Protocol):
@@ -32,10 +43,12 @@ class Transport(Protocol):
     def peers(self) -> Sequence[int]:
         """The peers that can be reached now."""
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
         """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
 
-        None stands for a peer that is known to have failed. Answers may be late, repeated or anything at all.
+        None stands for a peer that has failed, nobody knows why. Answers may be late, repeated or anything at all.
         """
 
 
@@ -58,10 +71,13 @@ class HolderAnswer(Generic[Reply]):
 
 
 class Channel:
-    """One round's exchange with the holders. Knows which peer is which holder once the holder has signed something.
+    """One round's exchange with the holders. Whose answer it is, only a signature proves.
+
+    Before that, the SuperLink's list of nodes says which peer is whose: enough to leave retired holders alone, and to
+    name one whose SuperNode fails.
 
     silent:       the holders that did not answer some request.
-    refusals:     the code and the words of each holder's last refusal, or of why its answer was refused.
+    refusals:     the code and the words of each holder's last refusal, or of why its answer was refused or missing.
     last_request: the digest of what was asked last, where all were asked the same.
     """
 
@@ -73,7 +89,15 @@ class Channel:
         self.last_refusal = ""
         self.refusals: dict[str, tuple[str, str]] = {}
         self.last_request = ""
-        self._names = {holder.key: name for name, holder in federation.ledger.standing().roster.items()}
+        standing = federation.ledger.standing()
+        self._names = {holder.key: name for name, holder in standing.roster.items()}
+        self._all_names = standing.names
+        self.nodes = federation.nodes()
+        self._left_out = {peer for peer, name in self.nodes.items() if name not in standing.active}
+
+    def peers(self) -> list[int]:
+        """The peers that can be reached now, without those of retired holders."""
+        return [peer for peer in self._transport.peers() if peer not in self._left_out]
 
     def ask(
         self,
@@ -97,7 +121,9 @@ class Channel:
         accepted: set[str] = set()
         refused: set[str] = set()
         for peer, packet in self._transport.exchange(packets, min(seconds or deadline, deadline)):
-            if packet is None:
+            if isinstance(packet, PeerFailure):
+                refused |= self._fail(message.kind, self.nodes.get(peer), packet)
+            if not isinstance(packet, Packet):
                 continue
             name: str | None = None
             try:
@@ -118,6 +144,8 @@ class Channel:
         wanted = set(self._federation.ledger.standing().active) if names is None else set(names)
         missing = wanted - accepted - refused
         self.silent |= missing
+        reached = {self.nodes.get(peer) for peer in packets}
+        self.refusals |= {name: (SILENT if name in reached else AWAY, "") for name in missing}
         self.note_absent(message.kind, missing)
 
     def _packets(
@@ -132,7 +160,7 @@ class Channel:
 
         if own_blobs is not None:
             return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}
-        peers = self._transport.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+        peers = self.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
         return dict.fromkeys(peers, sealed(blobs))
 
     def _check(
@@ -154,10 +182,29 @@ class Channel:
 
     def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
         code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
-        self.last_refusal = f"{name or 'someone unknown'}: {error}"
-        self.refusals |= {name: (code, str(error))} if name else {}
-        self._federation.ledger.note("refused", round=self.nonce, step=step, name=name, code=code, reason=str(error))
-        self._watch(AnswerRefused(step, name, code, str(error)))
+        self._note_refused(step, name, code, str(error) + self._about(error))
+
+    def _fail(self, step: str, name: str | None, failure: PeerFailure) -> set[str]:
+        """Note a SuperNode that failed; one that has refused the bundle has refused the round."""
+        if name is None or NOT_APPROVED not in failure.reason:
+            self._watch(PeerFailed(name, failure.code, failure.reason))
+            return set()
+        self._note_refused(step, name, BUNDLE, "its owner has not approved the code that rounds run")
+        return {name}
+
+    def _note_refused(self, step: str, name: str | None, code: str, reason: str) -> None:
+        self.last_refusal = f"{name or 'someone unknown'}: {reason}"
+        self.refusals |= {name: (code, reason)} if name else {}
+        self._federation.ledger.note("refused", round=self.nonce, step=step, name=name, code=code, reason=reason)
+        self._watch(AnswerRefused(step, name, code, reason))
+
+    def _about(self, error: Refused | StatisticsError) -> str:
+        """The holders that a refusal is about, by the names that the operator knows."""
+        keys = error.keys if isinstance(error, Refused) else ()
+        return f": {', '.join(sorted(self.named(keys)))}" if keys else ""
+
+    def named(self, keys: Collection[str]) -> list[str]:
+        return [self._all_names.get(key, f"{key[:12]}…") for key in keys]
 
     def note_absent(self, step: str, names: Collection[str]) -> None:
         """Note in the ledger, and tell the watch, which holders are missing at a step, if any are."""
@@ -169,7 +216,7 @@ class Channel:
 def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:
     """The reply that was asked for; a refusal, and anything else, is raised."""
     if isinstance(opened.message, Refusal):
-        raise Refused(opened.message.code, opened.message.reason)
+        raise Refused(opened.message.code, opened.message.reason, opened.message.keys)
     if not isinstance(opened.message, expected):
         raise Refused("malformed", f"{expected.kind} was asked for, not {opened.message.kind}")
     return opened.message

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import time
@@ -34,6 +35,7 @@ from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 from ridgeway.coordinator.solving.candidates import Grid
 
 SETTINGS = "coordinator.toml"
+NODES = "nodes.json"
 LATEST = "latest"
 POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
@@ -186,6 +188,15 @@ class Federation:
     def link(self) -> Path:
         """Where the SuperLink, its certificates and its app are kept."""
         return self.folder.resolve() / "link"
+
+    def nodes(self) -> dict[int, str]:
+        """The holders on the roster by the numbers of their SuperNodes, as far as the SuperLink has let them in."""
+        names = {holder.node: name for name, holder in self.ledger.standing().roster.items()}
+        try:
+            known = json.loads((self.link / NODES).read_bytes())
+        except FileNotFoundError:  # a simulation has no SuperLink
+            return {}
+        return {int(node): names[each["public_line"]] for node, each in known.items() if each["public_line"] in names}
 
     def progress(self, name: str) -> Path:
         """Where a run of this name writes what happens."""

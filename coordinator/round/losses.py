@@ -10,16 +10,7 @@ from collections.abc import Collection, Mapping
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.coordinator.round.federation import Federation
-
-AWAY = "did not answer; see that `ridgeway client join` runs there"
-REMEDIES: Mapping[str, str] = {
-    "forged_roster": "it must pin the members that are new to it with `ridgeway client pin`",
-    "roster_not_pinned": "it must pin the other members with `ridgeway client pin`",
-    "corpus_unreadable": "it must mend its corpus; `logs/holder.log` in its folder says where",
-    "statistics_do_not_fit": "it must prepare its statistics again under these terms",
-    "forked_log": "its owner must compare logs with the other holders first",
-}
-"""What a holder that refused has to do, by the code of the refusal, where its reason does not say so."""
+from ridgeway.coordinator.round.remedies import AWAY, why
 
 
 def check_nothing_lost(
@@ -38,7 +29,7 @@ def check_nothing_lost(
     if newest is None or not lost:
         return
     missing = sorted(name for name, holder in active.items() if holder.domain in lost)
-    each = "; ".join(f"{name} {_why(*reasons[name]) if name in reasons else AWAY}" for name in missing)
+    each = why_missing(missing, reasons)
     named, flags = ", ".join(lost), " ".join(f"--allow-missing {domain}" for domain in lost)
     raise RoundFailed(
         f"the router would lose {named}, which release {newest.number:04} has: {each}. Nothing was opened and release "
@@ -46,5 +37,6 @@ def check_nothing_lost(
     )
 
 
-def _why(code: str, reason: str) -> str:
-    return f"refused ({code}: {reason}){'; ' + REMEDIES[code] if code in REMEDIES else ''}"
+def why_missing(names: Collection[str], reasons: Mapping[str, tuple[str, str]]) -> str:
+    """Why these holders are not in a round, and what each has to do."""
+    return "; ".join(f"{name} {why(*reasons.get(name, (AWAY, '')))}" for name in sorted(names))

@@ -178,8 +178,9 @@ class ReleaseDelivered(Event, kind="delivered"):
 
 
 class PeerFailed(Event, kind="failed_peer"):
-    """A SuperNode reported an error of Flower's instead of an answer."""
+    """A SuperNode reported an error of Flower's instead of an answer; whose it is, the SuperLink may know."""
 
+    name: str | None
     code: int
     reason: str
 

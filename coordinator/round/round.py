@@ -121,7 +121,7 @@ class _Round:
         self._ledger.note("opened", round=self._channel.nonce, number=number, terms=terms)
         self._watch(progress.RoundOpened(number, wanted, **terms))
         until = time.monotonic() + self._federation.settings.round.wait
-        while (online := len(self._transport.peers())) < wanted and time.monotonic() < until:
+        while (online := len(self._channel.peers())) < wanted and time.monotonic() < until:
             self._watch(progress.HoldersAwaited(online, wanted))
             time.sleep(POLL_S)
 

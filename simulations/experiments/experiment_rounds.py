@@ -33,7 +33,7 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation
 
 if TYPE_CHECKING:
-    from ridgeway.coordinator.round.ask import Transport
+    from ridgeway.coordinator.round.ask import PeerFailure, Transport
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def watched_round(
     """Run a round in this process as the engine of simulations does, and watch what it takes."""
     from ridgeway.coordinator.round.round import run_round
 
-    counting = CountingTransport(memory_transport(simulated, no_watch, dropout_app(falls)))
+    counting = CountingTransport(memory_transport(simulated, dropout_app(falls)))
     started, worked = time.monotonic(), time.process_time()
     published, refused = None, ""
     try:
@@ -171,7 +171,9 @@ class CountingTransport:
     def peers(self) -> Sequence[int]:
         return self._inner.peers()
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
         kinds = {peer: str(json.loads(packet.header)["kind"]) for peer, packet in packets.items()}
         for peer, packet in packets.items():
             self.down[peer] += packet_bytes(packet)
@@ -184,7 +186,7 @@ class CountingTransport:
             if answer is None:
                 return
             peer, reply = answer
-            if reply is not None:
+            if isinstance(reply, Packet):
                 self.up[peer] += packet_bytes(reply)
                 self.kinds_up[kinds[peer]] += packet_bytes(reply)
             yield peer, reply

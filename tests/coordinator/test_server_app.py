@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.coordinator.round.progress import no_watch
 from tests.support.flower_parts import ClientApp, FlowerMessage, LocalGrid, to_record
 
 server_app: Any = pytest.importorskip("ridgeway.coordinator.server_app")
@@ -48,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     def ask(answers_at: dict[int, float], seconds: float) -> tuple[SlowGrid, list[tuple[int, float]]]:
         grid = SlowGrid(answers_at)
         monkeypatch.setattr(server_app, "time", grid)
-        transport = server_app.GridTransport(grid, no_watch)
+        transport = server_app.GridTransport(grid)
         answers = transport.exchange(dict.fromkeys(answers_at, QUESTION), seconds)
         return grid, [(peer, grid.now) for peer, packet in answers if packet.header == ANSWER.header]
 

@@ -337,7 +337,7 @@ class Copy:
 
         federation = Federation(self._coordinator)
         grid = LocalGrid(app, dict(enumerate(self._holders, start=1)))
-        made = run_round(federation, GridTransport(grid, no_watch, least_pause_s=0.0), no_watch)
+        made = run_round(federation, GridTransport(grid, least_pause_s=0.0), no_watch)
         return files_of(federation.release_folder(made.number))
 
 

@@ -1,0 +1,52 @@
+"""What stands in a holder's way, by a code, and what its owner has to do: one table for every word to the operator.
+
+Codes are those of refusals, and a few for holders that did not get so far as to refuse. Knows nothing of how they come
+about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+AWAY, SILENT, BUNDLE, OTHER_RELEASE, LONGER_LOG = "away", "no_answer", "bundle_refused", "other_release", "longer_log"
+TERMS = "its owner must agree to these terms in `[policy]` of its client.toml, or the operator change coordinator.toml"
+REMEDIES: Mapping[str, str] = {
+    AWAY: "see that `ridgeway client join DIR` runs there",
+    SILENT: "if it still sums, `ridgeway client ready DIR` does so ahead; else `logs/` in its folder says more",
+    BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
+    OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
+    LONGER_LOG: "restore the newest copy of the coordinator's folder; without one, its owner moves `log` away",
+    "forged_roster": "it must pin the members that are new to it with `ridgeway client pin`",
+    "roster_not_pinned": "it must pin the other members with `ridgeway client pin`",
+    "corpus_unreadable": "it must mend its corpus; `logs/holder.log` in its folder says where",
+    "statistics_do_not_fit": "it must prepare its statistics again under these terms",
+    "forked_log": "its owner must compare logs with the other holders first (`ridgeway client roster DIR --log`)",
+    "disk_full": "its owner must make room on the disk of its folder",
+    "device_missing": "its owner must set `device` in client.toml to one that is there, or to cpu",
+    "encoder_missing": "its owner must install the encoder, or name its place in client.toml (`encoder`)",
+    "encoder_mismatch": "its owner must name the place of the round's encoder in client.toml (`encoder`)",
+    **dict.fromkeys(
+        (
+            *("encoder_not_allowed", "masking_required", "weighting_not_allowed", "window_not_allowed"),
+            *("mass_not_allowed", "lopsided_shares"),
+        ),
+        TERMS,
+    ),
+    "cohort_too_small": "more holders must take part, or its owner lower `min_cohort` in its client.toml",
+    "sets_apart": "another holder must join, leave or change at the same time",
+    "history_too_long": "too many sums hang together to be judged; a new federation, with new folders, starts afresh",
+    "too_many_to_judge": "its owner must lower `min_difference` in its client.toml, or fewer members take part",
+    "wrong_domain": "admit it for the domain that it holds, or its owner sets `domain` in its client.toml",
+    "unknown_coordinator": "its owner pinned another coordinator's key; it must `init` anew from this invitation",
+    "source_changed": "its corpus changed during the round; run the round again",
+    "over_bound": "its sums are too large for these terms; set `max_tokens`, or weight domains equally",
+    "failed": "`logs/holder.log` in its folder says why",
+}
+"""What is to be done, by the code. Where a code is not here, the reason that came with it says all there is."""
+
+
+def why(code: str, reason: str = "") -> str:
+    """What a holder did instead of taking part, and the remedy."""
+    missing = {AWAY: "did not answer", SILENT: "was asked and did not answer in time"}
+    done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
+    return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done
