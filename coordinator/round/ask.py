@@ -60,6 +60,7 @@ class HolderAnswer(Generic[Reply]):
 class Channel:
     """One round's exchange with the holders. Knows which peer is which holder once the holder has signed something.
 
+    number:       the round's number in the ledger, which every request names; 0 outside of rounds.
     silent:       the holders that did not answer some request.
     refusals:     the code and the words of each holder's last refusal, or of why its answer was refused.
     last_request: the digest of what was asked last, where all were asked the same.
@@ -67,7 +68,7 @@ class Channel:
 
     def __init__(self, federation: Federation, transport: Transport, nonce: str, watch: Watch) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
-        self.nonce = nonce
+        self.nonce, self.number = nonce, 0
         self.peer_of: dict[str, int] = {}
         self.silent: set[str] = set()
         self.last_refusal = ""
@@ -128,7 +129,8 @@ class Channel:
         own_blobs: Mapping[str, Sequence[Blob]] | None,
     ) -> dict[int, Packet]:
         def sealed(bulk: Sequence[Blob]) -> Packet:
-            return seal_packet(message, self._federation.identity, round=self.nonce, blobs=bulk)
+            identity = self._federation.identity
+            return seal_packet(message, identity, round=self.nonce, number=self.number, blobs=bulk)
 
         if own_blobs is not None:
             return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}
