@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeway.client.deploy.holder_folder import CARD, create_holder
-from ridgeway.client.round.holder import HolderSettings
+from ridgeway.client.deploy.holder_folder import create_holder
+from ridgeway.client.round.holder import CARD, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
 from ridgeway.common.base.errors import InputError

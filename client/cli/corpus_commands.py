@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeway.client.cli import audit_commands, holder_commands
+from ridgeway.client.cli import audit_commands, evidence_commands, holder_commands
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
@@ -239,5 +239,5 @@ def inspect(
     table(["what leaves", "value", "meaning"], rows, numbers_from=3)
 
 
-for command in (audit_commands.audit, *holder_commands.COMMANDS):
+for command in (audit_commands.audit, *holder_commands.COMMANDS, *evidence_commands.COMMANDS):
     app.command(command.__name__)(command)

@@ -55,8 +55,8 @@ def init(
     """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml."""
     from pydantic import ValidationError
 
-    from ridgeway.client.deploy.holder_folder import CARD, create_holder
-    from ridgeway.client.round.holder import SETTINGS, HolderSettings
+    from ridgeway.client.deploy.holder_folder import create_holder
+    from ridgeway.client.round.holder import CARD, SETTINGS, HolderSettings
     from ridgeway.client.round.policy import Policy
     from ridgeway.common.base.identity import public_key
     from ridgeway.common.base.settings import check_domain_name
@@ -204,14 +204,16 @@ def status(folder: Folder, json: Json = False) -> None:
     rows_ = [
         [
             entry.time[:19],
+            str(entry.facts.get("number") or "–"),
             str(entry.facts["round"])[:8],
             str(entry.facts["kind"]).replace("_", " "),
+            str(entry.facts.get("lot", "")),
             f"{entry.facts['bytes']:,}",
             str(entry.facts.get("reason", "")),
         ]
         for entry in sent
     ]
-    table(["sent at (UTC)", "round", "what", "bytes", "why not"], rows_, numbers_from=5)
+    table(["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"], rows_, numbers_from=7)
     if counted:
         asked = [
             [time[:19], facts["round"][:8], facts["total"][:8], facts["lot"], str(len(facts["candidates"]))]

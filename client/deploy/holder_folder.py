@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
+from ridgeway.client.round.holder import CARD, SETTINGS, Holder, HolderSettings
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.schema import Record
@@ -16,7 +16,6 @@ from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.invitation import Card, write_paper
 
-CARD = "holder.pub"
 TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you hand it over.
 

@@ -43,17 +43,17 @@ REASONS: dict[type[RidgewayError], tuple[str, str]] = {
 
 def answer(holder: Holder, packet: Packet) -> Packet:
     """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note what it sends."""
-    round_ = NO_ROUND
+    round_, number = NO_ROUND, 0
     try:
         request = open_packet(packet)
         check_coordinator(holder.settings.policy, request.sender)
         check_log(holder)
-        round_ = request.round
+        round_, number = request.round, request.number
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
         message, blobs = _refusal(holder, error), ()
     reply = seal_packet(message, holder.identity, round=round_, reply_to=packet.digest, blobs=blobs)
-    _note(holder, round_, message, reply)
+    _note(holder, {"round": round_, "number": number}, message, reply)
     return reply
 
 
@@ -68,11 +68,12 @@ def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
     return messages.Refusal(code="failed", reason="this holder could not answer; its own log says why")
 
 
-def _note(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
-    """Remember what left: the kind and the size, and for statistics the cohort they were for."""
+def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packet) -> None:
+    """Remember what is about to leave: kind, size and hash, and of sums the cohort or session that they are for."""
     facts: dict[str, Any] = {
-        "round": round_,
+        **round_,
         "kind": message.kind,
+        "sha256": reply.digest,
         "bytes": len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs),
     }
     if isinstance(message, messages.ClearStatistics):
@@ -117,6 +118,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
     member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     if cohort.terms.mode != "clear":
         raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
+    holder.note_cohort(request.round, cohort)
     ready = holder.current(cohort.terms)
     sums = holder.weighted(ready, cohort, member)
     return messages.ClearStatistics(cohort=cohort.id, source=holder.source(ready)), statistics_blobs(sums)

@@ -41,7 +41,7 @@ from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
 from ridgeway.common.statistics.sums import Statistics
 
-SETTINGS = "client.toml"
+SETTINGS, CARD = "client.toml", "holder.pub"
 WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
 """The share of documents that holds out every one of them."""
 RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
@@ -118,6 +118,11 @@ class Holder:
     @cached_property
     def memory(self) -> SumMemory:
         return SumMemory(self.journal, self.identity.public, self.pinned_keys)
+
+    def note_cohort(self, round_: str, cohort: Cohort, session: str | None = None) -> None:
+        """Write down with whom this holder is about to take part."""
+        members = [member.key for member in cohort.members]
+        self.journal.append(("cohort", {"round": round_, "cohort": cohort.id, "session": session, "members": members}))
 
     def opened_totals(self) -> list[PastSum]:
         """The sums of statistics that this holder has itself helped to open; what others tell does not count."""
@@ -231,7 +236,7 @@ class Holder:
         return found if found and found.id == release else None
 
     def release_folder(self, number: int) -> Path:
-        return self.folder / "releases" / f"{number:04}"
+        return release_folder(self.folder, number)
 
     def store_release(self, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
         """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
@@ -252,6 +257,10 @@ class Holder:
             if loaded.id != release or loaded.manifest.get("number") != number:
                 raise Refused("bad_release", "the release is not the one that was announced")
         self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+
+
+def release_folder(folder: Path, number: int) -> Path:
+    return folder / "releases" / f"{number:04}"
 
 
 _encoder = lru_cache(maxsize=2)(find_by_fingerprint)

@@ -80,6 +80,7 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             told = read_pool(request.blobs[0], {advert.key: advert.history for advert in agreement.adverts})
             holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
+            holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
             changes = {"agreed": (cohort, agreement), "kept": dealt.kept.hex()}
             state = state.with_answer("share", request.digest, envelopes.hex(), **changes)

@@ -1,12 +1,15 @@
 """A journal: entries that are only ever added, each chained to the one before by its hash, in a SQLite file.
 
-Either all entries of an `append` are there after a crash or none. Knows nothing of what entries mean.
+Either all entries of an `append` are there after a crash or none. A journal that may not be written, such as one in an
+archive, can be read. Knows nothing of what entries mean.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +32,8 @@ create table if not exists entries (
 ) strict
 """
 BUSY_TIMEOUT_S = 30.0
+NOT_WRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+"""What SQLite says where it may not write beside a file that it would read."""
 
 Clock = Callable[[], datetime]
 
@@ -145,11 +150,31 @@ class Journal:
 
     def _open(self) -> sqlite3.Connection:
         """A connection that is kept as long as the journal is in use."""
+        database = self._connect(self.path)
+        try:
+            database.execute("pragma journal_mode = wal")
+            database.execute("pragma synchronous = full")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in NOT_WRITABLE or not self.path.exists():
+                raise
+            return self._open_copy()
+        return database
+
+    def _open_copy(self) -> sqlite3.Connection:
+        """A connection to a copy that is only read, and ends with this journal: SQLite keeps notes beside what it reads."""
+        place = tempfile.TemporaryDirectory(prefix="ridgeway-journal-")
+        weakref.finalize(self, place.cleanup)
+        for name in (self.path.name, f"{self.path.name}-wal"):
+            if (self.path.parent / name).exists():
+                shutil.copyfile(self.path.parent / name, Path(place.name) / name)
+        database = self._connect(Path(place.name) / self.path.name)
+        database.execute("pragma query_only = on")
+        return database
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
         # A journal is used by one thread at a time, but any thread's garbage collection may be what closes it.
-        database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         weakref.finalize(self, database.close)
-        database.execute("pragma journal_mode = wal")
-        database.execute("pragma synchronous = full")
         return database
 
 

@@ -59,12 +59,14 @@ class Header(Record):
     """What is signed.
 
     round:    the round's nonce, chosen by the coordinator.
+    number:   in requests, the round's number in the coordinator's ledger, to speak about it by; 0 outside of rounds.
     reply_to: the digest of the request that a reply answers; None in requests.
     """
 
     version: Literal[1]
     kind: Annotated[str, Field(max_length=40)]
     round: Nonce
+    number: int = Field(default=0, ge=0, le=1 << 53)
     reply_to: Digest | None
     sender: PublicKey
     body: dict[str, Any]
@@ -81,16 +83,24 @@ class Opened(Generic[Content]):
     round: str
     reply_to: str | None
     digest: str
+    number: int = 0
 
 
 def seal_packet(
-    message: Message, identity: Identity, *, round: str, reply_to: str | None = None, blobs: Sequence[Blob] = ()
+    message: Message,
+    identity: Identity,
+    *,
+    round: str,
+    number: int = 0,
+    reply_to: str | None = None,
+    blobs: Sequence[Blob] = (),
 ) -> Packet:
     """Sign a message. The blobs are not copied."""
     header = Header(
         version=VERSION,
         kind=message.kind,
         round=round,
+        number=number,
         reply_to=reply_to,
         sender=identity.public,
         body=message.model_dump(mode="json"),
@@ -115,7 +125,7 @@ def open_packet(packet: Packet) -> Opened[Message]:
         raise Refused("bad_signature", "a message was changed on its way, or was not signed by its sender")
     _check_blobs(packet, header)
     message = _decode(header)
-    return Opened(message, packet.blobs, header.sender, header.round, header.reply_to, packet.digest)
+    return Opened(message, packet.blobs, header.sender, header.round, header.reply_to, packet.digest, header.number)
 
 
 class _Version(Record):

@@ -76,6 +76,7 @@ class Channel:
     Before that, the SuperLink's list of nodes says which peer is whose: enough to leave retired holders alone, and to
     name one whose SuperNode fails.
 
+    number:       the round's number in the ledger, which every request names; 0 outside of rounds.
     silent:       the holders that did not answer some request.
     refusals:     the code and the words of each holder's last refusal, or of why its answer was refused or missing.
     last_request: the digest of what was asked last, where all were asked the same.
@@ -83,7 +84,7 @@ class Channel:
 
     def __init__(self, federation: Federation, transport: Transport, nonce: str, watch: Watch) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
-        self.nonce = nonce
+        self.nonce, self.number = nonce, 0
         self.peer_of: dict[str, int] = {}
         self.silent: set[str] = set()
         self.last_refusal = ""
@@ -156,7 +157,8 @@ class Channel:
         own_blobs: Mapping[str, Sequence[Blob]] | None,
     ) -> dict[int, Packet]:
         def sealed(bulk: Sequence[Blob]) -> Packet:
-            return seal_packet(message, self._federation.identity, round=self.nonce, blobs=bulk)
+            identity = self._federation.identity
+            return seal_packet(message, identity, round=self.nonce, number=self.number, blobs=bulk)
 
         if own_blobs is not None:
             return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}

@@ -118,6 +118,7 @@ class _Round:
         standing = self._ledger.standing()
         number, wanted = standing.rounds + 1, len(standing.active)
         terms = self._terms.model_dump(mode="json")
+        self._channel.number = number
         self._ledger.note("opened", round=self._channel.nonce, number=number, terms=terms)
         self._watch(progress.RoundOpened(number, wanted, **terms))
         until = time.monotonic() + self._federation.settings.round.wait

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.deploy.holder_folder import CARD
+from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.invitation import Card, read_paper
 from ridgeway.common.routing.evaluation import evaluate

@@ -131,7 +131,7 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
 _note = ridgeway.client.round.answers._note
 
 
-def _note_what_was_sealed(holder: Holder, round_: str, message: Message, reply: Packet) -> None:
+def _note_what_was_sealed(holder: Holder, round_: dict[str, Any], message: Message, reply: Packet) -> None:
     """The one thing that a holder remembers its session by."""
     if isinstance(message, SealedSums):
         _note(holder, round_, message, reply)

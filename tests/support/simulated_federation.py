@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import CARD, create_holder
+from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.holder import Holder, HolderSettings
+from ridgeway.client.round.holder import CARD, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
 from ridgeway.common.encoding.encoder_files import save_encoder

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import CARD
 from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import CARD
 from ridgeway.client.round.roster import ROSTER, load_roster, pin, unpin
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.identity import Identity

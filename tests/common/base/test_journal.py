@@ -220,3 +220,14 @@ def test_a_reader_sees_what_another_has_appended_since(tmp_path: Path) -> None:
     assert len(reader.entries()) == 4
     writer.append(("new", {}))
     assert [entry.kind for entry in reader.entries(after=4)] == ["new"]
+
+
+def test_what_may_not_be_written_is_never_written_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only a copy can be read, an append fails instead of being lost with the copy."""
+    filled(tmp_path)
+    journal = Journal(tmp_path / "journal.db")
+    monkeypatch.setattr(journal, "_open", journal._open_copy)
+    assert journal.verify() == 4
+    with pytest.raises(JournalError, match="cannot be used now"):
+        journal.append(("new", {}))
+    assert len(Journal(tmp_path / "journal.db").entries()) == 4

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import CARD
 from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.invitation import Card, read_paper

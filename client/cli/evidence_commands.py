@@ -1,0 +1,105 @@
+"""ridgeway client verify, export: proof of what left a holder's machine, for whoever must answer for it.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeway.common.base.errors import InputError, JournalError
+from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.terminal import emit_json, step, table
+
+if TYPE_CHECKING:
+    from ridgeway.client.evidence import HolderRecord, SentItem
+
+Copy = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder, or a copy of it, also without keys.")]
+SHOWN_DIGITS = 12
+MEMBERS_SHOWN = 6
+
+
+def verify(folder: Copy, json: Json = False) -> None:
+    """Check the journal of DIR, the log of opened sums and the stored releases, and that they agree. Writes nothing.
+
+    The exit code is 0 only if all of it is as it was written.
+    """
+    from ridgeway.client.evidence import HolderRecord
+
+    results = list(HolderRecord(folder).check())
+    if json:
+        emit_json([{"checked": each.name, "good": each.good, "found": each.words} for each in results])
+    for each in () if json else results:
+        step("verified" if each.good else "wrong", each.name, each.words)
+    wrong = [each for each in results if not each.good]
+    if wrong:
+        raise JournalError(f"{wrong[0].name}: {wrong[0].words}")
+
+
+def export(
+    folder: Copy,
+    json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+) -> None:
+    """List what left the machine of DIR, when, for which round and with whom; and what was refused. Writes nothing.
+
+    `opened` says whether the coordinator has seen it: `clear` as it is; of sums under masks `yes` if the sum with the
+    other members was opened, `perhaps` if this holder signed for it and was not told, else `no`.
+    """
+    from ridgeway.client.evidence import HolderRecord
+
+    if json and as_csv:
+        raise InputError("--json and --csv cannot both be printed; give one of them")
+    record = HolderRecord(folder)
+    items = record.sent()
+    if json:
+        emit_json({"domain": record.settings.domain, "key": record.key, "sent": [each.to_json() for each in items]})
+    elif as_csv:
+        _print_csv(items)
+    else:
+        show_sent(record, items)
+
+
+def _print_csv(items: Sequence[SentItem]) -> None:
+    from dataclasses import fields
+
+    from ridgeway.client.evidence import SentItem
+
+    writer = csv.DictWriter(sys.stdout, [field.name for field in fields(SentItem)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**each.to_json(), "members": " ".join(each.members)} for each in items)
+
+
+def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
+    rows = [
+        [
+            each.time[:19],
+            str(each.number or "–"),
+            each.round[:8],
+            each.kind.replace("_", " "),
+            each.lot,
+            each.sha256[:SHOWN_DIGITS],
+            _members(record, each),
+            each.opened,
+            each.reason,
+            f"{each.bytes:,}",
+        ]
+        for each in items
+    ]
+    headings = ["sent at (UTC)", "round", "nonce", "what", "of", "SHA-256", "members", "opened", "why not", "bytes"]
+    table(headings, rows, numbers_from=9)
+
+
+def _members(record: HolderRecord, item: SentItem) -> str:
+    names = sorted(record.names.get(key, key[:SHOWN_DIGITS]) for key in item.members)
+    more = [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
+    return ", ".join([*names[:MEMBERS_SHOWN], *more])
+
+
+COMMANDS = (verify, export)

@@ -1,0 +1,236 @@
+"""A holder's evidence: what left is listed as it left, and any disagreement of the records is found."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.__main__ import main
+from ridgeway.client.evidence import HolderRecord, SentItem
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import release_folder
+from ridgeway.client.round.kept_log import KEPT, kept_log
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.files import canonical_json
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.protocol.messages import LOTS, Hello
+from ridgeway.common.protocol.opened_log import state_log
+from ridgeway.common.protocol.packet import seal_packet
+from ridgeway.coordinator.round.round import run_round
+from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+
+MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
+NOBODY = 65534
+SECRETS = ("identity.key", "node.key", "session", "session.lock", "held-out", "cache", "statistics")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
+    """A masked round of three, after one that the operator broke off and one request by a stranger."""
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        parties = found(tmp_path_factory.mktemp("played"), mode="masked")
+        populate(parties, MEMBERS)
+        with pytest.raises(RoundFailed):
+            run_round(parties.federation(), Direct(parties, ["law"]), no_watch)
+        transport = Direct(parties)
+        run_round(parties.federation(), transport, no_watch)
+        stranger = parties.holder("code").identity
+        answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
+        return parties, transport
+
+
+@pytest.fixture
+def copy(played: tuple[Parties, Direct], tmp_path: Path) -> Path:
+    """What a holder may hand over: its folder without anything secret."""
+    home = played[0].homes["law"]
+    shutil.copytree(home, tmp_path / "copy", ignore=shutil.ignore_patterns(*SECRETS))
+    return tmp_path / "copy"
+
+
+def sent(copy: Path, kind: str) -> list[SentItem]:
+    return [each for each in HolderRecord(copy).sent() if each.kind == kind]
+
+
+def test_what_is_listed_is_what_the_coordinator_received(played: tuple[Parties, Direct], copy: Path) -> None:
+    """Hash by hash and byte by byte, in its order, with the round's number in the operator's own ledger."""
+    replies = [reply for name, reply in played[1].replies if name == "law"]
+    listed = [each for each in HolderRecord(copy).sent() if each.number == 2]
+    assert [each.sha256 for each in listed] == [reply.digest for reply in replies]
+    assert [each.bytes for each in listed] == [
+        len(reply.header) + sum(map(len, map(bytes, reply.blobs))) for reply in replies
+    ]
+    opened = [entry.facts for entry in played[0].federation().ledger.journal.entries("opened")]
+    assert {(each["number"], each["round"]) for each in opened} >= {(each.number, each.round) for each in listed}
+
+
+def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
+    played: tuple[Parties, Direct], copy: Path
+) -> None:
+    """All three lots of a round that ended well; what holds nothing of the corpus has neither."""
+    keys = {parties_key(played[0], name) for name in MEMBERS}
+    sums = sent(copy, "sealed_sums")
+    assert [(each.lot, each.opened) for each in sums] == [(lot, "yes") for lot in LOTS]
+    assert all(set(each.members) == keys for each in sums)
+    assert [(each.members, each.opened) for each in sent(copy, "offer")] == [((), "")] * 2
+
+
+def parties_key(parties: Parties, name: str) -> str:
+    return parties.holder(name).identity.public
+
+
+def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
+    """A request of a stranger tells nothing about the round that it claims to be of."""
+    [refused] = sent(copy, "refusal")
+    assert (refused.code, refused.number, refused.opened) == ("unknown_coordinator", 0, "")
+
+
+@pytest.mark.parametrize(("kinds", "state"), [(("opened",), "perhaps"), (("opened", "signed"), "no")])
+def test_a_sum_that_was_not_seen_opened_is_not_called_so(copy: Path, kinds: tuple[str, ...], state: str) -> None:
+    """Signed, it may have been; never signed, it was not."""
+    (copy / KEPT).unlink()
+    change(copy, f"delete from entries where kind in ({', '.join('?' * len(kinds))})", *kinds)
+    assert {each.opened for each in sent(copy, "sealed_sums")} == {state}
+
+
+def change(copy: Path, command: str, *values: Any) -> None:
+    with closing(sqlite3.connect(copy / "journal.db")) as database, database:
+        database.execute(command, values)
+
+
+def run(*words: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, words)))
+    return int(str(ended.value.code))
+
+
+def test_a_copy_without_secrets_verifies(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The journal, the log, their agreement and the release; the exit code says so."""
+    assert run("client", "verify", copy, "--json") == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [each["checked"] for each in results] == ["journal", "log", "sums", "release 0001"]
+    assert all(each["good"] for each in results)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """For root nothing is read-only."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("newest", ["in the file", "beside it"])
+def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
+    played: tuple[Parties, Direct], newest: str
+) -> None:
+    """Also where entries still lie in the file beside the journal that SQLite writes first."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    copy, holder = place / "copy", played[0].holder("law")
+    holder.journal.append(("note", {}))
+    shutil.copytree(holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm"))
+    if newest == "in the file":
+        with Journal(copy / "journal.db") as journal:
+            journal.verify()
+    assert (copy / "journal.db-wal").exists() == (newest == "beside it")
+    for path in (*copy.rglob("*"), copy):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = sorted(copy.rglob("*"))
+    try:
+        with as_nobody():
+            results, items = list(HolderRecord(copy).check()), HolderRecord(copy).sent()
+        assert sorted(copy.rglob("*")) == before
+        assert all(each.good for each in results)
+        assert f"{len(holder.journal.entries()):,} entries" in results[0].words
+        assert items == HolderRecord(holder.folder).sent()
+    finally:
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755)
+        shutil.rmtree(place)
+
+
+def forged_signature(copy: Path) -> None:
+    log = copy / KEPT
+    log.write_bytes(log.read_bytes().replace(b'"number": 3,\n  "signature": "', b'"number": 3,\n  "signature": "00'))
+
+
+def unsigned_sum(copy: Path) -> None:
+    """As if the holder had never signed what the coordinator says to have opened."""
+    change(copy, "delete from entries where kind = 'signed'")
+
+
+def other_release(copy: Path) -> None:
+    path = release_folder(copy, 1) / "router.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+
+
+def altered_size(copy: Path) -> None:
+    change(copy, "update entries set facts = replace(facts, '\"bytes\": ', '\"bytes\": 1') where kind = 'sent'")
+
+
+def evidence_of_two_logs(copy: Path) -> None:
+    (copy / "log/forked.json").write_bytes(canonical_json({"reason": "two logs"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (altered_size, "journal"),
+        (forged_signature, "log"),
+        (evidence_of_two_logs, "log"),
+        (unsigned_sum, "sums"),
+        (other_release, "release 0001"),
+    ],
+)
+def test_any_disagreement_is_named_and_fails(
+    copy: Path, damage: Callable[[Path], None], found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence, and with an exit code that a script sees."""
+    damage(copy)
+    assert run("client", "verify", copy) == 2
+    said = capsys.readouterr().err
+    assert f"wrong     {found}" in said
+    assert "Traceback" not in said
+
+
+def test_a_log_that_hides_a_sum_is_still_signed_and_the_sum_is_counted_as_missing(
+    played: tuple[Parties, Direct], copy: Path
+) -> None:
+    """The holder knows what it helped to open, whatever the coordinator has logged."""
+    log = kept_log(copy)
+    assert log is not None
+    (copy / KEPT).write_bytes(state_log(log.entries[:2], 0, played[0].federation().identity).to_bytes())
+    words = {each.name: each for each in HolderRecord(copy).check()}
+    assert words["log"].good
+    assert words["sums"].good
+    assert "1 more it helped to open" in words["sums"].words
+
+
+def test_table_json_and_csv_list_the_same(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One row for everything that left; the table shortens hashes and names members."""
+    assert run("client", "export", copy, "--json") == 0
+    items = json.loads(capsys.readouterr().out)["sent"]
+    assert run("client", "export", copy, "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["sha256"] for row in rows] == [each["sha256"] for each in items]
+    assert run("client", "export", copy) == 0
+    shown = capsys.readouterr().out
+    assert all(each["sha256"][:12] in shown for each in items)
+    assert "code, law (self), medicine" in shown
