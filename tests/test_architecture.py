@@ -23,6 +23,7 @@ ROOMS = {
     "common/masking": "common/base common/statistics",
     "common/protocol": "common/base common/statistics common/masking",
     "common/deploy": "common/base common/protocol",
+    "common/http": "common/base",
     "common/cli": "common/base common/encoding common/statistics common/routing",
     "common": "common/base common/statistics",
     "client/sums": "common/base common/encoding common/statistics",
@@ -35,11 +36,9 @@ ROOMS = {
     "coordinator/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
     "coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
-    "coordinator/serve": "common/base common/routing common/cli coordinator/serve/*",
-    "coordinator/serve/access": "common/base coordinator/serve",
-    "coordinator/serve/routing": "common/base common/routing common/cli coordinator/serve coordinator/serve/access",
-    "coordinator/serve/gateway": "common/base common/routing coordinator/serve coordinator/serve/access "
-    "coordinator/serve/routing",
+    "coordinator/serve": "common/base common/http common/routing common/cli coordinator/serve/*",
+    "coordinator/serve/routing": "common/base common/http common/routing common/cli coordinator/serve",
+    "coordinator/serve/gateway": "common/base common/http common/routing coordinator/serve coordinator/serve/routing",
     "coordinator/cli": "common/* coordinator/*",
     "coordinator": "common/* coordinator/solving coordinator/round",
     "simulations": "common/* client/* coordinator/* ridgeway",
@@ -68,7 +67,7 @@ FLOWER_FILES = {
     "client/deploy/supernode_process.py",
     "coordinator/deploy/superlink_client.py",
 }
-HTTP = ("coordinator/serve/", "coordinator/deploy/fleet_proxy.py", "simulations/bench/serving/")
+HTTP = ("common/http/", "coordinator/serve/", "coordinator/deploy/fleet_proxy.py", "simulations/bench/serving/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         if file not in HEAVY_FILES:
             yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
-        yield "HTTP is for coordinator/serve, the fleet proxy and the benchmark of serving"
+        yield "HTTP is for common/http, coordinator/serve, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 
@@ -268,7 +267,7 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("coordinator/solving/a.py", "from ridgeway.coordinator.round.ledger import Ledger"),
         ("coordinator/round/a.py", "from ridgeway.coordinator.deploy.superlink import run"),
         ("coordinator/serve/routing/a.py", "from ridgeway.coordinator.solving.solve import solve"),
-        ("coordinator/serve/access/a.py", "from ridgeway.coordinator.serve.gateway.gateway import Gateway"),
+        ("common/http/a.py", "from ridgeway.coordinator.serve.gateway.gateway import Gateway"),
         ("coordinator/serve/a.py", "import ridgeway.client"),
         ("client/round/holder.py", "import flwr"),
         ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),

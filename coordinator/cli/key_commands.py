@@ -32,7 +32,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its hash alone."""
-    from ridgeway.coordinator.serve.access.api_keys import add_key
+    from ridgeway.common.http.api_keys import add_key
 
     key, entry = add_key(file, name, rate)
     if json:
@@ -46,7 +46,7 @@ def add(
 @app.command("list")
 def listed(file: KeysPath, json: Json = False) -> None:
     """Show whose keys a file holds."""
-    from ridgeway.coordinator.serve.access.api_keys import read_keys
+    from ridgeway.common.http.api_keys import read_keys
 
     entries = read_keys(file)
     if json:
@@ -59,7 +59,7 @@ def listed(file: KeysPath, json: Json = False) -> None:
 @app.command()
 def revoke(file: KeysPath, name: KeyName) -> None:
     """Forget the key of NAME; a running service stops taking it within a second."""
-    from ridgeway.coordinator.serve.access.api_keys import revoke_key
+    from ridgeway.common.http.api_keys import revoke_key
 
     revoke_key(file, name)
     step("revoked", name)

@@ -57,14 +57,14 @@ def serve(
 
     RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
     """
-    from ridgeway.coordinator.serve.access.access_rules import is_loopback, make_rules
+    from ridgeway.common.http.access_rules import is_loopback, make_rules
+    from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
     from ridgeway.coordinator.serve.gateway.experts import find_experts
     from ridgeway.coordinator.serve.gateway.gateway import Gateway
     from ridgeway.coordinator.serve.http_app import create_app
     from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
     from ridgeway.coordinator.serve.routing.drift import DriftSettings
     from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-    from ridgeway.coordinator.serve.server import Address, bind_sockets, find_certificate, run
 
     address = Address(host, port, find_certificate(tls_cert, tls_key))
     rules = make_rules(

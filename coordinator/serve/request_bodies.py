@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
+from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
 from ridgeway.common.routing.conversation import Turn, weighted_turns
-from ridgeway.coordinator.serve.http_errors import ClientGone, Problem, validation_problem
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096

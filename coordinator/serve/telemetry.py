@@ -12,27 +12,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, Info
+
+from ridgeway.common.http.request_metrics import REQUEST_BUCKETS_S, RequestMetrics
 
 ROUTING_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STEP_S = 5
 MAX_STEPS = 60
 MAX_TIMES_PER_STEP = 256
 """Of more times in a step, the latest are kept."""
 
 
-class Metrics:
-    """What Prometheus reads. Each service has a registry of its own, so that two in one process do not mix."""
+class Metrics(RequestMetrics):
+    """What Prometheus reads of a service that routes."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__()
         counter = partial(Counter, namespace="ridgeway", registry=self.registry)
         gauge = partial(Gauge, namespace="ridgeway", registry=self.registry)
         histogram = partial(Histogram, namespace="ridgeway", registry=self.registry)
-        self.requests = counter("requests", "Answers, by address and status.", ("path", "status"))
-        words = "From a request's head to the end of its answer."
-        self.request_seconds = histogram("request_seconds", words, ("path",), buckets=REQUEST_BUCKETS_S)
         words = "From the prompts of a request to their decisions."
         self.routing_seconds = histogram("routing_seconds", words, buckets=ROUTING_BUCKETS_S)
         self.decisions = counter("decisions", "Decisions, by the domain ahead.", ("domain",))
@@ -40,7 +38,6 @@ class Metrics:
         self.release = Info("ridgeway_release", "The release in use.", registry=self.registry)
         self.release_since = gauge("release_since_seconds", "When the release in use was taken.")
         self.refused_releases = counter("refused_releases", "New releases that were not good.")
-        self.refusals = counter("refusals", "Requests that were not let in, by reason.", ("reason",))
         self.low_confidence = gauge("drift_low_confidence_share", "Share of recent prompts of low confidence.")
         self.leverage = gauge("drift_leverage", "Leverage of recent prompts; 1: like the text of the release.")
         self.alarm = gauge("drift_alarm", "1 while recent prompts are too far from the text of the release.")
@@ -49,9 +46,6 @@ class Metrics:
         self.expert_seconds = histogram("expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S)
         self.expert_up = gauge("expert_up", "0 while an expert is not asked because it failed.", ("expert",))
         self.streams = gauge("streams", "Answers that are being streamed now.")
-
-    def exposition(self) -> bytes:
-        return generate_latest(self.registry)
 
 
 @dataclass(slots=True)

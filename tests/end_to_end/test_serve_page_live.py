@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ridgeway.coordinator.serve.access.api_keys import add_key
+from ridgeway.common.http.api_keys import add_key
 from tests.support.browser import chromium, visit
 from tests.support.commands import Workshop, workshop
 from tests.support.serving import Serving, write_experts

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.client_network import client_network
-from ridgeway.coordinator.serve.access.access_rules import TICK_S, Rate, RateLimiter, rate_of
+from ridgeway.common.http.access_rules import TICK_S, Rate, RateLimiter, rate_of
 
 rates = st.builds(Rate, st.floats(0.01, 1000), st.integers(1, 50))
 pauses = st.lists(st.floats(0, 20) | st.just(0.0), min_size=1, max_size=60)

@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 
+from ridgeway.common.http.server import make_server
 from ridgeway.coordinator.serve.gateway.experts import ExpertsFile
 from ridgeway.coordinator.serve.gateway.gateway import Gateway
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-from ridgeway.coordinator.serve.server import make_server
 from tests.support.faulty_experts import wait_for
 from tests.support.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeway.coordinator.serve.http_errors import Problem
+from ridgeway.common.http.http_errors import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient
 from ridgeway.coordinator.serve.gateway.expert_link import JSON, Endpoint, ExpertLink, in_a_header
 from ridgeway.coordinator.serve.gateway.experts import AUTO, Expert, Experts, ExpertsFile, Reason
 from ridgeway.coordinator.serve.gateway.failures import ExpertFailure
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
-from ridgeway.coordinator.serve.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.coordinator.serve.request_bodies import (
     AnyGatewayRequest,
     ChatRequest,

@@ -19,9 +19,9 @@ from fastapi import Response
 from prometheus_client import Gauge
 from starlette.types import Receive, Scope, Send
 
+from ridgeway.common.http.http_errors import ClientGone
 from ridgeway.coordinator.serve.gateway.expert_link import Attempt
 from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
-from ridgeway.coordinator.serve.http_errors import ClientGone
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 CLIENT_TIMEOUT_S = 60.0

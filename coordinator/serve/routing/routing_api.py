@@ -16,10 +16,11 @@ from fastapi.routing import APIRoute
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
+from ridgeway.common.http.http_errors import Problem, problem_of
+from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision, origin
-from ridgeway.coordinator.serve.access.guard import HAS_KEY, PATH_SERVED
-from ridgeway.coordinator.serve.http_errors import Problem, problem_of
 from ridgeway.coordinator.serve.request_bodies import RouteRequest, described, read_body
 from ridgeway.coordinator.serve.routing.current_release import ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
@@ -117,7 +118,7 @@ def routing_api(
     @api.get("/metrics", tags=["operating"], response_class=PlainTextResponse, responses=ERRORS)
     async def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
-        return Response(service.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.exposition(), media_type=EXPOSITION)
 
     return api
 

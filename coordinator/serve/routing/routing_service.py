@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ridgeway.common.base.threads import cores
+from ridgeway.common.http.file_watch import WATCH_S, Look, watching
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision, Explanation
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
@@ -109,14 +110,14 @@ class MicroBatcher:
 class RoutingService:
     """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if that is 0."""
 
-    def __init__(self, source: ReleaseSource, drift: DriftSettings | None = None, watch_s: float = 1.0) -> None:
+    def __init__(self, source: ReleaseSource, drift: DriftSettings | None = None, watch_s: float = WATCH_S) -> None:
         self.current = CurrentRelease(source)
         self.batcher = MicroBatcher(lambda: self.current.served)
         self.metrics = Metrics()
         self.activity = Activity()
         self.drift = DriftMonitor(drift or DriftSettings())
         self._watch_s = watch_s
-        self.watchers: list[Callable[[], None]] = [self._watch_release]
+        self.watchers: list[Look] = [self._watch_release]
         self._note_release()
 
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
@@ -164,23 +165,11 @@ class RoutingService:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the service runs, files are watched."""
-        tasks = [asyncio.create_task(self._watch(look)) for look in self.watchers if self._watch_s]
         try:
-            yield
+            async with watching(self.watchers, self._watch_s):
+                yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self.batcher.close()
-
-    async def _watch(self, look: Callable[[], None]) -> None:
-        """Each file on its own: one that takes long to read does not keep another from being looked at."""
-        while True:
-            await asyncio.sleep(self._watch_s)
-            try:
-                await asyncio.to_thread(look)
-            except Exception as error:  # the service goes on with what it has
-                log.error("a file could not be looked at: %s", type(error).__name__)
 
     def _watch_release(self) -> None:
         before = self.current.served

@@ -1,7 +1,7 @@
 // The two charts: decisions by domain, and how long deciding took.
 // Knows the activity of /v1/activity.
 
-import { frame, nothing, picture, scales, timeline } from "./chart.js";
+import { frame, mark, nothing, picture, scales } from "./chart.js";
 import { draw, fill, find, make, table } from "./dom.js";
 import { clock, count, milliseconds, plain, whole } from "./numbers.js";
 import { known, legend, marks, placeOf } from "./palette.js";
@@ -32,6 +32,25 @@ function paint() {
   paintLatency(steps, minutes);
 }
 
+function timeline(activity) {
+  // Every step of the time shown, the empty ones too, the oldest first.
+  const { now, step_s: length, kept, steps } = activity;
+  const last = Math.floor(now / length) * length;
+  const there = new Map(steps.map((step) => [step.start, step]));
+  return Array.from({ length: kept }, (_, place) => {
+    const start = last - (kept - 1 - place) * length;
+    return there.get(start) ?? { start, decisions: {}, abstained: 0, p50_ms: null, p99_ms: null };
+  });
+}
+
+function minuteMarks(scale, minutes) {
+  const wide = (scale.right - scale.left) / minutes;
+  return Array.from({ length: minutes + 1 }, (_, back) => {
+    const words = back === 0 ? "now" : back === minutes ? `−${back} min` : `−${back}`;
+    return mark(scale, scale.right - back * wide, words, back ? "middle" : "end");
+  });
+}
+
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const total = (step) => sum(Object.values(step.decisions));
 
@@ -42,7 +61,7 @@ function paintDecisions(steps, minutes) {
   const abstained = sum(steps.map((step) => step.abstained));
   const seen = present(steps);
   const words = `${count(all, "decision")} in the last ${minutes} minutes${abstained ? `, of which ${whole(abstained)} abstained` : ""}.`;
-  fill(decisions.drawing, picture(scale, `${words} ${byDomain(steps, seen)}`, minutes, whole, bars));
+  fill(decisions.drawing, picture(scale, `${words} ${byDomain(steps, seen)}`, minuteMarks(scale, minutes), whole, bars));
   fill(decisions.below, make("p", { class: "quiet" }, words), seen.length ? legend(seen) : null);
 }
 
@@ -74,7 +93,7 @@ function paintLatency(steps, minutes) {
   const lines = times.length ? [line(scale, steps, "p99_ms", "tail"), line(scale, steps, "p50_ms", "")] : nothing(scale, "No decisions yet");
   const last = steps.findLast((step) => step.p50_ms !== null);
   const words = last ? `Latest: median ${milliseconds(last.p50_ms)}, 99th percentile ${milliseconds(last.p99_ms)}.` : "No times yet.";
-  fill(latency.drawing, picture(scale, `Time to decide. ${words}`, minutes, plain, lines));
+  fill(latency.drawing, picture(scale, `Time to decide. ${words}`, minuteMarks(scale, minutes), plain, lines));
   fill(latency.below, make("p", { class: "quiet" }, words), make("ul", { class: "legend" }, sample("median (p50)", ""), sample("99th percentile (p99)", "tail")));
 }
 

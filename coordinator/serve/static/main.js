@@ -51,4 +51,4 @@ function experts(states) {
 startTokens();
 startCharts();
 startPrompt(answered);
-startLive(standing);
+startLive("/v1/activity", standing);

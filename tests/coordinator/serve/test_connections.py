@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.coordinator.serve import http_protocol as protocol
-from ridgeway.coordinator.serve.access.access_rules import AccessRules
-from ridgeway.coordinator.serve.access.api_keys import add_key, revoke_key
-from ridgeway.coordinator.serve.access.guard import RequestGuard
-from ridgeway.coordinator.serve.http_protocol import MAX_HEAD_BYTES, MAX_UNPARSED_BYTES, HttpConnection
-from ridgeway.coordinator.serve.server import (
+from ridgeway.common.http import http_protocol as protocol
+from ridgeway.common.http.access_rules import AccessRules
+from ridgeway.common.http.api_keys import add_key, revoke_key
+from ridgeway.common.http.guard import RequestGuard
+from ridgeway.common.http.http_protocol import MAX_HEAD_BYTES, MAX_UNPARSED_BYTES, HttpConnection
+from ridgeway.common.http.server import (
     Address,
     Certificate,
     OneLineFormatter,

@@ -9,10 +9,12 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from ridgeway.coordinator.serve.http_app import page_api, read_site
-from ridgeway.coordinator.serve.http_errors import add_error_handlers
+from ridgeway.common.http.http_errors import add_error_handlers
+from ridgeway.common.http.site import read_site, site_api
+from ridgeway.coordinator.serve.http_app import DOCUMENTS as PLACES
 
-CONTENTS, VERSION = read_site()
+SITE = read_site("ridgeway.coordinator.serve")
+CONTENTS, VERSION = SITE.contents, SITE.version
 SCRIPTS = sorted(name for name in CONTENTS if name.endswith(".js"))
 DOCUMENTS = sorted(name for name in CONTENTS if name.endswith(".html"))
 
@@ -21,7 +23,7 @@ DOCUMENTS = sorted(name for name in CONTENTS if name.endswith(".html"))
 def http() -> Iterator[TestClient]:
     app = FastAPI(docs_url=None)
     add_error_handlers(app)
-    app.include_router(page_api())
+    app.include_router(site_api(SITE, PLACES))
     with TestClient(app) as client:
         yield client
 
@@ -60,7 +62,7 @@ def test_scripts_import_what_is_there(name: str) -> None:
 
 def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestClient) -> None:
     """Whatever a document names is there; other versions and other names are not."""
-    for place in ("/", "/docs"):
+    for place in PLACES:
         document = http.get(place)
         assert document.headers["cache-control"] == "no-cache"
         addresses = re.findall(r"(?:href|src)=\"(/page/[^\"]+)\"", document.text)

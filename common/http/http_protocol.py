@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ridgeway.coordinator.serve.access.guard import BODY_IS_SLOW, SECURITY_HEADERS, with_security_headers
-from ridgeway.coordinator.serve.http_errors import Problem
+from ridgeway.common.http.guard import BODY_IS_SLOW, SECURITY_HEADERS, with_security_headers
+from ridgeway.common.http.http_errors import Problem
 
 MAX_HEAD_BYTES = 32 * 1024
 """The address and all headers of a request together, trailers as well."""

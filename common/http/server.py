@@ -23,9 +23,9 @@ import uvicorn
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
-from ridgeway.coordinator.serve.http_protocol import HttpConnection
+from ridgeway.common.http.http_protocol import HttpConnection
 
-log = logging.getLogger("ridgeway.serve")
+log = logging.getLogger("ridgeway.http")
 
 DRAIN_S = 10
 BACKLOG = 2048

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.coordinator.serve.access.api_keys import KeyRing, check_rate_option
+from ridgeway.common.http.api_keys import KeyRing, check_rate_option
 
 MAX_BODY_MIB = 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

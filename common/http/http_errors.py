@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-log = logging.getLogger("ridgeway.serve")
+log = logging.getLogger("ridgeway.http")
 
 CLIENT_GONE = 499
 """The status that is counted for a client that left before it was answered; no client is sent it."""

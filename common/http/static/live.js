@@ -1,5 +1,5 @@
-// Looks every two seconds what the service is doing, while somebody is looking at the page.
-// Knows /v1/activity. What is shown of it is somebody else's job.
+// Asks again every two seconds, while somebody is looking at the page.
+// What is asked and what is shown of it is somebody else's job.
 
 import { ask } from "./api.js";
 import { find, show } from "./dom.js";
@@ -7,7 +7,7 @@ import { find, show } from "./dom.js";
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15_000;
 
-export function startLive(onStanding) {
+export function startLive(path, onStanding) {
   let timer = 0;
   let failures = 0;
   let looking = false;
@@ -17,7 +17,7 @@ export function startLive(onStanding) {
     looking = true;
     clearTimeout(timer);
     try {
-      await onStanding(await ask("/v1/activity"));
+      await onStanding(await ask(path));
       failures = 0;
       show(find("live-problem"), null);
     } catch (problem) {

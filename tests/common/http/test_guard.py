@@ -15,9 +15,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.coordinator.serve.access.access_rules import AccessRules, make_rules
-from ridgeway.coordinator.serve.access.api_keys import KeyRing, add_key, revoke_key
-from ridgeway.coordinator.serve.access.guard import (
+from ridgeway.common.http.access_rules import AccessRules, make_rules
+from ridgeway.common.http.api_keys import KeyRing, add_key, revoke_key
+from ridgeway.common.http.guard import (
     BODY_IS_SLOW,
     HAS_KEY,
     MAX_STRANGERS,
@@ -25,7 +25,7 @@ from ridgeway.coordinator.serve.access.guard import (
     STRANGER_RATE,
     RequestGuard,
 )
-from ridgeway.coordinator.serve.http_errors import add_error_handlers
+from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.coordinator.serve.telemetry import Metrics
 
 SECRET = "zyzzyva"

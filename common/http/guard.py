@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeway.common.base.client_network import client_network
-from ridgeway.coordinator.serve.access.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
-from ridgeway.coordinator.serve.http_errors import CLIENT_GONE, Problem, problem_of
-from ridgeway.coordinator.serve.telemetry import Metrics
+from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
+from ridgeway.common.http.http_errors import CLIENT_GONE, Problem, problem_of
+from ridgeway.common.http.request_metrics import RequestMetrics
 
 Headers = list[tuple[bytes, bytes]]
 RequestHeaders = dict[bytes, bytes]
@@ -27,7 +27,7 @@ RequestHeaders = dict[bytes, bytes]
 STRANGER_RATE = Rate(10.0, 50)
 """How often one address may ask without a key, where there are keys."""
 MAX_STRANGERS = 4096
-HEALTH_PATHS = frozenset(("/healthz", "/readyz"))
+HEALTH_PATHS = frozenset(("/healthz", "/readyz", "/health"))
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs"}
 ASSET_PREFIX = "/page/"
 FOREIGN_SITES = frozenset((b"cross-site", b"same-site"))
@@ -90,7 +90,7 @@ class RequestGuard:
     """An application behind rules."""
 
     def __init__(
-        self, app: ASGIApp, rules: AccessRules, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+        self, app: ASGIApp, rules: AccessRules, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.app = app
         self._rules = rules
@@ -254,7 +254,7 @@ class GuardedAnswer:
 class RequestCounter:
     """Counts answers by the path they belong to, unknown ones together, so that no client can fill the metrics."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
         self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.coordinator.serve.access import api_keys as keys
-from ridgeway.coordinator.serve.access.api_keys import KeyRing, add_key, read_keys, revoke_key
+from ridgeway.common.http import api_keys as keys
+from ridgeway.common.http.api_keys import KeyRing, add_key, read_keys, revoke_key
 from tests.support.commands import Workshop
 
 

@@ -35,7 +35,7 @@ ABOUT = """\
 """
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 
-log = logging.getLogger("ridgeway.serve")
+log = logging.getLogger("ridgeway.http")
 
 
 class KeyRecord(BaseModel):

@@ -1,0 +1,36 @@
+"""What is counted of requests, for Prometheus: answers, their times, and refusals.
+
+Knows prometheus_client. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of what Prometheus reads."""
+
+
+class RequestMetrics:
+    """What Prometheus reads. Each server has a registry of its own, so that two in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace="ridgeway", registry=self.registry)
+        self.requests = counter("requests", "Answers, by address and status.", ("path", "status"))
+        self.refusals = counter("refusals", "Requests that were not let in, by reason.", ("reason",))
+        words = "From a request's head to the end of its answer."
+        self.request_seconds = Histogram(
+            "request_seconds",
+            words,
+            ("path",),
+            namespace="ridgeway",
+            registry=self.registry,
+            buckets=REQUEST_BUCKETS_S,
+        )
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)

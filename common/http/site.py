@@ -1,0 +1,76 @@
+"""The files of a page, held in memory and sent so that browsers may keep them and still never mix two versions.
+
+A page is plain files: those that every page shares, in `static` beside this module, and those of its own folder. The
+address of each holds a version made of their content. What a page shows it asks of the API, as any client.
+
+Knows how browsers keep files. Knows nothing of what pages show.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from fastapi import APIRouter, Response
+
+from ridgeway.common.http.guard import ASSET_PREFIX
+from ridgeway.common.http.http_errors import Problem
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+READ_METHODS = ["GET", "HEAD"]
+NO_CACHE = {"Cache-Control": "no-cache"}
+KEEP_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The files of a page by name, and the version that they are."""
+
+    contents: Mapping[str, bytes]
+    version: str
+
+
+def read_site(package: str) -> Site:
+    """What every page shares and what lies in `static` of a package, which may not have a name twice."""
+    paths = [path for each in (__package__, package) for path in (files(each) / "static").iterdir()]
+    contents = {
+        path.name: path.read_bytes()
+        for path in sorted(paths, key=lambda path: path.name)
+        if path.name.rpartition(".")[2] in MEDIA_TYPES
+    }
+    whole = b"".join(f"{name} {len(body)} ".encode() + body for name, body in contents.items())
+    return Site(contents, hashlib.sha256(whole).hexdigest()[:16])
+
+
+def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
+    """The page's addresses; no program needs them, so the description of an API leaves them out.
+
+    documents: the file that stands at each address.
+    """
+    api = APIRouter(include_in_schema=False, default_response_class=Response)
+
+    def add(path: str, name: str) -> None:
+        """A document, its addresses those of this version."""
+        body = site.contents[name].replace(ASSET_PREFIX.encode(), f"{ASSET_PREFIX}{site.version}/".encode())
+
+        @api.api_route(path, methods=READ_METHODS)
+        async def document() -> Response:
+            return Response(body, headers=NO_CACHE, media_type=MEDIA_TYPES["html"])
+
+    for path, name in documents.items():
+        add(path, name)
+
+    @api.api_route(ASSET_PREFIX + "{version}/{name}", methods=READ_METHODS)
+    async def asset(version: str, name: str) -> Response:
+        if version != site.version or name not in site.contents:
+            raise Problem(404, "there is nothing at this address")
+        return Response(site.contents[name], headers=KEEP_FOREVER, media_type=MEDIA_TYPES[name.rpartition(".")[2]])
+
+    return api

@@ -1,1 +1,0 @@
-"""Who may ask for what, how often and how much: keys, rate limits, hosts and origins, safe headers."""
