@@ -169,19 +169,47 @@ def ready(folder: Folder, json: Json = False) -> None:
 
 def join(folder: Folder) -> None:
     """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code."""
+    from ridgeway.client.deploy.notices import NoticeWatch
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
     holder = open_holder(folder)
     settings = NodeSettings(
         folder=folder,
         superlink=holder.settings.address,
-        approved=holder.settings.bundles,
+        approved=lambda: open_holder(folder).settings.bundles,
         config={"holder": str(folder.resolve())},
     )
     step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
-    with stop_on_signal() as stopped:
-        run(settings, stopped, lambda words: step("note", words))
+    watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator)
+    with stop_on_signal() as stopped, watch as news:
+        run(settings, stopped, lambda words: step("note", words), news)
     step("left", "every process has ended")
+
+
+def accept(
+    folder: Folder,
+    invite: Annotated[Path, typer.Option(help="The folder that the operator handed over.")],
+    json: Json = False,
+) -> None:
+    """Take from an invitation what the coordinator of DIR has renewed since: the authority of its certificates.
+
+    The key that is pinned in DIR must have signed it. A SuperNode that is running takes it from the coordinator itself;
+    this is for one that could not.
+    """
+    from datetime import UTC, datetime
+
+    from ridgeway.client.deploy.notices import take_notice
+    from ridgeway.common.deploy.notice import NOTICE
+
+    holder = open_holder(folder)
+    if not (invite / NOTICE).is_file():
+        raise InputError(f"{invite} has no {NOTICE}; ask the operator for an invitation of this version of Ridgeway")
+    news = take_notice(folder, (invite / NOTICE).read_bytes(), holder.settings.policy.coordinator, datetime.now(UTC))
+    if json:
+        emit_json({"news": news})
+        return
+    for words in news or ["nothing is new; what stands there was taken already"]:
+        step("accepted" if news else "note", words)
 
 
 def status(folder: Folder, json: Json = False) -> None:
@@ -423,4 +451,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, status, releases, pin, unpin, roster, bundle)
+COMMANDS = (init, ready, join, accept, status, releases, pin, unpin, roster, bundle)

@@ -10,12 +10,12 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeway.client.deploy.supernode_process import BELL
-from ridgeway.common.base.errors import NodeError, NodeRefused
+from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.deploy import approved_bundle
 from ridgeway.common.deploy.node_key import public_line
@@ -36,6 +36,8 @@ from ridgeway.common.deploy.processes import (
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 LOOP_PAUSE_S = 0.25
+LOOK_INTERVAL_S = 5.0
+STOP_GRACE_S = 5.0
 HELD_CONNECTION_S = 100.0
 """How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats."""
 
@@ -50,32 +52,74 @@ class NodeSettings:
 
     folder:     holds ca.crt (the operator's) and node.key; gets logs/ and Flower's own files.
     superlink:  HOST:PORT of the coordinator's fleet proxy.
-    approved:   the SHA-256 of every bundle that may run here.
+    approved:   tells the SHA-256 of every bundle that may run here; asked again every few seconds.
     config:     what the ClientApp finds in `context.node_config`; it stays on this machine.
     """
 
     folder: Path
     superlink: str
-    approved: tuple[str, ...]
+    approved: Callable[[], tuple[str, ...]]
     config: Mapping[str, Value] = field(default_factory=dict)
 
 
-def run(settings: NodeSettings, stopped: Callable[[], bool], word: Word) -> None:
-    """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help."""
+def run(
+    settings: NodeSettings, stopped: Callable[[], bool], word: Word, news: Callable[[], Iterable[str]] = tuple
+) -> None:
+    """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help.
+
+    A changed ca.crt and a changed list of approved bundles hold as soon as no answer is being given. `news` is asked
+    for words to tell.
+    """
     _check(settings)
     with only_one(settings.folder, "a SuperNode"):
         end_leftovers(settings.folder, word)
         node, executor = _children(settings)
         tail = LogTail(node.log, settings.superlink, word)
+        used = _used(settings)
+        look_at = 0.0
         try:
             while not stopped():
                 tail.read()
+                for words in news():
+                    word(words)
+                if time.monotonic() >= look_at and executor.is_idle():
+                    look_at = time.monotonic() + LOOK_INTERVAL_S
+                    used = _taken_up(settings, used, node, executor, word)
                 if node.process is not None and not node.is_running():
                     _judge_end(tail, node, settings)
                 keep_running((node, executor), word)
                 time.sleep(LOOP_PAUSE_S)
         finally:
             stop_all((executor, node))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the running processes were started with."""
+
+    authority: bytes
+    approved: tuple[str, ...]
+
+
+def _used(settings: NodeSettings) -> Used:
+    return Used((settings.folder / "ca.crt").read_bytes(), settings.approved())
+
+
+def _taken_up(settings: NodeSettings, used: Used, node: Child, executor: Child, word: Word) -> Used:
+    """Stop what was started with something else than what holds now; it is started again at once."""
+    try:
+        now = _used(settings)
+    except (RidgewayError, OSError) as error:  # its owner may be writing it just now
+        word(f"the settings cannot be read, so the earlier ones hold: {error}")
+        return used
+    if now.approved != used.approved:
+        executor.stop(STOP_GRACE_S)
+        executor.environment = {**executor.environment, **_approval(settings)}
+        word(f"from now on these bundles may run here: {', '.join(each[:12] for each in now.approved)}")
+    if now.authority != used.authority:
+        node.stop(STOP_GRACE_S)
+        word("ca.crt has changed; the SuperNode connects again with it")
+    return now
 
 
 class LogTail:
@@ -144,7 +188,8 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
     elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:
         raise NodeRefused(
             f"the certificate shown by {settings.superlink} is not one of the authority in ca.crt, or is for another "
-            "name or time; compare ca.crt and the address with the operator"
+            "name or time; compare the address with the operator, and if the authority was renewed, ask for the new "
+            f"invitation and run: ridgeway client accept {settings.folder} --invite invite/"
         )
     elif "SuperNode ID" not in said and node.process is not None and node.process.returncode == 0:
         raise NodeRefused(
@@ -162,7 +207,8 @@ def _check(settings: NodeSettings) -> None:
         raise NodeError(f"there is no {settings.folder / 'ca.crt'}; get the authority's certificate from the operator")
     if not ADDRESS.fullmatch(settings.superlink):
         raise NodeError(f"{settings.superlink!r} is not an address; give the coordinator as HOST:PORT")
-    if not settings.approved or not all(map(approved_bundle.DIGEST.fullmatch, settings.approved)):
+    approved = settings.approved()
+    if not approved or not all(map(approved_bundle.DIGEST.fullmatch, approved)):
         raise NodeError("no bundle is approved, or a hash is not 64 small hexadecimal digits; approve the round's code")
 
 
@@ -179,11 +225,14 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     runner = str(Path(approved_bundle.__file__).resolve())
     words = [approved_bundle.CLIENT_APP, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
     executor = [sys.executable, "-P", runner, *words]
-    approval = {
-        approved_bundle.APPROVED: ",".join(settings.approved),
-        approved_bundle.LOG: str(folder / "logs/bundles.log"),
+    return node, Child("superexec", executor, environment | _approval(settings), folder / "logs/clientapps.log")
+
+
+def _approval(settings: NodeSettings) -> dict[str, str]:
+    return {
+        approved_bundle.APPROVED: ",".join(settings.approved()),
+        approved_bundle.LOG: str(settings.folder.resolve() / "logs/bundles.log"),
     }
-    return node, Child("superexec", executor, environment | approval, folder / "logs/clientapps.log")
 
 
 def _supernode(folder: Path, superlink: str, port: int) -> list[str]:

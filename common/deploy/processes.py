@@ -129,6 +129,14 @@ class Child:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    def is_idle(self) -> bool:
+        """Whether nothing runs that it has started itself; taken for granted where that cannot be seen."""
+        if self.process is None:
+            return True
+        with contextlib.suppress(OSError):
+            return not Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
+        return True
+
     def rest(self, seconds: float) -> None:
         """Forget a process that has ended, without counting its death, and start again after a while."""
         self.process = None

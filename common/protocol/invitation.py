@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -28,12 +28,23 @@ class Place(Record):
     key: PublicKey
 
 
-class Invite(Record):
+class SignedPaper(Record):
+    """A file that its maker signs. what: how to call it in a sentence."""
+
+    what: ClassVar[str]
+
+    @property
+    def signer(self) -> str:
+        raise NotImplementedError
+
+
+class Invite(SignedPaper):
     """What a holder must know to join, and what it pins: from here on nothing else is believed.
 
     bundle: the SHA-256 of the app bundle that rounds run on the holder's machine.
     """
 
+    what: ClassVar[str] = "an invitation"
     format: Literal["ridgeway.invite"] = "ridgeway.invite"
     version: Literal[1] = 1
     coordinator: PublicKey
@@ -42,37 +53,53 @@ class Invite(Record):
     bundle: Digest
     roster: tuple[Place, ...] = ()
 
+    @property
+    def signer(self) -> str:
+        return self.coordinator
 
-class Card(Record):
+
+class Card(SignedPaper):
     """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs in with."""
 
+    what: ClassVar[str] = "a holder's card"
     format: Literal["ridgeway.holder"] = "ridgeway.holder"
     version: Literal[1] = 1
     domain: DomainName
     key: PublicKey
     node: str = Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
 
+    @property
+    def signer(self) -> str:
+        return self.key
 
-Paper = TypeVar("Paper", Invite, Card)
+
+Paper = TypeVar("Paper", bound=SignedPaper)
 
 
-def write_paper(paper: Invite | Card, identity: Identity, path: Path) -> None:
+def write_paper(paper: SignedPaper, identity: Identity, path: Path) -> None:
     body = paper.model_dump(mode="json")
     write_whole(path, canonical_json({**body, "signature": identity.sign(canonical_json(body))}))
 
 
 def read_paper(path: Path, kind: type[Paper]) -> Paper:
     """Read and verify; the signature must be by the key that the paper itself names."""
-    what = "an invitation" if kind is Invite else "a holder's card"
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        signature = str(content.pop("signature"))
-        paper = kind.model_validate_json(json.dumps(content))
+        content = path.read_bytes()
     except FileNotFoundError:
-        raise FormatError(f"there is no file {path}; {what} was expected there") from None
+        raise FormatError(f"there is no file {path}; {kind.what} was expected there") from None
+    return check_paper(content, kind, str(path))
+
+
+def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
+    """The paper that these bytes are, if the key that it names has signed it; `source` says where they are from."""
+    try:
+        body: dict[str, Any] = json.loads(content)
+        signature = str(body.pop("signature"))
+        paper = kind.model_validate_json(json.dumps(body))
     except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
-        raise FormatError(f"{path} is not {what}, is damaged, or is of another version; ask for it again") from None
-    signer = paper.coordinator if isinstance(paper, Invite) else paper.key
-    if not is_signed_by(signer, signature, canonical_json(content)):
-        raise FormatError(f"{path} was changed after it was signed; ask for it again")
+        raise FormatError(
+            f"{source} is not {kind.what}, is damaged, or is of another version; ask for it again"
+        ) from None
+    if not is_signed_by(paper.signer, signature, canonical_json(body)):
+        raise FormatError(f"{source} was changed after it was signed; ask for it again")
     return paper

@@ -6,6 +6,7 @@ Knows options and how results are shown; the work is done elsewhere and imported
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,22 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's f
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of a federation to `ridgeway coordinator`."""
-    for command in (init, up, admit, invite, round_, deliver, status, releases, show, retire, remove, rollback, verify):
+    for command in (
+        init,
+        up,
+        admit,
+        invite,
+        renew,
+        round_,
+        deliver,
+        status,
+        releases,
+        show,
+        retire,
+        remove,
+        rollback,
+        verify,
+    ):
         app.command(command.__name__.rstrip("_"))(command)
 
 
@@ -62,7 +78,7 @@ def init(
         ) from None
     found = find_encoder(encoder)
     settings = usual_settings(found, listen=listen, address=address, encoder=absolute_source(encoder))
-    hosts = sorted({place.rpartition(":")[0].strip("[]") for place in (listen, address)})
+    hosts = _hosts(listen, address)
     made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
     if json:
         emit_json({"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint})
@@ -153,6 +169,48 @@ def invite(folder: Folder, json: Json = False) -> None:
     step("bundle", made.bundle, "the code that rounds run on holders' machines")
 
 
+def renew(
+    folder: Folder,
+    authority: Annotated[bool, typer.Option("--authority", help="Renew the certificate of the authority too.")] = False,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="With --authority: give the authority another key, as after a theft.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml names.
+
+    A coordinator that is up takes it as soon as no round is running. With --authority its certificate is renewed
+    under the key that it has: holders that are connected take it from the gate, because the key that they have pinned
+    signs it, and until then the old one does.
+    """
+    from ridgeway.coordinator.deploy.authority import certificate_ends, renew_authority, renew_server_certificate
+    from ridgeway.coordinator.deploy.supervisor import announce, write_invite
+
+    if new_key and not authority:
+        raise InputError("--new-key belongs to --authority; to renew the server's certificate alone, leave it out")
+    federation = _federation(folder)
+    hosts = _hosts(federation.settings.listen, federation.settings.address)
+    if authority:
+        renew_authority(federation.link, new_key=new_key)
+    renew_server_certificate(federation.link, hosts)
+    announce(federation)
+    if authority:
+        write_invite(federation)
+    ends = {name: end.isoformat() for name, end in certificate_ends(federation.link).items()}
+    if json:
+        emit_json({"hosts": hosts, "certificates": ends})
+        return
+    step("renewed", f"for {', '.join(hosts)}", *(f"{name} to {end[:10]}" for name, end in ends.items()))
+    step("next", "a coordinator that is up takes it as soon as no round is running; there is nothing to restart")
+    if authority:
+        whom = "every holder" if new_key else "holders that were not connected before the old one ended"
+        step("and", f"hand {folder / 'invite'} to {whom}", "they run: ridgeway client accept DIR --invite invite/")
+
+
+def _hosts(*places: str) -> list[str]:
+    return sorted({place.rpartition(":")[0].strip("[]") for place in places})
+
+
 def round_(
     folder: Folder,
     masked: Masked = None,
@@ -224,7 +282,7 @@ def deliver(folder: Folder) -> None:
 
 def status(folder: Folder, json: Json = False) -> None:
     """Who is on the roster of DIR, who is online, what they sent, and which release they hold."""
-    from ridgeway.coordinator.deploy.authority import certificate_end
+    from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 
     federation = _federation(folder)
@@ -234,7 +292,8 @@ def status(folder: Folder, json: Json = False) -> None:
         online = {node.name for node in client.nodes() if node.online} if is_up else online
     except LinkError:
         is_up = False
-    expires = certificate_end(federation.link / "server.crt")
+    ends = certificate_ends(federation.link)
+    ending = ending_certificates(federation.link, datetime.now(UTC))
     totalled = {member.name for member in standing.total.members} if standing.total else set()
     holders = [
         {
@@ -256,12 +315,16 @@ def status(folder: Folder, json: Json = False) -> None:
                 "rounds": standing.rounds,
                 "unfinished_round": standing.open_round is not None,
                 "release": newest.number if newest else 0,
-                "certificate_expires": expires.isoformat(),
+                "certificates": {name: end.isoformat() for name, end in ends.items()},
+                "warnings": ending,
                 "holders": holders,
             }
         )
         return
-    step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificate to {expires:%Y-%m-%d}")
+    until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
+    step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificates: {', '.join(until)}")
+    for words in ending:
+        step("warning", words)
     step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
     if standing.open_round is not None:
         step("note", "the last round runs now, or was cut off; what it accepted is kept")

@@ -1,7 +1,7 @@
 """The operator's own certificate authority, and the certificate under which holders reach the coordinator.
 
 Knows the cryptography package and four files: ca.crt (holders get a copy), ca.key, server.crt, server.key.
-Knows nothing of Flower. Private keys are readable by their owner only and are never overwritten.
+Knows nothing of Flower. Private keys are readable by their owner only, and replaced only by renewal.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ridgeway.common.base.identity import write_key
 
 CA_DAYS = 3650
 SERVER_DAYS = 730
+WARNING_DAYS = 60
+"""So long before its end a certificate is spoken of."""
 ALWAYS = ("localhost", "127.0.0.1")
 """The names under which the coordinator's own processes reach each other."""
 
@@ -59,8 +61,59 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
     _write_certificate(folder / "server.crt", certificate)
 
 
-def certificate_end(path: Path) -> datetime:
-    return _read_certificate(path).not_valid_after_utc
+def renew_authority(folder: Path, *, new_key: bool = False) -> None:
+    """Replace ca.crt by one that ends later. Under the same key, what the old one vouches for holds under both.
+
+    new_key: give the authority another key as well; the server's certificate must be renewed after this.
+    """
+    if new_key:
+        write_whole(folder / "ca.key", _pem(ec.generate_private_key(ec.SECP384R1())), private=True)
+    _write_certificate(folder / "ca.crt", _authority(_read_key(folder / "ca.key")))
+
+
+def certificate_ends(folder: Path) -> dict[str, datetime]:
+    """When the server's certificate and that of the authority end."""
+    files = {"server": "server.crt", "authority": "ca.crt"}
+    return {name: _read_certificate(folder / file).not_valid_after_utc for name, file in files.items()}
+
+
+def ending_certificates(folder: Path, now: datetime) -> list[str]:
+    """A sentence for each certificate that has ended or is about to."""
+    words = []
+    for name, end in certificate_ends(folder).items():
+        days = (end - now) // timedelta(days=1)
+        if days <= WARNING_DAYS:
+            when = f"ends in {days} days, on" if days > 0 else "ends within a day, on" if end > now else "ended on"
+            words.append(f"the certificate of the {name} {when} {end:%Y-%m-%d}; {_remedy(folder, name)}")
+    return words
+
+
+def check_certificates(folder: Path, address: str, now: datetime) -> None:
+    """Raise unless both certificates hold now, and the server's names the host of this address."""
+    for name, file in (("server", "server.crt"), ("authority", "ca.crt")):
+        found = _read_certificate(folder / file)
+        begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+        if end <= now:
+            raise CertificateError(
+                f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder would connect; "
+                + _remedy(folder, name)
+            )
+        if begin > now:
+            raise CertificateError(
+                f"the certificate of the {name} holds from {begin:%Y-%m-%d} on, and this machine's clock says "
+                f"{now:%Y-%m-%d}; set the clock, or renew it: {_remedy(folder, name)}"
+            )
+    host = address.rpartition(":")[0].lower()
+    served = _read_certificate(folder / "server.crt")
+    if _name(host) not in served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value:
+        raise CertificateError(
+            f"the server's certificate does not name {host}, the host of `address` in coordinator.toml, so no holder "
+            f"would connect; {_remedy(folder, 'server')}"
+        )
+
+
+def _remedy(folder: Path, name: str) -> str:
+    return f"run: ridgeway coordinator renew {folder.parent}" + (" --authority" if name == "authority" else "")
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:

@@ -1,5 +1,7 @@
 """The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and nothing else.
 
+It hands out one thing of its own, the coordinator's signed notice.
+
 In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit code without a
 password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
 
@@ -19,7 +21,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeway.common.base.client_network import client_network
+from ridgeway.common.deploy.notice import NOTICE, NOTICE_PATH
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -76,19 +79,31 @@ class Barred(Exception):
 
 
 class FleetProxy:
-    """The proxy as an ASGI application over an httpx client of the SuperLink."""
+    """The proxy as an ASGI application over an httpx client of the SuperLink.
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    own: the files that it hands out itself, by their paths.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, own: Mapping[bytes, Path]) -> None:
+        self._client, self._own = client, own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
         try:
+            if scope["method"] == "GET" and scope["raw_path"] in self._own and not scope["query_string"]:
+                await answer(send, 200, self._own_file(scope["raw_path"]))
+                return
             await self._pass(scope, check(scope), receive, send)
         except Barred as refusal:
             await answer(send, refusal.status)
+
+    def _own_file(self, path: bytes) -> bytes:
+        try:
+            return self._own[path].read_bytes()
+        except FileNotFoundError:
+            raise Barred(404) from None
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Close the connections to the SuperLink when the server stops."""
@@ -162,11 +177,11 @@ async def stream(response: httpx.Response, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def answer(send: Send, status: int) -> None:
-    """A reply of the proxy's own: a status, no body, and the connection closed."""
-    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+async def answer(send: Send, status: int, content: bytes = b"") -> None:
+    """A reply of the proxy's own, after which the connection is closed; mostly a status alone."""
+    headers = [(b"content-length", b"%d" % len(content)), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": content})
 
 
 def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
@@ -282,7 +297,7 @@ def listen(host: str, port: int) -> ListeningSocket:
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     """Run the proxy until it is told to stop."""
     config = uvicorn.Config(
-        FleetProxy(superlink_client(internal_port, folder / "ca.crt")),
+        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), {NOTICE_PATH.encode(): folder / NOTICE}),
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         http=FleetConnection,

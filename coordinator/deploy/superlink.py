@@ -3,6 +3,7 @@
 Knows Flower's commands and starts them as processes; imports nothing of Flower. Knows the folder they share:
 
     ca.crt server.crt server.key   made by coordinator/deploy/authority.py
+    notice.json                    what the gate tells holders
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
     link.json                      where it listens and which bundle it runs, for other commands
@@ -42,9 +43,12 @@ def run(
     stopped: Callable[[], bool],
     started: Callable[[SuperLinkClient], None],
     tick: Callable[[SuperLinkClient], None],
+    busy: Callable[[], bool],
     word: Word,
 ) -> None:
     """Keep the coordinator's processes running until `stopped()`; `tick` is called a few times a second.
+
+    A certificate that is renewed meanwhile holds as soon as no round is running, which `busy` tells.
 
     outer: the host and port that the outside reaches: the fleet proxy's. The SuperLink's own is on loopback.
     """
@@ -65,7 +69,13 @@ def run(
             if not _answers(proxy, lambda: _listens(*outer), stopped):
                 return
             started(client)
+            shown = _certificate(folder)
             while not stopped():
+                if _certificate(folder) != shown and not busy():
+                    shown = _certificate(folder)
+                    word("the certificate was renewed; the SuperLink and the gate start again with it")
+                    processes.stop_all([superexec, proxy, superlink])
+                    client = SuperLinkClient(folder)
                 processes.keep_running(children, word)
                 tick(client)
                 time.sleep(LOOP_PAUSE_S)
@@ -145,6 +155,10 @@ def _check_certificates(folder: Path) -> None:
     missing = [name for name in ("ca.crt", "server.crt", "server.key") if not (folder / name).is_file()]
     if missing:
         raise LinkError(f"{folder} has no {' and no '.join(missing)}; set up the coordinator's folder first")
+
+
+def _certificate(folder: Path) -> bytes:
+    return (folder / "server.crt").read_bytes()
 
 
 def _check_outer_port(host: str, port: int) -> None:

@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ridgeway.common.base.errors import LinkDown, LinkError, RidgewayError, RoundFailed
+from ridgeway.common.base.errors import FormatError, LinkDown, LinkError, RidgewayError, RoundFailed
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
+from ridgeway.common.deploy.notice import NOTICE, Notice
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
+from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import Federation
@@ -27,20 +30,27 @@ REDELIVERY_PAUSE_S = 60.0
 MAX_DOUBLINGS = 6
 """Who does not take a release is asked again after one, two, four … minutes, and at last every hour."""
 LOST_TIMEOUT_S = 120.0
+REMINDER_INTERVAL_S = 86_400.0
 
 Word = Callable[[str], None]
 
 
 def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[], None], word: Word) -> None:
     """Keep the SuperLink running; register the roster, and hand the newest release to holders that come back."""
+    check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
-    delivery = LateDelivery(federation, word)
+    delivery, reminder = LateDelivery(federation, word), Reminder(federation, word)
+    announce(federation)
+
+    def tick(client: SuperLinkClient) -> None:
+        delivery.tick(client)
+        reminder.tick()
 
     def on_start(client: SuperLinkClient) -> None:
         register(federation, client, word)
         started()
 
-    run(federation.link, (host.strip("[]"), int(port)), stopped, on_start, delivery.tick, word)
+    run(federation.link, (host.strip("[]"), int(port)), stopped, on_start, tick, federation.is_busy, word)
 
 
 def register(federation: Federation, client: SuperLinkClient, word: Word) -> None:
@@ -64,6 +74,8 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
     if not client.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
     register(federation, client, lambda words: watch(OperatorNote(words)))
+    for words in ending_certificates(federation.link, datetime.now(UTC)):
+        watch(OperatorNote(words))
     _compare_bundle(federation, watch)
     name, number = _submit(federation, client, order)
     try:
@@ -115,6 +127,19 @@ def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Wat
         time.sleep(POLL_S)
 
 
+class Reminder:
+    """Speaks of certificates that are about to end, once a day."""
+
+    def __init__(self, federation: Federation, word: Word) -> None:
+        self._link, self._word, self._again = federation.link, word, 0.0
+
+    def tick(self) -> None:
+        if time.monotonic() >= self._again:
+            self._again = time.monotonic() + REMINDER_INTERVAL_S
+            for words in ending_certificates(self._link, datetime.now(UTC)):
+                self._word(words)
+
+
 class LateDelivery:
     """Brings the newest release to holders that were away when it was made."""
 
@@ -150,8 +175,26 @@ class LateDelivery:
         return {name for name in standing.active if standing.delivered.get(name, 0) < newest.number}
 
 
+def announce(federation: Federation) -> None:
+    """Let the gate tell holders what holds now, if it does not already."""
+    path = federation.link / NOTICE
+    notice = Notice(
+        coordinator=federation.identity.public,
+        issued=time.time_ns() // 1_000_000,
+        authority=(federation.link / AUTHORITY).read_text(encoding="ascii"),
+    )
+    with contextlib.suppress(FormatError):
+        told = read_paper(path, Notice)
+        if told.model_copy(update={"issued": notice.issued}) == notice:
+            return
+        notice = notice.model_copy(update={"issued": max(notice.issued, told.issued + 1)})
+    write_paper(notice, federation.identity, path)
+
+
 def write_invite(federation: Federation) -> Invite:
-    """Write the folder to hand to holders: the invitation and the authority's certificate."""
+    """Write the folder to hand to holders: the invitation, the authority's certificate, and the notice."""
+    check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
+    announce(federation)
     roster = federation.ledger.standing().roster.values()
     invite = Invite(
         coordinator=federation.identity.public,
@@ -162,6 +205,7 @@ def write_invite(federation: Federation) -> Invite:
     )
     folder = federation.folder / "invite"
     folder.mkdir(exist_ok=True)
-    (folder / AUTHORITY).write_bytes((federation.link / AUTHORITY).read_bytes())
+    for name in (AUTHORITY, NOTICE):
+        write_whole(folder / name, (federation.link / name).read_bytes())
     write_paper(invite, federation.identity, folder / INVITE)
     return invite

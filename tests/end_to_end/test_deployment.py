@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +221,28 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(town: Deploym
     assert not (chess / "journal.db").exists()
     assert "chess" in second.json["absent"]
     assert "chess" not in second.json["domains"]
+
+
+def test_certificates_are_renewed_while_everything_runs(town: Deployment, second: Finished) -> None:
+    """The gate shows the new certificate soon, nobody restarts anything, and later joins and rounds go on under it."""
+    host, _, port = town.address.rpartition(":")
+    shown = ssl.get_server_certificate((host, int(port)))
+    ends = town.do("coordinator", "renew", town.coordinator, "--authority", "--json").json["certificates"]
+    status = town.do("coordinator", "status", town.coordinator, "--json").json
+    assert (status["certificates"], status["warnings"]) == (ends, [])
+
+    def renewed() -> bool:
+        try:
+            return ssl.get_server_certificate((host, int(port))) != shown
+        except OSError:  # it is started again just now
+            return False
+
+    town.wait_for("the gate shows the new certificate", renewed)
+    town.wait_for("code has the new authority", lambda: (town.holder("code") / "ca.crt").read_bytes() == _ca(town))
+
+
+def _ca(town: Deployment) -> bytes:
+    return (town.coordinator / "link" / "ca.crt").read_bytes()
 
 
 def test_a_retired_domain_is_gone_at_once(town: Deployment, second: Finished) -> None:

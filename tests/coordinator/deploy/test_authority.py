@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ssl
 import stat
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from ridgeway.common.base.errors import CertificateError
-from ridgeway.coordinator.deploy.authority import certificate_end, create_authority, renew_server_certificate
+from ridgeway.coordinator.deploy.authority import (
+    certificate_ends,
+    check_certificates,
+    create_authority,
+    ending_certificates,
+    renew_authority,
+    renew_server_certificate,
+)
 
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
 
@@ -82,8 +89,8 @@ def test_a_certificate_says_names_and_end(tmp_path: Path) -> None:
     named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert set(named.get_values_for_type(x509.DNSName)) == {"a.example.org", "localhost"}
     assert set(map(str, named.get_values_for_type(x509.IPAddress))) == {"10.0.0.7", "127.0.0.1"}
-    assert 725 <= (certificate_end(tmp_path / "server.crt") - datetime.now(UTC)).days <= 730
-    assert 3640 <= (certificate_end(tmp_path / "ca.crt") - datetime.now(UTC)).days <= 3650
+    left = {name: (end - datetime.now(UTC)).days for name, end in certificate_ends(tmp_path).items()}
+    assert 725 <= left["server"] <= 730 and 3640 <= left["authority"] <= 3650
 
 
 @pytest.mark.parametrize(
@@ -106,6 +113,58 @@ def test_renewal_without_its_authority_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
+    create_authority(tmp_path, [])
     (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n", encoding="utf-8")
     with pytest.raises(CertificateError, match="not a certificate"):
-        certificate_end(tmp_path / "ca.crt")
+        certificate_ends(tmp_path)
+
+
+def test_a_renewed_authority_of_the_same_key_is_one_with_the_old(tmp_path: Path) -> None:
+    """Whoever has the old ca.crt accepts certificates made after the renewal, and the other way round."""
+    create_authority(tmp_path, ["a.example.org"])
+    old = tmp_path / "old.crt"
+    old.write_bytes((tmp_path / "ca.crt").read_bytes())
+    renew_authority(tmp_path)
+    assert old.read_bytes() != (tmp_path / "ca.crt").read_bytes()
+    handshake(tmp_path, tmp_path / "ca.crt", "a.example.org")
+    renew_server_certificate(tmp_path, ["a.example.org"])
+    handshake(tmp_path, old, "a.example.org")
+
+
+def test_an_authority_with_another_key_breaks_with_the_old(tmp_path: Path) -> None:
+    """After a theft, nothing that the old key signed is accepted by whoever has taken the new ca.crt."""
+    create_authority(tmp_path / "a", ["a.example.org"])
+    create_authority(tmp_path / "stolen", ["a.example.org"])
+    for name in FILES:
+        (tmp_path / "stolen" / name).write_bytes((tmp_path / "a" / name).read_bytes())
+    renew_authority(tmp_path / "a", new_key=True)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path / "stolen", tmp_path / "a" / "ca.crt", "a.example.org")
+    renew_server_certificate(tmp_path / "a", ["a.example.org"])
+    handshake(tmp_path / "a", tmp_path / "a" / "ca.crt", "a.example.org")
+    assert stat.S_IMODE((tmp_path / "a" / "ca.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("days", "told"), [(0, []), (668, []), (670, ["ends in 59 days"]), (729.5, ["within a day"]), (731, ["ended on"])]
+)
+def test_an_end_is_spoken_of_from_sixty_days_before(tmp_path: Path, days: float, told: list[str]) -> None:
+    """And not earlier; with the date, and the command that renews it."""
+    create_authority(tmp_path / "link", [])
+    words = ending_certificates(tmp_path / "link", datetime.now(UTC) + timedelta(days=days))
+    assert [part in each for part, each in zip(told, words, strict=True)] == [True] * len(told)
+    assert all(each.endswith(f"run: ridgeway coordinator renew {tmp_path}") for each in words)
+
+
+def test_a_certificate_that_cannot_serve_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """One that has ended, one that does not hold yet, one for another host; and one that serves is not."""
+    create_authority(tmp_path / "link", ["a.example.org", "::1"])
+    now = datetime.now(UTC)
+    for address in ("a.example.org:1", "A.Example.org:1", "[::1]:1", "127.0.0.1:1"):
+        check_certificates(tmp_path / "link", address, now)
+    with pytest.raises(CertificateError, match=r"server ended on .*renew"):
+        check_certificates(tmp_path / "link", "a.example.org:1", now + timedelta(days=731))
+    with pytest.raises(CertificateError, match=r"set the clock"):
+        check_certificates(tmp_path / "link", "a.example.org:1", now - timedelta(days=1))
+    with pytest.raises(CertificateError, match=r"does not name b\.example\.org.*renew"):
+        check_certificates(tmp_path / "link", "b.example.org:1", now)

@@ -24,6 +24,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ridgeway.common.deploy.notice import NOTICE, NOTICE_PATH
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
@@ -435,3 +436,21 @@ def _is_served(place: Place) -> bool:
             return client.post(PATH, content=b"x").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_the_notice_is_handed_out_and_no_other_file(closed: Place) -> None:
+    """As it is now, whether the SuperLink is up or not; under one path, by one method."""
+    with closed.client() as client:
+        assert client.get(NOTICE_PATH).status_code == 404
+        for content in (b"one", b"two"):
+            (closed.folder / NOTICE).write_bytes(content)
+            assert (client.get(NOTICE_PATH).status_code, client.get(NOTICE_PATH).content) == (200, content)
+        others = [
+            f"{NOTICE_PATH}/",
+            f"{NOTICE_PATH}?a",
+            "/v1/ridgeway/server.key",
+            "/v1/ridgeway/notice/../../server.key",
+        ]
+        assert {client.get(path).status_code for path in others} == {404}
+        assert client.post(NOTICE_PATH, content=b"x").status_code == 404
+    (closed.folder / NOTICE).unlink()

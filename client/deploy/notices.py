@@ -1,0 +1,123 @@
+"""What the coordinator tells between rounds, as a holder takes it: fetched from the gate, verified, kept.
+
+    notice.json   the last one that was taken
+    ca.crt        the authority that it names; another takes its place only under the pinned key's signature
+
+Knows HTTP and files. Knows nothing of Flower.
+"""
+
+from __future__ import annotations
+
+import queue
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from cryptography import x509
+
+from ridgeway.common.base.errors import FormatError, NodeError, RidgewayError
+from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.notice import MAX_NOTICE_BYTES, NOTICE, NOTICE_PATH, Notice
+from ridgeway.common.protocol.invitation import AUTHORITY, check_paper, read_paper
+
+FETCH_TIMEOUT_S = 20.0
+FETCH_INTERVAL_S = 60.0
+
+
+def fetch(folder: Path, address: str, path: str, limit: int) -> bytes:
+    """What the coordinator's gate at this address has under a path."""
+    try:
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+        with (
+            httpx.Client(verify=context, timeout=FETCH_TIMEOUT_S) as client,
+            client.stream("GET", f"https://{address}{path}") as response,
+        ):
+            response.raise_for_status()
+            content = b""
+            for piece in response.iter_bytes():
+                content += piece
+                if len(content) > limit:
+                    raise NodeError(f"what {address} has under {path} is larger than {limit:,} bytes")
+            return content
+    except (OSError, httpx.HTTPError) as error:
+        raise NodeError(f"{address} did not hand over {path} ({type(error).__name__}); try again later") from None
+
+
+def kept_notice(folder: Path) -> Notice | None:
+    path = folder / NOTICE
+    return read_paper(path, Notice) if path.exists() else None
+
+
+def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[str]:
+    """Take what holds now, if the pinned key has signed it and nothing later was taken; returns the news in words."""
+    notice = check_paper(content, Notice, "what was handed over")
+    if notice.coordinator != key:
+        raise FormatError(f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that is pinned here")
+    kept = kept_notice(folder)
+    if kept is not None and notice.issued <= kept.issued:
+        return []
+    news = _take_authority(folder, notice, now)
+    write_whole(folder / NOTICE, content)
+    return news
+
+
+def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
+    """Put the authority in place that the notice names, unless it is there or could vouch for nothing."""
+    told, path = notice.authority.encode(), folder / AUTHORITY
+    if path.exists() and path.read_bytes() == told:
+        return []
+    try:
+        end = x509.load_pem_x509_certificate(told).not_valid_after_utc
+    except ValueError:
+        raise FormatError("the notice names an authority that is not a certificate; tell the operator") from None
+    if end <= now:
+        raise FormatError(f"the notice names an authority that ended on {end:%Y-%m-%d}; tell the operator")
+    Journal(folder / "journal.db").append(("authority", {"sha256": sha256(told), "ends": end.isoformat()}))
+    write_whole(path, told)
+    return [f"the coordinator has renewed its authority, to {end:%Y-%m-%d}; its pinned key has signed this"]
+
+
+class NoticeWatch:
+    """Fetches the notice now and then, in a thread of its own, and has the news when it is asked."""
+
+    def __init__(self, folder: Path, address: str, key: str) -> None:
+        self._folder, self._address, self._key = folder, address, key
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._said = ""
+
+    def __enter__(self) -> Callable[[], Iterator[str]]:
+        threading.Thread(target=self._run, daemon=True).start()
+        return self.news
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+
+    def news(self) -> Iterator[str]:
+        with suppress(queue.Empty):
+            while True:
+                yield self._news.get_nowait()
+
+    def _run(self) -> None:
+        while True:
+            for words in self.look():
+                self._news.put(words)
+            if self._ended.wait(FETCH_INTERVAL_S):
+                return
+
+    def look(self) -> list[str]:
+        """Fetch once; that the coordinator does not answer is told by the SuperNode already."""
+        try:
+            content = fetch(self._folder, self._address, NOTICE_PATH, MAX_NOTICE_BYTES)
+        except NodeError:
+            return []
+        try:
+            return take_notice(self._folder, content, self._key, datetime.now(UTC))
+        except (RidgewayError, OSError) as error:
+            before, self._said = self._said, str(error)
+            return [] if before == self._said else [f"a notice of the coordinator was not taken: {error}"]

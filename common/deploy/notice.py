@@ -1,0 +1,38 @@
+"""The notice: what a coordinator tells every holder between rounds, signed with the key that holders have pinned.
+
+The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public things only. Knows files
+and keys; knows nothing of how a notice travels.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from ridgeway.common.base.schema import PublicKey
+from ridgeway.common.protocol.invitation import SignedPaper
+
+NOTICE = "notice.json"
+NOTICE_PATH = "/v1/ridgeway/notice"
+MAX_NOTICE_BYTES = 1 << 20
+
+
+class Notice(SignedPaper):
+    """What holds now; of two notices the one that was issued later.
+
+    issued:    in milliseconds since 1970.
+    authority: the certificate by which holders know the coordinator's gate, in PEM form.
+    """
+
+    model_config = ConfigDict(extra="ignore")  # a later version may tell more, under the same signature
+    what: ClassVar[str] = "a coordinator's notice"
+    format: Literal["ridgeway.notice"] = "ridgeway.notice"
+    version: Literal[1] = 1
+    coordinator: PublicKey
+    issued: Annotated[int, Field(ge=0, le=1 << 53)]
+    authority: Annotated[str, Field(max_length=20_000)]
+
+    @property
+    def signer(self) -> str:
+        return self.coordinator

@@ -1,0 +1,107 @@
+"""What a coordinator tells between rounds: taken under the pinned key's signature alone, the newest only."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.deploy.notices import take_notice
+from ridgeway.common.base.errors import CertificateError, FormatError
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.notice import NOTICE
+from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
+from ridgeway.coordinator.deploy.supervisor import announce, up, write_invite
+from ridgeway.coordinator.round.federation import Federation
+from tests.coordinator.deploy.test_authority import handshake
+from tests.support.simulated_federation import found
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    made = found(tmp_path, address="router.example.org:9443").federation()
+    create_authority(made.link, ["router.example.org"])
+    announce(made)
+    return made
+
+
+@pytest.fixture
+def holder(federation: Federation, tmp_path: Path) -> Path:
+    """A holder's folder, as far as notices are concerned."""
+    folder = tmp_path / "law"
+    folder.mkdir()
+    (folder / "ca.crt").write_bytes((federation.link / "ca.crt").read_bytes())
+    assert take_notice(folder, told(federation), federation.identity.public, NOW) == []
+    return folder
+
+
+def told(federation: Federation) -> bytes:
+    return (federation.link / NOTICE).read_bytes()
+
+
+def test_a_renewed_authority_is_taken_because_the_pinned_key_signs_it(federation: Federation, holder: Path) -> None:
+    """Also one with another key; the holder's journal has it, and its TLS accepts the coordinator again."""
+    renew_authority(federation.link, new_key=True)
+    renew_server_certificate(federation.link, ["router.example.org"])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(federation.link, holder / "ca.crt", "router.example.org")
+    announce(federation)
+    [words] = take_notice(holder, told(federation), federation.identity.public, NOW)
+    assert "renewed its authority" in words
+    handshake(federation.link, holder / "ca.crt", "router.example.org")
+    assert len(Journal(holder / "journal.db").entries("authority")) == 1
+    assert take_notice(holder, told(federation), federation.identity.public, NOW) == []
+
+
+def test_a_notice_is_taken_from_nobody_else(federation: Federation, holder: Path, tmp_path: Path) -> None:
+    """Neither one that another key signed, nor one that was changed; and nothing is written."""
+    before = {path.name: path.read_bytes() for path in holder.iterdir()}
+    stranger = found(tmp_path / "stranger").federation()
+    create_authority(stranger.link, [])
+    announce(stranger)
+    changed = json.loads(told(stranger)) | {"coordinator": federation.identity.public}
+    for content in (told(stranger), json.dumps(changed).encode(), told(federation)[:-9], b"", b"[]"):
+        with pytest.raises(FormatError):
+            take_notice(holder, content, federation.identity.public, NOW)
+    assert before == {path.name: path.read_bytes() for path in holder.iterdir()}
+
+
+def test_an_earlier_notice_does_not_bring_an_earlier_authority_back(federation: Federation, holder: Path) -> None:
+    """Whoever has stolen the old authority's key cannot have it taken again with the notice of its time."""
+    early = told(federation)
+    renew_authority(federation.link, new_key=True)
+    announce(federation)
+    take_notice(holder, told(federation), federation.identity.public, NOW)
+    assert take_notice(holder, early, federation.identity.public, NOW) == []
+    assert (holder / "ca.crt").read_bytes() == (federation.link / "ca.crt").read_bytes()
+
+
+def test_an_authority_that_has_ended_does_not_replace_one_that_holds(federation: Federation, holder: Path) -> None:
+    before = (holder / "ca.crt").read_bytes()
+    renew_authority(federation.link)
+    announce(federation)
+    with pytest.raises(FormatError, match="ended on"):
+        take_notice(holder, told(federation), federation.identity.public, NOW + timedelta(days=3651))
+    assert (holder / "ca.crt").read_bytes() == before
+
+
+def test_what_holds_still_is_not_announced_again(federation: Federation) -> None:
+    before = told(federation)
+    announce(federation)
+    assert told(federation) == before
+
+
+def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(federation: Federation) -> None:
+    """By `up` and by `invite`, before a process is started or a file written."""
+    settings = federation.folder / "coordinator.toml"
+    settings.write_text(settings.read_text().replace("router.example.org", "other.example.org"))
+    changed = Federation(federation.folder)
+    for refused in (lambda: up(changed, bool, lambda: None, print), lambda: write_invite(changed)):
+        with pytest.raises(CertificateError, match=r"does not name other\.example\.org.*renew"):
+            refused()
+    assert not (federation.link / "logs").exists() and not (federation.folder / "invite").exists()
