@@ -153,7 +153,7 @@ class Holder:
     def current(self, terms: Terms) -> Prepared:
         """The sums that were offered last, if they fit these terms; else they are made."""
         if self.settings.corpus and self._current.exists():
-            kept = load_prepared(self._current)
+            kept = load_prepared(self._current, own=True)
             if _fits(kept, self.domain, terms):
                 return kept
         return self.ready(terms)

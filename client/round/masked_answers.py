@@ -131,10 +131,10 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         content = bytes(request.blobs[0])
         if len(content) != ENVELOPE_BYTES * len(others):
             raise Refused("bad_envelope", "the shares of the other members are not of the right size")
-        held = {own: bytes.fromhex(state.kept)}
+        held, secrets_ = {own: bytes.fromhex(state.kept)}, state.secrets
         for index, place in enumerate(others):
             envelope = content[ENVELOPE_BYTES * index : ENVELOPE_BYTES * (index + 1)]
-            held[place] = open_envelope(agreement, state.secrets, own, place, envelope)
+            held[place] = open_envelope(agreement, secrets_, own, place, envelope)
         kept = tuple(held[place].hex() for place in shared)
         state = state.with_answer("hold", request.digest, shared=shared, held=kept, kept=GONE, cipher=GONE)
         holder.sessions.save(state)

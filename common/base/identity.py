@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -99,6 +100,12 @@ def is_signed_by(public: str, signature: str, content: bytes) -> bool:
     """Whether the signature holds. Key and signature have one spelling each, and weak keys sign nothing."""
     if not SMALL_DIGITS.fullmatch(public + signature) or public in WEAK_KEYS:
         return False
+    return _verifies(public, signature, content)
+
+
+@lru_cache(maxsize=4096)
+def _verifies(public: str, signature: str, content: bytes) -> bool:
+    """Pure, so that where many holders run in one process each signature is verified once for all of them."""
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), content)
     except (InvalidSignature, ValueError):

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 SWITCH = "TOKENIZERS_PARALLELISM"
 
@@ -20,6 +21,21 @@ _before: str | None = None
 def cores() -> int:
     """The cores this process may use, where the system tells, else all there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While this lasts, linear algebra runs on one thread, where threadpoolctl is there to say so.
+
+    On a busy machine two threads that wait for each other take many times as long as one does for a small matrix.
+    """
+    if find_spec("threadpoolctl") is None:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @contextmanager

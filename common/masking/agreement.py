@@ -32,7 +32,7 @@ def threshold_for(members: int) -> int:
     return 2 * members // 3 + 1
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Secrets:
     """What one member keeps to itself during a session, for every vector ("lot") that is to be summed.
 
@@ -44,6 +44,10 @@ class Secrets:
     cipher: bytes
     masks: tuple[bytes, ...]
     seeds: tuple[bytes, ...]
+
+    @cached_property
+    def cipher_key(self) -> X25519PrivateKey:
+        return private_key(self.cipher)
 
     def __repr__(self) -> str:
         return f"<Secrets of {len(self.seeds)} lots>"
@@ -166,14 +170,14 @@ def self_key(agreement: Agreement, lot: str, place: Place, seed: bytes) -> bytes
     return _derived(agreement, seed, f"own mask {lot} {place}")
 
 
-def pair_key(agreement: Agreement, lot: str, one: Place, other: Place, private: bytes, public: str) -> bytes:
+def pair_key(agreement: Agreement, lot: str, one: Place, other: Place, private: X25519PrivateKey, public: str) -> bytes:
     low, high = sorted((one, other))
     return _derived(agreement, _exchanged(private, public), f"mask in pairs {lot} {low} {high}")
 
 
 def envelope_key(agreement: Agreement, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
     receiver = other if sender == own else own
-    shared = _exchanged(secrets.cipher, agreement.advert(other).cipher)
+    shared = _exchanged(secrets.cipher_key, agreement.advert(other).cipher)
     return _derived(agreement, shared, f"envelope {sender} {receiver}")
 
 
@@ -181,17 +185,20 @@ def _derived(agreement: Agreement, secret: bytes, purpose: str) -> bytes:
     return HKDF(SHA256(), 32, salt=agreement.id, info=f"ridgeway masking 1 {purpose}".encode()).derive(secret)
 
 
-def _exchanged(private: bytes, public: str) -> bytes:
+def _exchanged(private: X25519PrivateKey, public: str) -> bytes:
     try:
-        return X25519PrivateKey.from_private_bytes(private).exchange(
-            X25519PublicKey.from_public_bytes(bytes.fromhex(public))
-        )
+        return private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
     except ValueError:
         raise Refused("bad_key", "a member shows a key that agrees with everybody on the same secret") from None
 
 
-def public_half(private: bytes) -> bytes:
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+def private_key(secret: bytes) -> X25519PrivateKey:
+    """The key of 32 secret bytes; to make it costs a third of an exchange, so it is made once for many."""
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+def public_half(secret: bytes) -> bytes:
+    return private_key(secret).public_key().public_bytes_raw()
 
 
 def seed_digest(seed: bytes) -> str:

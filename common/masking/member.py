@@ -30,6 +30,7 @@ from ridgeway.common.masking.agreement import (
     check_survivors,
     envelope_key,
     pair_key,
+    private_key,
     public_half,
     seed_digest,
     self_key,
@@ -122,9 +123,10 @@ def seal(
     index = agreement.lots.index(lot)
     added = [self_key(agreement, lot, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
+    private = private_key(secrets.masks[index])
     for other in shared:
         if other != own:
-            key = pair_key(agreement, lot, own, other, secrets.masks[index], agreement.advert(other).masks[index])
+            key = pair_key(agreement, lot, own, other, private, agreement.advert(other).masks[index])
             (added if own < other else subtracted).append(key)
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)

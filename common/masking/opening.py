@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused
-from ridgeway.common.masking.agreement import Agreement, Place, pair_key, public_half, seed_digest, self_key
+from ridgeway.common.masking.agreement import Agreement, Place, pair_key, private_key, public_half, seed_digest, self_key
 from ridgeway.common.masking.keystream import Sealed, Vector, apply_masks
 from ridgeway.common.masking.shares import combine
 
@@ -50,8 +50,9 @@ class Opening:
             if place in self.sent:
                 subtracted.append(self_key(agreement, self._lot, place, secret))
                 continue
+            private = private_key(secret)
             for other in sorted(self.sent):  # undo the masks that the senders share with the one who fell away
-                key = pair_key(agreement, self._lot, place, other, secret, agreement.advert(other).masks[index])
+                key = pair_key(agreement, self._lot, place, other, private, agreement.advert(other).masks[index])
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.threads import one_blas_thread
 
 Integers = NDArray[np.int64]
 
@@ -205,7 +206,8 @@ def _check_positive(gram: Integers, rounded: int) -> None:
     scaled = matrix[np.ix_(used, used)] / root[:, None] / root[None, :]
     np.fill_diagonal(scaled, 1 + 1e-9)
     try:
-        np.linalg.cholesky(scaled)
+        with one_blas_thread():
+            np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         raise BrokenIdentity(
             "gram is not positive semi-definite, as sums of squares are; the file is damaged or a mask did not cancel"
