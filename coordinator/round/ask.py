@@ -203,10 +203,10 @@ class Channel:
     def _about(self, error: Refused | StatisticsError) -> str:
         """The holders that a refusal is about, by the names that the operator knows."""
         keys = error.keys if isinstance(error, Refused) else ()
-        return f": {', '.join(sorted(self.named(keys)))}" if keys else ""
+        return f": {', '.join(self.named(keys))}" if keys else ""
 
     def named(self, keys: Collection[str]) -> list[str]:
-        return [self._all_names.get(key, f"{key[:12]}…") for key in keys]
+        return sorted(self._all_names.get(key, f"{key[:12]}…") for key in keys)
 
     def note_absent(self, step: str, names: Collection[str]) -> None:
         """Note in the ledger, and tell the watch, which holders are missing at a step, if any are."""
