@@ -1,9 +1,11 @@
-"""The events of a round in words: one aligned line each, on stderr.
+"""The events of a round in words: one aligned line each, on stderr or wherever the lines are wanted.
 
 Knows how results are shown. Knows nothing of how they come about.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
@@ -18,6 +20,13 @@ from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
+
+
+class Step(Protocol):
+    """Takes one line: what was done, to what, and figures."""
+
+    def __call__(self, verb: str, subject: str, *figures: str) -> None: ...
+
 
 OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | ScoresReceived
 
@@ -47,7 +56,7 @@ class Narrator:
                 self._online = event.online
             case progress.PeerFailed() if self._holders > MAX_HOLDERS_BY_NAME:
                 return
-        _tell(event)
+        tell_event(event)
 
 
 def _counted_as(event: OfHolder) -> str:
@@ -66,7 +75,8 @@ def _tell_of_holder(event: OfHolder) -> None:
             step("sealed", name, lot, size(nbytes))
 
 
-def _tell(event: progress.Event) -> None:
+def tell_event(event: progress.Event, step: Step = step) -> None:
+    """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")
