@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.coordinator.deploy.authority import certificate_end
+from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import is_working, round_progress
 from ridgeway.coordinator.page.obstacles import obstacles
@@ -23,9 +23,8 @@ from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import KINDS, Outcome, RoundHistory, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease, Standing
-from ridgeway.coordinator.round.losses import REMEDIES
+from ridgeway.coordinator.round.remedies import REMEDIES
 
-CERTIFICATES = ("server.crt", "ca.crt")
 ONLINE_KEPT_S = 3.0
 """Who is online is asked of the SuperLink at most so often."""
 MAX_ENTRIES = 100
@@ -63,7 +62,6 @@ class FederationView:
             last = self._last_round()
             live = round_progress(federation.folder, last[0].number) if last else None
             newest = federation.newest
-            found = obstacles(federation, online, last, ends, now)
             return {
                 "now": now.isoformat(timespec="seconds"),
                 "key": federation.identity.public,
@@ -74,7 +72,10 @@ class FederationView:
                 "release": newest.number if newest else None,
                 "entries": self._read,
                 "members": [self._member(standing, name, online, last, live) for name in sorted(standing.roster)],
-                "obstacles": [asdict(each) for each in found],
+                "obstacles": [
+                    {**asdict(each), "words": self.plain(each.words)}
+                    for each in obstacles(federation, online, last, now)
+                ],
                 "round": {**last[0].to_json(last[1] == "running"), "progress": live} if last else None,
             }
 
@@ -138,9 +139,12 @@ class FederationView:
                 "refusals": Counter(each.code for record in rounds for each in record.refusals),
             }
 
-    def plain(self, error: RidgewayError) -> str:
-        """What an error says, without the place of the folder."""
-        return str(error).replace(f"{self._federation.folder}/", "").replace(str(self._federation.folder), "the folder")
+    def plain(self, error: object) -> str:
+        """What an error or a sentence says, without the place of the folder."""
+        words = str(error)
+        for place in (self._federation.folder.resolve(), self._federation.folder):
+            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
+        return words
 
     def _standing(self) -> Standing:
         """The ledger as it is now; the rounds are brought up to date with it."""
@@ -168,8 +172,8 @@ class FederationView:
         return self._online[1]
 
     def _certificate_ends(self) -> dict[str, datetime]:
-        paths = [self._federation.link / name for name in CERTIFICATES]
-        return {path.name: certificate_end(path) for path in paths if path.exists()}
+        link = self._federation.link
+        return certificate_ends(link) if link.exists() else {}
 
     def _member(
         self,

@@ -5,17 +5,16 @@ Knows the ledger and what the rounds before it met. Only a round itself finds ou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.base.errors import CertificateError, RidgewayError
+from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.losses import REMEDIES
 from ridgeway.coordinator.round.masked_round import outlook
-
-WARNING_DAYS = 60
+from ridgeway.coordinator.round.remedies import REMEDIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +31,15 @@ def obstacles(
     federation: Federation,
     online: Collection[str] | None,
     last: tuple[RoundRecord, Outcome] | None,
-    ends: Mapping[str, datetime],
     now: datetime,
 ) -> list[Obstacle]:
     """All of them, those that stop a round first.
 
     online: the holders that are there, or None if the coordinator is down. last: the newest round and how it ended.
-    ends:   when certificates end, by their names.
     """
     found = [*_of_link(federation, online), *_of_roster(federation), *_of_last_round(federation, last)]
     found += [] if online is None else _of_absence(federation, online)
-    found += _of_certificates(ends, now)
+    found += _of_certificates(federation, now)
     return sorted(found, key=lambda each: not each.stops)
 
 
@@ -110,13 +107,11 @@ def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | N
     return found
 
 
-def _of_certificates(ends: Mapping[str, datetime], now: datetime) -> list[Obstacle]:
-    return [
-        Obstacle(
-            end <= now,
-            f"the certificate {name} {'ended' if end <= now else 'ends'} on {end:%Y-%m-%d}",
-            "renew it before then; holders cannot connect afterwards" if end > now else "renew it",
-        )
-        for name, end in ends.items()
-        if (end - now).days < WARNING_DAYS
-    ]
+def _of_certificates(federation: Federation, now: datetime) -> list[Obstacle]:
+    if not federation.link.exists():
+        return []
+    try:
+        check_certificates(federation.link, federation.settings.address, now)
+    except CertificateError as error:
+        return [Obstacle(True, str(error))]
+    return [Obstacle(False, words) for words in ending_certificates(federation.link, now)]

@@ -26,7 +26,7 @@ export function showGlance(now) {
       ["Statistics", now.mode === "masked" ? "masked: only totals are seen" : "in the clear"],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none yet"],
       ["Last round", lastRound(now.round)],
-      ...Object.entries(now.certificates).map(([name, each]) => [`Certificate ${name}`, certificate(each)]),
+      ...Object.entries(now.certificates).map(([name, each]) => [`Certificate of the ${name}`, certificate(each)]),
       ["Ledger", count(now.entries, "entry", "entries")],
     ]),
   );
