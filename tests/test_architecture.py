@@ -24,7 +24,7 @@ ROOMS = {
     "common/protocol": "common/base common/statistics common/masking",
     "common/deploy": "common/base common/protocol",
     "common/http": "common/base",
-    "common/cli": "common/base common/encoding common/statistics common/routing",
+    "common/cli": "common/base common/encoding common/statistics common/routing common/http",
     "common": "common/base common/statistics",
     "client/sums": "common/base common/encoding common/statistics",
     "client/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
@@ -36,6 +36,7 @@ ROOMS = {
     "coordinator/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
     "coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
+    "coordinator/page": "common/base common/routing common/http common/cli coordinator/round coordinator/deploy",
     "coordinator/serve": "common/base common/http common/routing common/cli coordinator/serve/*",
     "coordinator/serve/routing": "common/base common/http common/routing common/cli coordinator/serve",
     "coordinator/serve/gateway": "common/base common/http common/routing coordinator/serve coordinator/serve/routing",
@@ -67,7 +68,14 @@ FLOWER_FILES = {
     "client/deploy/supernode_process.py",
     "coordinator/deploy/superlink_client.py",
 }
-HTTP = ("common/http/", "coordinator/serve/", "coordinator/deploy/fleet_proxy.py", "simulations/bench/serving/")
+HTTP = (
+    "common/http/",
+    "coordinator/serve/",
+    "coordinator/page/",
+    "client/page/",
+    "coordinator/deploy/fleet_proxy.py",
+    "simulations/bench/serving/",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,7 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         if file not in HEAVY_FILES:
             yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
-        yield "HTTP is for common/http, coordinator/serve, the fleet proxy and the benchmark of serving"
+        yield "HTTP is for common/http, coordinator/serve, the pages, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 

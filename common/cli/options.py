@@ -33,4 +33,13 @@ Model = Annotated[
 RunsOn = Annotated[
     str, typer.Option("--device", help="Where a contextual encoder's model runs: auto, cpu, cuda, or one card: cuda:0.")
 ]
+Host = Annotated[str, typer.Option(help="The address to listen on; any but loopback needs --keys.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
+Keys = Annotated[Path | None, typer.Option("--keys", metavar="FILE", help="The keys that let clients in.")]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")]
+RequestRate = Annotated[
+    float | None, typer.Option("--rate", help="Requests a second of each key, or without keys of each address.")
+]
+AllowHost = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")]
 ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]

@@ -14,7 +14,17 @@ import typer
 
 from ridgeway.common.base.errors import InputError, LinkDown, LinkError
 from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
-from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.cli.options import (
+    AllowHost,
+    Host,
+    Json,
+    Keys,
+    Masked,
+    Port,
+    RequestRate,
+    TlsCert,
+    TlsKey,
+)
 from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
 from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent, ReleaseStands
 
@@ -285,8 +295,8 @@ def round_(
     held-out text is not published unless --accept-worse names that domain; nor is one that would lose a domain of the
     newest release, because its holders are away or refuse, unless --allow-missing names it.
     """
-    from ridgeway.coordinator.cli.narrator import Narrator
     from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
@@ -324,8 +334,8 @@ def round_(
 
 def deliver(folder: Folder) -> None:
     """Hand the newest release of DIR to the holders that are there and do not have it."""
-    from ridgeway.coordinator.cli.narrator import Narrator
     from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
@@ -339,7 +349,7 @@ def status(folder: Folder, json: Json = False) -> None:
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
-    from ridgeway.coordinator.cli.narrator import narrate
+    from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
     from ridgeway.coordinator.round.progress import DeliveryBlocked
@@ -405,7 +415,7 @@ def status(folder: Folder, json: Json = False) -> None:
     ]
     table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
     if standing.ahead and newest:
-        narrate(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
+        tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
     _foresee(federation)
     _exit_if_down(is_up)
 
@@ -554,6 +564,28 @@ def verify(folder: Folder, json: Json = False) -> None:
         emit_json(counts)
         return
     step("verified", str(folder), *(count(number, noun.rstrip("s")) for noun, number in counts.items()))
+
+
+def page(
+    folder: Folder,
+    host: Host = "127.0.0.1",
+    port: Port = 8081,
+    keys: Keys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    rate: RequestRate = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Show DIR as a page in the browser: members, obstacles, rounds as they run, releases, the ledger; and metrics.
+
+    The page only reads. Any address but loopback needs --keys, as with `serve`.
+    """
+    from ridgeway.common.cli.page_server import PageAddress, serve_page
+    from ridgeway.coordinator.page.federation_page import federation_page
+    from ridgeway.coordinator.page.federation_view import FederationView
+
+    parts = federation_page(FederationView(_federation(folder)))
+    serve_page(parts, PageAddress(host, port, keys, tls_cert, tls_key, rate, tuple(allow_host or ())))
 
 
 def _federation(folder: Path) -> Federation:

@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from ridgeway.common.cli.options import Key, Model, RunsOn
+from ridgeway.common.cli.options import (
+    AllowHost,
+    Host,
+    Key,
+    Keys,
+    Model,
+    Port,
+    RequestRate,
+    RunsOn,
+    TlsCert,
+    TlsKey,
+)
 from ridgeway.common.cli.terminal import count, step
 
 
@@ -25,8 +36,8 @@ def serve(
     mu: Annotated[
         float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on; any but loopback needs --keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8080,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -38,20 +49,16 @@ def serve(
     drift_leverage: Annotated[
         float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
     ] = None,
-    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="The keys that let clients in.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Requests a second of each key, or without keys of each address.")
-    ] = None,
+    keys: Keys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    rate: RequestRate = None,
     max_body: Annotated[float, typer.Option(help="The longest body of a request, in MiB.")] = 4.0,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests that are served at once.")] = 2048,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")
-    ] = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
 

@@ -205,3 +205,4 @@ def calibrate(
 
 
 federation_commands.add_to(app)
+app.command()(federation_commands.page)

@@ -42,7 +42,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
-    from ridgeway.coordinator.cli.narrator import MAX_HOLDERS_BY_NAME, Narrator
+    from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
     from ridgeway.simulations.dropouts import STAGES
     from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
     from ridgeway.simulations.simulate import simulate as run

@@ -85,12 +85,13 @@ def served(release: Path, file: Path | None, **source: Any) -> Iterator[Local]:
     service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
-    with _running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
+    with running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
         yield Local(service, http, file or release, clock, gateway)
 
 
 @contextlib.contextmanager
-def _running(app: Any) -> Iterator[str]:
+def running(app: Any) -> Iterator[str]:
+    """The address of an application that a thread serves."""
     server = make_server(app)
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))

@@ -7,6 +7,7 @@ export const whole = (value) => Math.round(value).toLocaleString("en-GB");
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 export const signed = (value, digits = 4) => minus((value < 0 ? "" : "+") + value.toFixed(digits));
 export const signedPercent = (share) => minus(`${share < 0 ? "" : "+"}${(100 * share).toFixed(0)} %`);
+export const points = (share, sign = true) => minus(`${sign && share >= 0 ? "+" : ""}${(100 * share).toFixed(1)}`);
 export const count = (value, one, many = `${one}s`) => `${whole(value)} ${value === 1 ? one : many}`;
 export const short = (hash) => hash.slice(0, 12);
 
@@ -22,6 +23,14 @@ export function milliseconds(value) {
 export function moment(seconds) {
   const options = { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
   return new Date(1000 * seconds).toLocaleString("en-GB", options);
+}
+
+export const when = (iso) => moment(Date.parse(iso) / 1000);
+
+export function duration(seconds) {
+  if (seconds < 60) return `${plain(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export function clock(seconds) {

@@ -1,9 +1,11 @@
-"""The events of a round in words: one aligned line each, on stderr.
+"""The events of a round in words: one aligned line each, on stderr or wherever the lines are wanted.
 
 Knows how results are shown. Knows nothing of how they come about.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
@@ -23,6 +25,12 @@ OLDER_COPY = {
     OTHER_RELEASE: "another release {number:04} or a later one is there: this folder is an older copy, or was one",
     LONGER_LOG: "more opened sums are known there than to this ledger: this folder is an older copy, or was one",
 }
+
+class Step(Protocol):
+    """Takes one line: what was done, to what, and figures."""
+
+    def __call__(self, verb: str, subject: str, *figures: str) -> None: ...
+
 
 OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | ScoresReceived
 
@@ -52,7 +60,7 @@ class Narrator:
                 self._online = event.online
             case progress.PeerFailed() if self._holders > MAX_HOLDERS_BY_NAME:
                 return
-        narrate(event)
+        tell_event(event)
 
 
 def _counted_as(event: OfHolder) -> str:
@@ -71,8 +79,8 @@ def _tell_of_holder(event: OfHolder) -> None:
             step("sealed", name, lot, size(nbytes))
 
 
-def narrate(event: progress.Event) -> None:
-    """One event in words."""
+def tell_event(event: progress.Event, step: Step = step) -> None:
+    """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")

@@ -1,0 +1,1 @@
+"""What an operator sees of a federation: the words of a round, and a page that is only read."""

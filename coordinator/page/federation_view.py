@@ -1,0 +1,216 @@
+"""A coordinator's folder as its page and its metrics show it, read anew whenever somebody looks. Writes nothing.
+
+Knows the folder, the SuperLink's client and the rounds so far. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
+from ridgeway.common.base.journal import Clock, system_clock
+from ridgeway.coordinator.deploy.authority import certificate_ends
+from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.page.live_round import is_working, round_progress
+from ridgeway.coordinator.page.obstacles import obstacles
+from ridgeway.coordinator.page.release_history import ReleaseHistory
+from ridgeway.coordinator.page.round_history import KINDS, Outcome, RoundHistory, RoundRecord
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.ledger import LedgerRelease, Standing
+from ridgeway.coordinator.round.remedies import REMEDIES
+
+ONLINE_KEPT_S = 3.0
+"""Who is online is asked of the SuperLink at most so often."""
+MAX_ENTRIES = 100
+MAX_ROUNDS = 50
+
+Online = Callable[[], frozenset[str] | None]
+"""The names of the holders that are connected; None if the coordinator is down."""
+
+
+def connected(federation: Federation) -> frozenset[str] | None:
+    """Who is connected to the folder's SuperLink."""
+    client = SuperLinkClient(federation.link)
+    try:
+        return frozenset(node.name for node in client.nodes() if node.online) if client.is_up() else None
+    except LinkError:
+        return None
+
+
+class FederationView:
+    """One look at a time: the ledger's connection is used by one thread."""
+
+    def __init__(self, federation: Federation, online: Online | None = None, clock: Clock = system_clock) -> None:
+        self._federation, self._clock = federation, clock
+        self._ask_online = online or (lambda: connected(federation))
+        self._online: tuple[float, frozenset[str] | None] | None = None
+        self._rounds, self._read = RoundHistory(), 0
+        self._releases = ReleaseHistory(federation.folder / "releases")
+        self._lock = threading.Lock()
+
+    def standing(self) -> dict[str, Any]:
+        """What the page shows at a glance: the coordinator, its members, what is in the way, the round, the ledger."""
+        with self._lock:
+            federation, standing = self._federation, self._standing()
+            online, ends, now = self._who_is_online(), self._certificate_ends(), self._clock()
+            last = self._last_round()
+            live = round_progress(federation.folder, last[0].number) if last else None
+            newest = federation.newest
+            return {
+                "now": now.isoformat(timespec="seconds"),
+                "key": federation.identity.public,
+                "up": online is not None,
+                "listen": federation.settings.listen,
+                "mode": federation.settings.mode,
+                "certificates": {name: _certificate(end, now) for name, end in ends.items()},
+                "release": newest.number if newest else None,
+                "entries": self._read,
+                "members": [self._member(standing, name, online, last, live) for name in sorted(standing.roster)],
+                "obstacles": [
+                    {**asdict(each), "words": self.plain(each.words)}
+                    for each in obstacles(federation, online, last, now)
+                ],
+                "round": {**last[0].to_json(last[1] == "running"), "progress": live} if last else None,
+            }
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The latest rounds, the newest first."""
+        with self._lock:
+            self._standing()
+            running = self._is_running()
+            kept = self._rounds.rounds[-MAX_ROUNDS:]
+            return [each.to_json(running and each is self._rounds.rounds[-1]) for each in reversed(kept)]
+
+    def releases(self) -> list[dict[str, Any]]:
+        """Every release, the oldest first."""
+        with self._lock:
+            return [self._releases.summary(each) for each in self._standing().releases]
+
+    def changes(self, before: int, after: int) -> dict[str, Any]:
+        """What changed between two releases; raises InputError if there is no such release."""
+        with self._lock:
+            known = {each.number: each for each in self._standing().releases}
+            return self._releases.changes(_release(known, before), _release(known, after))
+
+    def entries(self, before: int | None = None) -> dict[str, Any]:
+        """Entries of the ledger, the newest first, below a number."""
+        with self._lock:
+            self._standing()
+            first = max(0, (self._read + 1 if before is None else before) - 1 - MAX_ENTRIES)
+            found = self._federation.ledger.journal.entries(after=first)
+            rows = [asdict(each) for each in found if before is None or each.number < before]
+            return {"entries": self._read, "rows": rows[::-1], "older": first > 0}
+
+    def verification(self) -> dict[str, Any]:
+        """Whether the ledger's chain, the stored sums and the releases are as they were written."""
+        with self._lock:
+            try:
+                counts = self._federation.ledger.verify()
+                wrong = [each.number for each in self._standing().releases if self._releases.manifest(each) is None]
+            except RidgewayError as error:
+                return {"valid": False, "words": self.plain(error)}
+            if wrong:
+                return {"valid": False, "words": f"release {wrong[0]:04} is gone or is not the one in the ledger"}
+            return {"valid": True, "words": "", **counts, "releases": len(self._standing().releases)}
+
+    def figures(self) -> dict[str, Any]:
+        """What is counted for Prometheus."""
+        with self._lock:
+            standing, online, now = self._standing(), self._who_is_online(), self._clock()
+            running, rounds = self._is_running(), self._rounds.rounds
+            closed = [each.seconds for each in rounds if each.seconds is not None]
+            newest = self._federation.newest
+            return {
+                "rounds": Counter(each for each in self._rounds.outcomes(running) if each != "running"),
+                "running": running,
+                "last_seconds": closed[-1] if closed else None,
+                "members": len(standing.active),
+                "online": len(set(standing.active) & (online or set())),
+                "up": online is not None,
+                "release": newest.number if newest else 0,
+                "days": {name: _days(end, now) for name, end in self._certificate_ends().items()},
+                "entries": self._read,
+                "refusals": Counter(each.code for record in rounds for each in record.refusals),
+            }
+
+    def plain(self, error: object) -> str:
+        """What an error or a sentence says, without the place of the folder."""
+        words = str(error)
+        for place in (self._federation.folder.resolve(), self._federation.folder):
+            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
+        return words
+
+    def _standing(self) -> Standing:
+        """The ledger as it is now; the rounds are brought up to date with it."""
+        ledger = self._federation.ledger
+        standing = ledger.standing()
+        added = ledger.journal.entries(after=self._read)
+        self._rounds.take_in(each for each in added if each.kind in KINDS)
+        self._read = added[-1].number if added else self._read
+        return standing
+
+    def _last_round(self) -> tuple[RoundRecord, Outcome] | None:
+        if not self._rounds.rounds:
+            return None
+        record = self._rounds.rounds[-1]
+        return record, record.outcome(self._is_running())
+
+    def _is_running(self) -> bool:
+        rounds = self._rounds.rounds
+        return bool(rounds) and rounds[-1].ended is None and is_working(self._federation.folder)
+
+    def _who_is_online(self) -> frozenset[str] | None:
+        now = time.monotonic()
+        if self._online is None or now - self._online[0] > ONLINE_KEPT_S:
+            self._online = now, self._ask_online()
+        return self._online[1]
+
+    def _certificate_ends(self) -> dict[str, datetime]:
+        link = self._federation.link
+        return certificate_ends(link) if link.exists() else {}
+
+    def _member(
+        self,
+        standing: Standing,
+        name: str,
+        online: frozenset[str] | None,
+        last: tuple[RoundRecord, Outcome] | None,
+        live: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        holder, newest = standing.roster[name], self._federation.newest
+        refused = [each for each in last[0].refusals if each.name == name] if last else []
+        held = standing.delivered.get(name, 0)
+        return {
+            "name": name,
+            "domain": holder.domain,
+            "key": holder.key,
+            "weight": holder.weight,
+            "online": None if online is None else name in online,
+            "retired": name in standing.retired,
+            "in_newest": newest is not None and any(member.name == name for member in newest.members),
+            "release": held or None,
+            "behind": newest is not None and held < newest.number,
+            "in_round": live["holders"].get(name, "") if live else "",
+            "absent": last[0].absent.get(name, []) if last else [],
+            "refusal": {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")} if refused else None,
+        }
+
+
+def _release(known: Mapping[int, LedgerRelease], number: int) -> LedgerRelease:
+    if number not in known:
+        raise InputError(f"there is no release {number}; there are {len(known)}")
+    return known[number]
+
+
+def _certificate(end: datetime, now: datetime) -> dict[str, Any]:
+    return {"ends": end.astimezone(UTC).isoformat(timespec="seconds"), "days": _days(end, now)}
+
+
+def _days(end: datetime, now: datetime) -> float:
+    return round((end - now).total_seconds() / 86400, 1)

@@ -1,0 +1,117 @@
+"""What stands in the way of the next round, as far as it can be told without asking anybody, and what to do about it.
+
+Knows the ledger and what the rounds before it met. Only a round itself finds out all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from ridgeway.common.base.errors import CertificateError, RidgewayError
+from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
+from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.masked_round import outlook
+from ridgeway.coordinator.round.remedies import REMEDIES
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """stops: whether the next round would fail for it. names: the holders or domains that it is about."""
+
+    stops: bool
+    words: str
+    remedy: str = ""
+    names: tuple[str, ...] = ()
+
+
+def obstacles(
+    federation: Federation,
+    online: Collection[str] | None,
+    last: tuple[RoundRecord, Outcome] | None,
+    now: datetime,
+) -> list[Obstacle]:
+    """All of them, those that stop a round first.
+
+    online: the holders that are there, or None if the coordinator is down. last: the newest round and how it ended.
+    """
+    found = [*_of_link(federation, online), *_of_roster(federation), *_of_last_round(federation, last)]
+    found += [] if online is None else _of_absence(federation, online)
+    found += _of_certificates(federation, now)
+    return sorted(found, key=lambda each: not each.stops)
+
+
+def _of_link(federation: Federation, online: Collection[str] | None) -> list[Obstacle]:
+    if online is not None:
+        return []
+    return [Obstacle(True, "the coordinator is down", "run `ridgeway coordinator up` and keep it running")]
+
+
+def _of_roster(federation: Federation) -> list[Obstacle]:
+    standing, newest = federation.ledger.standing(), federation.newest
+    wanted, found = federation.settings.round.min_holders, list[Obstacle]()
+    if len(standing.active) < wanted:
+        words = f"{len(standing.active)} holders are on the roster, and a round needs {wanted}"
+        found.append(Obstacle(True, words, "admit more holders with `ridgeway coordinator admit`"))
+    else:
+        try:
+            words = outlook(federation) or ""
+        except RidgewayError as error:
+            words = str(error)
+        found += [Obstacle(True, words)] if words else []
+    if newest is not None:
+        before = {member.name for member in newest.members}
+        new = tuple(sorted(set(standing.active) - before))
+        if new and federation.settings.mode == "masked":
+            words = "holders are new since the newest release; the others refuse a masked round until they pin them"
+            found.append(Obstacle(False, words, "each holder runs `ridgeway client pin`", new))
+    return found
+
+
+def _of_absence(federation: Federation, online: Collection[str]) -> list[Obstacle]:
+    active, newest = federation.ledger.standing().active, federation.newest
+    away = sorted(set(active) - set(online))
+    if not away:
+        return []
+    there = {active[name].domain for name in active if name in online}
+    may_go = {*there, *federation.settings.round.may_lapse}
+    lost = sorted({active[name].domain for name in away} & set(newest.domains if newest else ()) - may_go)
+    found = [Obstacle(False, "holders are away", "see that `ridgeway client join` runs there", tuple(away))]
+    if lost:
+        words = f"every holder of a domain of release {newest.number:04} is away" if newest else ""
+        remedy = "wait for one of them, or let the domain go with `ridgeway coordinator round --allow-missing DOMAIN`"
+        found.append(Obstacle(True, words, remedy, tuple(lost)))
+    return found
+
+
+def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | None) -> list[Obstacle]:
+    if last is None or last[1] == "running":
+        return []
+    record, outcome = last
+    found = []
+    if outcome == "failed":
+        found.append(Obstacle(False, f"round {record.number} failed: {record.reason}"))
+    if outcome == "cut off":
+        words = f"round {record.number} was cut off: the process that ran it has ended. What it accepted is kept"
+        found.append(Obstacle(False, words, "run `ridgeway coordinator round` again"))
+    active = federation.ledger.standing().active
+    latest = {each.name: each for each in record.refusals if each.name in active}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, each in latest.items():
+        alike.setdefault((each.code, each.reason), []).append(str(name))
+    for (code, reason), names in sorted(alike.items()):
+        words = f"refused in round {record.number} ({code}): {reason}"
+        found.append(Obstacle(False, words, REMEDIES.get(code, ""), tuple(sorted(names))))
+    return found
+
+
+def _of_certificates(federation: Federation, now: datetime) -> list[Obstacle]:
+    if not federation.link.exists():
+        return []
+    try:
+        check_certificates(federation.link, federation.settings.address, now)
+    except CertificateError as error:
+        return [Obstacle(True, str(error))]
+    return [Obstacle(False, words) for words in ending_certificates(federation.link, now)]

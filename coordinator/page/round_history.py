@@ -1,0 +1,105 @@
+"""Every round that the ledger speaks of: when, how it ended, who refused and who was away.
+
+Knows the ledger's entries. Knows nothing of how they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from ridgeway.common.base.journal import JournalEntry
+
+Outcome = Literal["released", "unchanged", "failed", "cut off", "running"]
+KINDS = ("opened", "closed", "refused", "absent")
+NOTHING_CHANGED = "nothing has changed"
+"""The reason of a round that has ended well and without another release."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRefusal:
+    """An answer that was refused, or a holder's refusal; the name is unknown if no holder on the roster signed it."""
+
+    step: str
+    name: str | None
+    code: str
+    reason: str
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One round. ended, release, reason: only of a round that was closed. absent: the steps that a holder missed."""
+
+    number: int
+    nonce: str
+    mode: str
+    began: str
+    ended: str | None = None
+    release: str | None = None
+    reason: str = ""
+    refusals: list[HolderRefusal] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
+
+    def outcome(self, is_running: bool) -> Outcome:
+        """How it ended. is_running: whether a round runs now, which can only be the newest that is not closed."""
+        if self.ended is None:
+            return "running" if is_running else "cut off"
+        if self.release is not None:
+            return "released"
+        return "unchanged" if self.reason == NOTHING_CHANGED else "failed"
+
+    @property
+    def seconds(self) -> float | None:
+        if self.ended is None:
+            return None
+        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
+
+    def to_json(self, is_running: bool) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "mode": self.mode,
+            "began": self.began,
+            "ended": self.ended,
+            "seconds": self.seconds,
+            "outcome": self.outcome(is_running),
+            "release": self.release,
+            "reason": self.reason,
+            "refused": len(self.refusals),
+            "absent": sorted(self.absent),
+        }
+
+
+class RoundHistory:
+    """The rounds so far, the newest last; entries are taken in once, in their order."""
+
+    def __init__(self) -> None:
+        self.rounds: list[RoundRecord] = []
+        self._by_nonce: dict[str, RoundRecord] = {}
+
+    def take_in(self, entries: Iterable[JournalEntry]) -> None:
+        for entry in entries:
+            facts = entry.facts
+            if entry.kind == "opened":
+                made = RoundRecord(facts["number"], facts["round"], facts["terms"]["mode"], entry.time)
+                self.rounds.append(made)
+                self._by_nonce[made.nonce] = made
+            elif (known := self._by_nonce.get(facts["round"])) is not None:  # deliveries are no rounds
+                _note(known, entry)
+
+    def outcomes(self, is_running: bool) -> list[Outcome]:
+        """How each round ended; only the newest can still run."""
+        last = len(self.rounds) - 1
+        return [each.outcome(is_running and place == last) for place, each in enumerate(self.rounds)]
+
+
+def _note(known: RoundRecord, entry: JournalEntry) -> None:
+    facts = entry.facts
+    if entry.kind == "closed":
+        known.ended, known.release, known.reason = entry.time, facts["release"], facts["reason"]
+    elif entry.kind == "refused":
+        known.refusals.append(HolderRefusal(facts["step"], facts["name"], facts["code"], facts["reason"]))
+    elif entry.kind == "absent":
+        for name in facts["names"]:
+            known.absent.setdefault(name, []).append(facts["step"])
