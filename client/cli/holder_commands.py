@@ -6,8 +6,9 @@ Knows options and how results are shown; the work is done elsewhere and imported
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -244,10 +245,15 @@ def status(folder: Folder, json: Json = False) -> None:
     table(["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"], rows_, numbers_from=7)
     if counted:
         asked = [
-            [time[:19], facts["round"][:8], facts["total"][:8], facts["lot"], str(len(facts["candidates"]))]
+            [time[:19], facts["round"][:8], facts["total"][:8], _counted(facts), str(len(facts["candidates"]))]
             for time, facts in ((entry.time, entry.facts) for entry in counted)
         ]
         table(["counted at (UTC)", "round", "total", "what", "candidates"], asked, numbers_from=4)
+
+
+def _counted(facts: Mapping[str, Any]) -> str:
+    """What was counted in answer to a question."""
+    return f"{facts['lot']} and reliability" if facts.get("calibrated") and facts["lot"] == "scores" else facts["lot"]
 
 
 def releases(folder: Folder, json: Json = False) -> None:

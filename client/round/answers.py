@@ -141,11 +141,16 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     weights = _asked_weights(holder, request)
     own, last = message.domains.index(holder.domain), _last_router(holder, message)
     sample = holder.held_out(message.terms)
-    counts = _scorer(holder, message, sample).routed(weights, message.candidates, own, last)
+    scorer = _scorer(holder, message, sample)
+    counts = np.array(scorer.routed(weights, message.candidates, own, last), dtype=np.int64)
+    first, reliability = message.candidates[0], np.zeros(0, dtype=np.int64)
+    if message.temperatures:
+        reliability = scorer.reliability(weights[first.ridge], first, own, message.temperatures).ravel()
     if message.terms.mode == "masked":
-        source = holder.held_out_source(sample)
-        return masked_answers.seal_counts(holder, request, np.array(counts, dtype=np.int64), source)
-    return messages.Scores(counts=tuple(tuple(row) for row in counts)), ()
+        both = np.concatenate([counts.ravel(), reliability])
+        return masked_answers.seal_counts(holder, request, both, holder.held_out_source(sample))
+    rows = tuple(tuple(row) for row in counts.tolist())
+    return messages.Scores(counts=rows, reliability=tuple(reliability.tolist())), ()
 
 
 def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:

@@ -25,7 +25,7 @@ from ridgeway.common.masking.member import advertise, confirm, new_secrets, open
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message, data_of
+from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message, data_of, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import check_bound
 
@@ -306,7 +306,8 @@ def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Pla
     parts = _parts(state, lot, sent)
     if lot == "statistics":
         check_shares(policy, [member for member in state.session[0].members if member.key in parts])
-    earlier = holder.memory.sums(lot, but_for=state.session[1].id.hex())  # where a larger sum may be given up for this
+    session = state.session[1].id.hex()  # in it, a larger sum may be given up for this one
+    earlier = holder.memory.sums(lots_beside(lot), but_for=session)
     found = set_apart([each.by_key() for each in earlier], parts, policy.min_difference)
     if found:
         raise Refused(

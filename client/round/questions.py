@@ -2,8 +2,8 @@
 
 Counts under any weights, asked for again and again, would tell what stands in a document. So candidates and λ come
 from the terms, the domains are those of a sum that this holder has helped to open, the weights must be such as that sum
-could be solved to, and the journal keeps every question that was signed for: one evaluation and one calibration of each
-total. Knows messages and the journal.
+could be solved to, and the journal keeps every question that was signed for: of each total one evaluation, in which the
+first candidate may be calibrated, and one calibration of another. Knows messages and the journal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
     named = all(each.selector == "entropy" or each.k == DEFAULT.selector.k for each in candidates)
     if len(set(candidates)) != len(candidates) or not named:
         raise Refused("foreign_candidates", "candidates are not all different, or no settings could name them")
-    if isinstance(message, Calibrate) and list(message.temperatures) != sorted(set(message.temperatures)):
+    if list(message.temperatures) != sorted(set(message.temperatures)):
         raise Refused("foreign_candidates", "temperatures are not all different and in their order")
 
 
@@ -94,12 +94,14 @@ def _check_once(holder: Holder, request: str, lot: Lot, data: str) -> None:
 
 
 def _check_evaluated(holder: Holder, message: Calibrate, weights: str) -> None:
-    """A calibration is of a candidate that was evaluated, with the weights that it had then."""
+    """A calibration is of a candidate that was evaluated, with the weights that it had then, and not calibrated yet."""
     candidate = message.candidate
     shown = candidate.model_dump(mode="json")
     for facts in _noted(holder, "counted", "scores"):
         known = dict(enumerate(facts["weights"])).get(candidate.ridge)
         if (facts["total"], known) == (message.total, weights) and shown in facts["candidates"]:
+            if facts.get("calibrated") == shown:
+                raise Refused("already_counted", "this holder has calibrated this candidate as it evaluated it")
             return
     raise Refused("foreign_weights", "this holder has not evaluated these weights and this candidate on this total")
 
@@ -113,6 +115,7 @@ def note_asked(holder: Holder, request: Question) -> None:
     if _asked(holder, lot, request.digest) is None:
         [total] = {each for each in holder.opened_totals() if each.id == message.total}
         candidates = message.candidates if isinstance(message, Evaluate) else (message.candidate,)
+        shown = [each.model_dump(mode="json") for each in candidates]
         facts = {
             "round": request.round,
             "session": message.session,
@@ -120,7 +123,8 @@ def note_asked(holder: Holder, request: Question) -> None:
             "request": request.digest,
             "total": total.id,
             "data": total.data,
-            "candidates": [each.model_dump(mode="json") for each in candidates],
+            "candidates": shown,
+            "calibrated": shown[0] if message.temperatures else None,
             "weights": [sha256(blob) for blob in request.blobs],
         }
         holder.journal.append(("asked", facts))

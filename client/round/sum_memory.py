@@ -41,12 +41,12 @@ class SumMemory:
             *(("void", each.model_dump(mode="json")) for each in mine if each not in possible),
         )
 
-    def sums(self, lot: str, but_for: str = "") -> list[PastSum]:
-        """The sums of a lot that may have been opened, but for those of one session."""
+    def sums(self, lots: Collection[str], but_for: str = "") -> list[PastSum]:
+        """The sums of these lots that may have been opened, but for those of one session."""
         history = self.history()
         own = [each for account in history.accounts if account.session != but_for for each in account.possible]
         known = [*own, *history.heard]
-        return [each for each in dict.fromkeys(known) if each.lot == lot]
+        return [each for each in dict.fromkeys(known) if each.lot in lots]
 
     def history(self) -> History:
         """All that is known: what this holder did itself, and what it was told by members that are still pinned."""

@@ -161,7 +161,7 @@ class Journal:
         return database
 
     def _open_copy(self) -> sqlite3.Connection:
-        """A connection to a copy that is only read, and ends with this journal: SQLite keeps notes beside what it reads."""
+        """A connection to a copy that is only read and ends with this journal: SQLite writes beside what it reads."""
         place = tempfile.TemporaryDirectory(prefix="ridgeway-journal-")
         weakref.finalize(self, place.cleanup)
         for name in (self.path.name, f"{self.path.name}-wal"):

@@ -26,6 +26,7 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
+Temperatures = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MAX_TEMPERATURES)]
 Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
 
 Lot = Literal["statistics", "scores", "reliability"]
@@ -36,6 +37,11 @@ LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
 def data_of(advert: Advert, lot: Lot) -> str:
     """What stands for the data that a member puts into a sum: its sums, or the documents that it counts."""
     return advert.source if lot == "statistics" else advert.held_out
+
+
+def lots_beside(lot: Lot) -> tuple[Lot, ...]:
+    """The lots whose sums are judged together with those of this one: they are of the same data."""
+    return (lot,) if lot == "statistics" else ("scores", "reliability")
 
 
 KINDS: dict[str, type[Message]] = {}
@@ -132,6 +138,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
 
     session: where counts are to be sealed. total: names the opened sum of statistics that the weights were solved from.
     last:    the release that the holder, if it has it, is to compare the candidates with.
+    temperatures: if there are any, the first candidate, which mostly wins, is calibrated in the same answer.
     """
 
     terms: Terms
@@ -140,6 +147,21 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
     session: Digest | None = None
     total: Digest | None = None
     last: Digest | None = None
+    temperatures: Temperatures = ()
+
+    @property
+    def calibration(self) -> Calibrate | None:
+        """What is asked about the first candidate, if it is."""
+        if not self.temperatures:
+            return None
+        return Calibrate(
+            terms=self.terms,
+            domains=self.domains,
+            candidate=self.candidates[0],
+            temperatures=self.temperatures,
+            session=self.session,
+            total=self.total,
+        )
 
 
 class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
@@ -148,7 +170,7 @@ class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
     terms: Terms
     domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
     candidate: Candidate
-    temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=MAX_TEMPERATURES)
+    temperatures: Temperatures = Field(min_length=1)
     session: Digest | None = None
     total: Digest | None = None
 
@@ -214,9 +236,11 @@ class Scores(Message, kind="scores"):
     """For each candidate, to which domain how many of the held-out documents were routed.
 
     Two more numbers each: how many the last release routed rightly and the candidate does not, and the other way round.
+    reliability: of the first candidate, if it was asked for.
     """
 
     counts: tuple[Counts, ...] = Field(max_length=MAX_CANDIDATES)
+    reliability: Counts = Field(default=(), max_length=1 << 22)
 
 
 class Reliability(Message, kind="reliability"):

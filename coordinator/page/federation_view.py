@@ -185,7 +185,7 @@ class FederationView:
     ) -> dict[str, Any]:
         holder, newest = standing.roster[name], self._federation.newest
         refused = [each for each in last[0].refusals if each.name == name] if last else []
-        held = standing.delivered.get(name, 0)
+        held = standing.delivered.get(name)
         return {
             "name": name,
             "domain": holder.domain,
@@ -194,8 +194,8 @@ class FederationView:
             "online": None if online is None else name in online,
             "retired": name in standing.retired,
             "in_newest": newest is not None and any(member.name == name for member in newest.members),
-            "release": held or None,
-            "behind": newest is not None and held < newest.number,
+            "release": held.number if held else None,
+            "behind": newest is not None and (held is None or held.number < newest.number),
             "in_round": live["holders"].get(name, "") if live else "",
             "absent": last[0].absent.get(name, []) if last else [],
             "refusal": {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")} if refused else None,

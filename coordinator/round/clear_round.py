@@ -16,10 +16,18 @@ from ridgeway.common.protocol.packet import Blob, statistics_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Check, Gathered, Question, checked_counts, cohort_of, shape_of
+from ridgeway.coordinator.round.gathering import (
+    Check,
+    Counted,
+    Gathered,
+    Question,
+    by_question,
+    checked_counts,
+    cohort_of,
+    count_of,
+)
 from ridgeway.coordinator.round.ledger import Contribution
 from ridgeway.coordinator.round.progress import ScoresReceived, StatisticsReceived, Watch
-from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import add_weighted
 
 
@@ -33,6 +41,7 @@ class ClearGathering:
         self._channel, self._terms, self._watch = channel, terms, watch
         self._lose_nothing = lose_nothing
         self._left_out: set[str] = set()
+        self._known: dict[Question, Counted] = {}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
         """Any offer will do: sums are checked when they come."""
@@ -116,21 +125,24 @@ class ClearGathering:
                 "accepted is kept: run the round again when more are there"
             )
 
-    def count(
-        self, question: Question, blobs: Sequence[Blob], names: Collection[str]
-    ) -> tuple[dict[str, Counts], set[str]]:
-        """What these holders count on their held-out documents, by domain, and who did."""
-        shape = shape_of(question)
-        counts = {name: np.zeros(shape, dtype=np.int64) for name in question.domains}
-        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+    def count(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
+        """What these holders count on their held-out documents; not asked for if it came with an earlier answer."""
+        if question not in self._known:
+            self._known |= by_question(question, *self._counted(question, blobs, names))
+        return self._known[question]
 
+    def _counted(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
+        counts = {name: np.zeros(count_of(question), dtype=np.int64) for name in question.domains}
+        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
         heard = set()
         for answer in self._ask_to_count(question, blobs, names):
             with answer.accept():
                 try:
-                    given = np.array(answer.message.counts, dtype=np.int64)
+                    given = np.array(answer.message.counts, dtype=np.int64).ravel()
                 except ValueError:
                     raise Refused("shape_mismatch", "counts are not of the shape that was asked for") from None
+                if isinstance(answer.message, Scores):
+                    given = np.concatenate([given, np.array(answer.message.reliability, dtype=np.int64)])
                 counts[domain_of[answer.name]] += checked_counts(question, given)
                 self._watch(ScoresReceived(answer.name))
                 heard.add(answer.name)

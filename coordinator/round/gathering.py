@@ -21,6 +21,8 @@ from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total
 
 Question = Evaluate | Calibrate
+Counted = tuple[dict[str, Counts], set[str]]
+"""What holders counted, by domain, and which of them did."""
 Check = Callable[[Collection[str]], None]
 """Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not be."""
 
@@ -52,18 +54,46 @@ def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[st
 
 
 def shape_of(question: Question) -> tuple[int, ...]:
-    """The shape of what one domain's holders count."""
+    """The shape of what one domain's holders count, but for the calibration that an evaluation may ask for."""
     if isinstance(question, Evaluate):
         return len(question.candidates), len(question.domains) + 2
     return len(GROWTHS), len(question.temperatures), len(CONFIDENCE_EDGES), 2
 
 
+def parts_of(question: Question) -> tuple[Question, ...]:
+    """The questions whose counts stand one after another in an answer."""
+    calibration = question.calibration if isinstance(question, Evaluate) else None
+    return (question, calibration) if calibration else (question,)
+
+
+def count_of(question: Question) -> int:
+    """How many numbers one domain's holders answer."""
+    return sum(math.prod(shape_of(part)) for part in parts_of(question))
+
+
+def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Question, Counted]:
+    """What an answer says to each question in it, by domain; `rows` may hold the first ones only."""
+    found: dict[Question, Counted] = {}
+    start = 0
+    for part in parts_of(question):
+        end = start + math.prod(shape_of(part))
+        if all(end <= row.size for row in rows.values()):
+            shaped = {name: row.ravel()[start:end].reshape(shape_of(part)) for name, row in rows.items()}
+            found[part] = shaped, set(heard)
+        start = end
+    return found
+
+
 def checked_counts(question: Question, given: Counts, holders: int = 1) -> Counts:
-    """The counts of one holder or more in their shape; raises Refused unless documents could have given them."""
-    shape = shape_of(question)
-    if given.size != math.prod(shape):
+    """The counts of one holder or more in one row; raises Refused unless documents could have given them."""
+    if given.size != count_of(question):
         raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
-    counts = given.reshape(shape)
+    for part, (counts, _) in by_question(question, {"": given}, ()).items():
+        _check_part(part, counts[""], holders)
+    return given.ravel()
+
+
+def _check_part(question: Question, counts: Counts, holders: int) -> None:
     most = MAX_HELD_OUT_DOCUMENTS * (1 if isinstance(question, Evaluate) else len(BEGINNING_TOKENS) + 1) * holders
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", f"more documents than the {MAX_HELD_OUT_DOCUMENTS:_} that a holder may evaluate on")
@@ -71,8 +101,7 @@ def checked_counts(question: Question, given: Counts, holders: int = 1) -> Count
         met, changed = counts[:, :-2].sum(axis=1), counts[:, -2:].sum(axis=1)
         if met.max() > most or len(np.unique(met)) != 1 or (changed > met).any():
             raise Refused("broken_identity", "the candidates were not all scored on the same documents")
-        return counts
+        return
     fallen, right = counts[..., 0], counts[..., 1]
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
-    return counts

@@ -7,7 +7,6 @@ what a round would show. Knows the ledger and messages.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -19,12 +18,22 @@ from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
 from ridgeway.common.masking.differencing import Parts, differing, set_apart
 from ridgeway.common.masking.history import History, PastSum, pool_bytes, possible_sums, read_history
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
-from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer
+from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, vector_size
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Check, Gathered, Question, checked_counts, cohort_of, shape_of
+from ridgeway.coordinator.round.gathering import (
+    Check,
+    Counted,
+    Gathered,
+    Question,
+    by_question,
+    checked_counts,
+    cohort_of,
+    count_of,
+    shape_of,
+)
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
 from ridgeway.coordinator.round.losses import why_missing
 from ridgeway.coordinator.round.masked_session import Session
@@ -49,6 +58,7 @@ class MaskedGathering:
         self._kept: Totalled | None = None
         self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
+        self._known: dict[Question, Counted] = {}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
         """Check a member's keys, and note what it knows of sums that were opened before."""
@@ -195,20 +205,31 @@ class MaskedGathering:
 
     # Counts
 
-    def count(
-        self, question: Question, blobs: Sequence[Blob], names: Collection[str]
-    ) -> tuple[dict[str, Counts], set[str]]:
+    def count(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
         """Counts by domain, and who counted; none if they cannot be opened, for a router can be published without."""
         lot: Lot = "scores" if isinstance(question, Evaluate) else "reliability"
         try:
-            rows, heard = self._kept_counts(lot, question), set(names)
-            if rows is None:
-                rows, heard = self._counted(lot, question, blobs, names)
+            kept = self._kept_counts(lot, question)
+            if kept is not None:
+                self._take_in(question, kept, names)
+            elif question in self._known:  # it came with the evaluation
+                counts, _ = self._known[question]
+                self._keep(lot, question, np.array([counts[name].ravel() for name in question.domains]))
+            else:
+                self._take_in(question, *self._counted(lot, question, blobs, names))
+            return self._known[question]
         except (RoundFailed, Refused, JournalError) as error:
             self._ledger.note("not_counted", round=self._channel.nonce, lot=lot, reason=str(error))
             self._watch(CountsMissing(lot, str(error)))
-            rows, heard = np.zeros((len(question.domains), math.prod(shape_of(question))), dtype=np.int64), set()
-        return {name: row.reshape(shape_of(question)) for name, row in zip(question.domains, rows, strict=True)}, heard
+            return {name: np.zeros(shape_of(question), dtype=np.int64) for name in question.domains}, set()
+
+    def _take_in(self, question: Question, rows: Counts, heard: Collection[str]) -> None:
+        self._known |= by_question(question, dict(zip(question.domains, rows, strict=True)), heard)
+
+    def _keep(self, lot: Lot, question: Question, rows: Counts) -> None:
+        assert self._kept is not None
+        given = KeptCounts(self._kept.digest, lot, _question_id(question), "")
+        self._ledger.keep_counts(self._channel.nonce, given, rows)
 
     def _kept_counts(self, lot: Lot, question: Question) -> Counts | None:
         """What was counted about this total before: holders count once, so it is not asked for again."""
@@ -232,7 +253,9 @@ class MaskedGathering:
         domain_of = {name: holder.domain for name, holder in standing.active.items()}
         able &= set(names) - self._channel.silent
         asked = [name for name in sorted(able) if domain_of[name] in question.domains]
-        size = math.prod(shape_of(question)) * len(question.domains)
+        if isinstance(question, Evaluate) and count_of(question) * len(question.domains) > MAX_COUNTS:
+            question = question.model_copy(update={"temperatures": ()})
+        size = count_of(question) * len(question.domains)
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
 
@@ -249,8 +272,7 @@ class MaskedGathering:
         rows = vector.reshape(len(question.domains), -1)
         for domain, row in zip(question.domains, rows, strict=True):
             checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
-        given = KeptCounts(self._kept.digest, lot, _question_id(question), "")
-        self._ledger.keep_counts(self._channel.nonce, given, rows)
+        self._keep(lot, question, rows)
         return rows, heard
 
     # Differences
@@ -260,9 +282,9 @@ class MaskedGathering:
 
         names: whose sums these are, where the absence of another could be the reason.
         """
-        standing = self._ledger.standing()
-        told = [each.by_key() for each in possible_sums(self._histories) if each.lot == lot]
-        earlier = [*standing.opened.get(lot, []), *told]
+        standing, beside = self._ledger.standing(), lots_beside(lot)
+        told = [each.by_key() for each in possible_sums(self._histories) if each.lot in beside]
+        earlier = [*(parts for each in beside for parts in standing.opened.get(each, [])), *told]
         found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
         if found:
             others = self._who_would_help(earlier, parts, names) if names else ()
@@ -287,7 +309,8 @@ class MaskedGathering:
 
 def _question_id(question: Question) -> str:
     """Stands for what was asked: of the total and its weights, the same as long as the total is."""
-    return sha256(canonical_json(question.model_dump(mode="json", exclude={"session", "total", "last"})))
+    apart = {"session", "total", "last"} | ({"temperatures"} if isinstance(question, Evaluate) else set())
+    return sha256(canonical_json(question.model_dump(mode="json", exclude=apart)))
 
 
 def _parts(cohort: Cohort | None, sources: Mapping[str, str]) -> Parts:

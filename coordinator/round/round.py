@@ -16,7 +16,17 @@ from typing import Any
 from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
-from ridgeway.common.protocol.messages import Announce, Calibrate, Deliver, Evaluate, Hello, Here, Offer, Receipt
+from ridgeway.common.protocol.messages import (
+    Announce,
+    Calibrate,
+    Candidate,
+    Deliver,
+    Evaluate,
+    Hello,
+    Here,
+    Offer,
+    Receipt,
+)
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import weights_blob
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
@@ -197,8 +207,13 @@ class _Round:
             self._watch(progress.OperatorNote(words))
         self._watch(progress.TotalSolved(total.statistics.shape[0], solutions[0].condition))
         candidates = grid.candidates()
-        last = newest.release if newest else None
-        question = Evaluate(terms=self._terms, domains=total.domains, candidates=candidates, last=last)
+        question = Evaluate(
+            terms=self._terms,
+            domains=total.domains,
+            candidates=candidates,
+            last=newest.release if newest else None,
+            temperatures=self._temperatures(total, candidates[0], solutions[candidates[0].ridge]),
+        )
         blobs = [weights_blob(solution.weights) for solution in solutions]
         counts, heard = self._gathering.count(question, blobs, gathered.present)
         choice = choose(candidates, total.domains, {name: rows[:, :-2] for name, rows in counts.items()})
@@ -208,7 +223,7 @@ class _Round:
             place = candidates.index(choice.candidate)
             changes = [_change(name, rows[place].tolist()) for name, rows in counts.items()]
             self._must_not_be_worse(newest, gathered, changes, accept_worse)
-        return _Chosen(choice, solution, self._calibrated(total, choice, solution, heard) if heard else None)
+        return _Chosen(choice, solution, self._calibrated(total, question, choice, solution, heard) if heard else None)
 
     def _must_not_be_worse(
         self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange], accepted: Collection[str]
@@ -236,19 +251,22 @@ class _Round:
         accuracy = choice.evaluation.accuracy if choice.evaluation else None
         self._watch(progress.CandidateChosen(choice.tried, choice.documents, accuracy=accuracy, **chosen))
 
+    def _temperatures(self, total: Total, candidate: Candidate, solution: Solution) -> tuple[float, ...]:
+        weights = normalised_columns(solution.weights) if candidate.normalise_columns else solution.weights
+        return temperatures(total.statistics, weights, self._federation.encoder.scale, candidate.rule)
+
     def _calibrated(
-        self, total: Total, choice: CandidateChoice, solution: Solution, names: Collection[str]
+        self, total: Total, asked: Evaluate, choice: CandidateChoice, solution: Solution, names: Collection[str]
     ) -> Fitted | None:
-        weights = normalised_columns(solution.weights) if choice.candidate.normalise_columns else solution.weights
-        tried = temperatures(total.statistics, weights, self._federation.encoder.scale, choice.candidate.rule)
-        question = Calibrate(
-            terms=self._terms,
-            domains=total.domains,
-            candidate=choice.candidate,
-            temperatures=tried,
-        )
+        """The confidence of the chosen candidate; that of the first one came with the evaluation."""
+        question = asked.calibration
+        if question is None or choice.candidate != question.candidate:
+            tried = self._temperatures(total, choice.candidate, solution)
+            question = Calibrate(
+                terms=self._terms, domains=total.domains, candidate=choice.candidate, temperatures=tried
+            )
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
-        fitted = fit(tried, counts)
+        fitted = fit(question.temperatures, counts)
         if fitted:
             self._watch(progress.ConfidenceCalibrated(fitted.temperature, fitted.growth, fitted.gap))
         return fitted

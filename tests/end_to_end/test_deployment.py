@@ -166,7 +166,7 @@ def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) ->
     for name in FIRST:
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
-        assert kinds == ["offer", "clear_statistics", "scores", "reliability", "receipt"]
+        assert kinds == ["offer", "clear_statistics", "scores", "receipt"]
         assert (told["domain"], told["release"]) == (name, 1)
 
 

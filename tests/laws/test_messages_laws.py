@@ -163,6 +163,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         session=st.none() | digests,
         total=st.none() | digests,
         last=st.none() | digests,
+        temperatures=st.just(()) | several(positive),
     ),
     Calibrate: st.builds(
         Calibrate,

@@ -125,9 +125,7 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     law = EQUAL_MASS if counted else EQUAL_MASS // 2
     assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
     assert manifest["evaluation"]["documents"] > 0
-    assert opened(simulated) == {
-        name: [] if name == "law-2" else ["statistics", "scores", "reliability"] for name in MEMBERS
-    }
+    assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "scores"] for name in MEMBERS}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import Candidate, Confirmed, Evaluate, Lot, SealedSums
 from ridgeway.common.protocol.packet import Blob, weights_blob
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from tests.support.hostile import BEST, CONFIRM, MEMBERS, OPEN, OVER, SEAL, WEIGHTS, Hostile, code_of, nothing_revealed
 
 VICTIM = "law-1"
@@ -173,6 +174,56 @@ def test_a_calibration_is_of_what_was_evaluated(at: At) -> None:
 def test_a_calibration_before_any_evaluation_is_refused(at: At) -> None:
     """Its weights were never looked at."""
     assert crafted(at(SEAL, "scores"), "reliability") == "foreign_weights"
+
+
+def joined(coordinator: Hostile, *others: Candidate) -> None:
+    """Let everybody evaluate, and calibrate the first candidate as it does."""
+    question, weights = coordinator.question("scores")
+    more = {"candidates": (BEST, *others), "temperatures": (1.0, 2.0)}
+    for name in ALL:
+        coordinator._keep("scores", name, question.model_copy(update=more), weights)
+
+
+def test_an_evaluation_calibrates_its_first_candidate_and_then_one_other_may_be(at: At) -> None:
+    """What was calibrated is not so again, under whatever temperatures; and the other one is calibrated once."""
+    coordinator = at(SEAL, "scores")
+    other = BEST.model_copy(update={"normalise_columns": True})
+    joined(coordinator, other)
+    reliability = 2 * len(CONFIDENCE_EDGES) * 2  # in tests there is one growth
+    assert coordinator.finish("scores").size == 3 * (2 * 5 + reliability)
+    assert crafted(coordinator, "reliability") == "already_counted"
+    assert crafted(coordinator, "reliability", temperatures=(4.0,)) == "already_counted"
+    question, weights = coordinator.question("reliability")
+    for name in ALL:
+        coordinator._keep("reliability", name, question.model_copy(update={"candidate": other}), weights)
+    assert coordinator.finish("reliability").sum() > 0
+    later = again(coordinator)
+    assert crafted(later, "reliability", candidate=other) == "already_counted"
+
+
+def test_temperatures_of_an_evaluation_rise(at: At) -> None:
+    """They are of the family that those of a calibration are of."""
+    assert crafted(at(SEAL, "scores"), "scores", temperatures=(2.0, 1.0)) == "foreign_candidates"
+
+
+def test_a_calibration_is_judged_beside_the_evaluations(at: At) -> None:
+    """Counts of all and of all but one are not told apart by asking for them under two names."""
+    first = at(SEAL, "scores")
+    joined(first)
+    first.finish("scores")
+    for name in ("code-1", "medicine"):
+        add_document(first, name, held_out=False)
+    later = Hostile(first.parties, ALL, "ef" * 16)
+    later.until(SEAL, "scores")
+    other = BEST.model_copy(update={"normalise_columns": True})
+    joined(later, other)
+    later.finish("scores")
+    question, weights = later.question("reliability")
+    for name in ALL[1:]:
+        later._keep("reliability", name, question.model_copy(update={"candidate": other}), weights)
+    for name in ALL[1:]:
+        assert code_of(later.ask(name, later.confirm_request("reliability", ALL[1:]))) == "sets_apart"
+    nothing_revealed(later, "reliability")
 
 
 def test_counts_about_a_total_that_was_not_opened_are_refused(at: At) -> None:

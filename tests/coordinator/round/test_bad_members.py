@@ -162,7 +162,7 @@ def test_honest_growth_passes(parties: Parties) -> None:
 
 
 def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_asked_again(parties: Parties) -> None:
-    """The total and its counts are kept; only the confidence, which was not come to, is still to be counted."""
+    """The total and its counts are kept, and those of the confidence, which was not come to, are among them."""
     give(parties, "poetry", texts("stolen", "law"))
     names = let_join(parties)
     for accept in ((), ("medicine",)):
@@ -173,7 +173,7 @@ def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_as
     kinds = [
         entry.facts["lot"] for entry in parties.federation().ledger.journal.entries() if entry.kind == "opened_sum"
     ]
-    assert kinds == ["statistics", "scores", "reliability"] * 2
+    assert kinds == ["statistics", "scores"] * 2
     assert round_of(parties, names).number == 2
 
 
@@ -202,14 +202,15 @@ def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monke
 
 
 def test_a_holder_sees_what_it_was_asked(released: Parties) -> None:
-    """Each question that it signed for, of which total and with how many candidates."""
+    """Each question that it signed for, of which total and with how many candidates, and which was calibrated."""
     home = released.homes["law-1"]
     shown = Workshop(released.folder).call("client", "status", home, "--json").json["counted"]
-    assert [(each["lot"], len(each["candidates"])) for each in shown] == [("scores", 1), ("reliability", 1)]
+    assert [(each["lot"], each["candidates"]) for each in shown] == [("scores", [shown[0]["calibrated"]])]
     [total] = released.holder("law-1").opened_totals()
     assert {each["total"] for each in shown} == {total.id}
     table = Workshop(released.folder).call("client", "status", home).stdout
-    assert len([line for line in table.splitlines() if total.id[:8] in line]) == 2
+    [line] = [line for line in table.splitlines() if total.id[:8] in line]
+    assert "scores and reliability" in line
 
 
 def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.protocol.messages import Confirmed, OpenSum, Revealed, Seal, SealedSums
+from ridgeway.common.protocol.messages import Candidate, Confirmed, OpenSum, Revealed, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
@@ -18,6 +18,7 @@ from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.solving.candidates import CandidateChoice, Counts, Grid, choose
 from tests.support.faults import make_haste, router_bytes
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
@@ -102,7 +103,7 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     folders = [parties.federation().release_folder(1) for parties in (masked, clear)]
     assert contents(folders[0]) == contents(folders[1])
     assert entries(masked, "contributed") == []
-    assert len(entries(masked, "opened_sum")) == 3
+    assert len(entries(masked, "opened_sum")) == 2
 
 
 def test_the_release_is_that_of_the_definition(later: Parties) -> None:
@@ -133,6 +134,24 @@ def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collectio
 
 
 STAGES = ("announce", "share", "seal", "confirm", "open", "evaluate", "confirm scores", "open scores", "calibrate")
+"""The exchanges in their order, as far as somebody in them can be missed; if the usual candidate wins, the last is not
+asked for and a release is delivered there."""
+
+
+@pytest.fixture
+def another_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    """A federation in which another candidate wins than the usual one, whose confidence comes with the evaluation."""
+    make_haste(monkeypatch)
+
+    def last(candidates: Sequence[Candidate], domains: Sequence[str], counts: Mapping[str, Counts]) -> CandidateChoice:
+        order = [*reversed(range(len(candidates)))]
+        return choose([candidates[at] for at in order], domains, {name: rows[order] for name, rows in counts.items()})
+
+    monkeypatch.setattr("ridgeway.coordinator.round.round.choose", last)
+    grid = Grid(ridges=(1e-3, 1e-1), normalise_columns=(False,), selectors=("average",))
+    parties = found(tmp_path / "two", mode="masked", candidates=grid)
+    populate(parties, MEMBERS)
+    return parties
 
 
 @pytest.mark.parametrize(("who", "heard"), [("law-1", True), ("medicine", False)], ids=["answer lost", "request lost"])
@@ -165,9 +184,10 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
 
 @pytest.mark.parametrize(("stage", "lots"), [("evaluate", 1), ("calibrate", 2)])
 def test_counts_that_cannot_be_opened_cost_the_evaluation_and_not_the_release(
-    parties: Parties, stage: str, lots: int
+    another_wins: Parties, stage: str, lots: int
 ) -> None:
     """The total was opened before; what is missing is noted."""
+    parties = another_wins
     answered = STAGES.index(stage)
     transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
     assert set(round_of(parties, transport=transport).domains) == {"code", "law", "medicine"}
@@ -256,9 +276,10 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(later:
     ("stage", "missing"), [("evaluate", ["scores", "reliability"]), ("calibrate", ["reliability"])]
 )
 def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(
-    parties: Parties, stage: str, missing: list[str]
+    another_wins: Parties, stage: str, missing: list[str]
 ) -> None:
     """About the total that is kept; the round after that has nothing left to do."""
+    parties = another_wins
     answered = STAGES.index(stage)
     round_of(parties, transport=Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered}))
     transport = Direct(parties, list(MEMBERS))
@@ -324,7 +345,7 @@ def test_one_that_falls_away_in_the_middle_and_leaves_another_alone_ends_the_rou
         round_of(later, transport=transport)
     assert len(kinds(transport, SealedSums)) == 5
     assert not kinds(transport, Confirmed)
-    assert len(entries(later, "opened_sum")) == 3
+    assert len(entries(later, "opened_sum")) == 2
     round_of(later, names)
     total_is_that_of(later, names, names)
 
@@ -348,7 +369,7 @@ def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monk
     with pytest.raises(RoundFailed, match=r"0 of 5 members signed the sum of statistics.*at least 2 must join"):
         round_of(later, transport=transport)
     assert not kinds(transport, Revealed)
-    assert len(entries(later, "opened_sum")) == 3
+    assert len(entries(later, "opened_sum")) == 2
 
 
 def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(parties: Parties) -> None:
@@ -362,4 +383,21 @@ def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(p
 
     round_of(parties, transport=Listening(parties, list(MEMBERS)))
     once = ["confirm_sum", OpenSum.kind]
-    assert asked == ["announce", "share", Seal.kind, *once, "evaluate", *once, "calibrate", *once, "deliver"]
+    assert asked == ["announce", "share", Seal.kind, *once, "evaluate", *once, "deliver"]
+    assert entries(parties, "opened_sum")[-1]["lot"] == "scores"
+    assert set(parties.federation().ledger.standing().counts) == {"scores", "reliability"}
+
+
+def test_another_winner_is_calibrated_by_itself_and_the_release_is_the_clear_one(
+    another_wins: Parties, tmp_path: Path
+) -> None:
+    """Its counts are asked for once more; the usual candidate's, which came with the evaluation, are not used."""
+    masked = another_wins
+    for name in MEMBERS:
+        masked.rewrite(name, "require_masking = true", "require_masking = false")
+    clear = masked.copy(tmp_path / "clear")
+    releases = [round_of(masked), round_of(clear, mode="clear")]
+    assert releases[0].release == releases[1].release
+    assert [each["lot"] for each in entries(masked, "opened_sum")] == ["statistics", "scores", "reliability"]
+    counted = masked.holder("law-1").journal.entries("counted")
+    assert [each.facts["lot"] for each in counted] == ["scores", "reliability"]
