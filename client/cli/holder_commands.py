@@ -62,11 +62,11 @@ def init(
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.base.settings_file import plain_reason
     from ridgeway.common.encoding.encoder_sources import absolute_source
-    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, read_paper
+    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, read_invitation
 
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out)
-    paper = read_paper(invite / INVITE, Invite)
+    paper = read_invitation(invite)
     if coordinator_key is not None and public_key(coordinator_key) != paper.coordinator:
         raise InputError(
             f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"

@@ -6,6 +6,7 @@ the holder's own log. Knows messages; knows nothing of Flower.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from ridgeway.client.round.kept_log import check_log, log_length, take_log
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_coordinator, check_roster, check_terms
 from ridgeway.client.round.questions import Question, asked_weights
+from ridgeway.client.round.readiness import obstacles
 from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
@@ -62,6 +64,8 @@ def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
         holder.log.warning("refused (%s): %s", error.code, error.reason)
         return messages.Refusal(code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS])
     holder.log.error("could not answer", exc_info=error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return messages.Refusal(code="disk_full", reason="this holder's disk is full")
     for kind, (code, reason) in REASONS.items():
         if isinstance(error, kind):
             return messages.Refusal(code=code, reason=reason)
@@ -86,7 +90,15 @@ def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packe
 
 
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
-    return messages.Here(release=holder.newest, log=log_length(holder.folder)), ()
+    cohort = request.message.cohort
+    found = [_refusal(holder, error) for error in obstacles(holder, cohort)] if cohort else []
+    told = {each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found}
+    return messages.Here(release=_held(holder), log=log_length(holder.folder), obstacles=tuple(told.values())), ()
+
+
+def _held(holder: Holder) -> messages.HeldRelease | None:
+    newest = next((each.facts for each in holder.releases() if each.facts["number"] == holder.newest), None)
+    return messages.HeldRelease(number=newest["number"], release=newest["release"]) if newest else None
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
@@ -105,7 +117,7 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
         domain=holder.domain,
         source=source,
         holdout=ready.holdout,
-        release=holder.newest,
+        release=_held(holder),
         log=log_length(holder.folder),
         advert=advert,
     )

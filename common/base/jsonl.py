@@ -62,21 +62,27 @@ def jsonl_texts(lines: Iterable[str], fields: Sequence[str], name: str) -> Itera
 
 
 def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) -> dict[str, list[str]]:
-    """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains and no others."""
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}")
-    there = {path.name.removesuffix(TEST_SUFFIX): path for path in sorted(folder.glob(f"*{TEST_SUFFIX}"))}
+    """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains; others are left alone."""
+    there = _test_files(folder)
     missing = [name for name in domains if name not in there]
-    unknown = [name for name in there if name not in domains]
     if missing:
         raise InputError(f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has {', '.join(there) or 'no test files'}")
-    if unknown:
-        raise InputError(f"{folder} has {unknown[0]}{TEST_SUFFIX}, but the release knows only {', '.join(domains)}")
     texts = {name: [text for text in _read(there[name], fields) if text.strip()] for name in domains}
     for name, found in texts.items():
         if not found:
             raise InputError(f"{there[name]} holds no text")
     return texts
+
+
+def other_domains(folder: Path, domains: Sequence[str]) -> list[str]:
+    """The domains beside these that a folder has test texts of."""
+    return [name for name in _test_files(folder) if name not in domains]
+
+
+def _test_files(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    return {path.name.removesuffix(TEST_SUFFIX): path for path in sorted(folder.glob(f"*{TEST_SUFFIX}"))}
 
 
 def _read(path: Path, fields: Sequence[str]) -> list[str]:

@@ -158,11 +158,20 @@ def evaluate(
         changed = replace(router.selector, **{name: value for name, value in changes.items() if value is not None})
         router = router.with_selector(changed)
     texts = labelled_texts(data, router.domains, field_names(text_field))
+    tell_left_out(data, router.domains)
     result = measure(router, texts)
     if json:
         emit_json(result.to_json())
         return
     show_evaluation(result)
+
+
+def tell_left_out(data: Path, domains: Sequence[str]) -> None:
+    """Say which test files are not used: an accuracy on domains that a release cannot name would be none."""
+    from ridgeway.common.base.jsonl import other_domains
+
+    if others := other_domains(data, domains):
+        step("note", f"the release does not know {', '.join(others)}, so these test files are left out")
 
 
 def show_evaluation(result: Any) -> None:
@@ -214,6 +223,7 @@ def calibrate(
     loaded = load_release(release, key=key, model=model, device=device)
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, field_names(text_field))
+    tell_left_out(data, router.domains)
     found = outcomes(router, texts, tokens)
     points, chosen = coverage.curve(found), coverage.proposal(found, accuracy / 100)
     if plot is not None:

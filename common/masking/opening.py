@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused
-from ridgeway.common.masking.agreement import Agreement, Place, pair_key, private_key, public_half, seed_digest, self_key
+from ridgeway.common.masking.agreement import (
+    Agreement,
+    Place,
+    pair_key,
+    private_key,
+    public_half,
+    seed_digest,
+    self_key,
+)
 from ridgeway.common.masking.keystream import Sealed, Vector, apply_masks
 from ridgeway.common.masking.shares import combine
 

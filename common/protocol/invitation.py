@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.base.schema import Address, Digest, DomainName, HolderName, PublicKey, Record
 from ridgeway.common.protocol.cohort import Terms
@@ -41,7 +41,8 @@ class SignedPaper(Record):
 class Invite(SignedPaper):
     """What a holder must know to join, and what it pins: from here on nothing else is believed.
 
-    bundle: the SHA-256 of the app bundle that rounds run on the holder's machine.
+    bundle:    the SHA-256 of the app bundle that rounds run on the holder's machine.
+    authority: the SHA-256 of the file ca.crt that comes with it, by which the coordinator's machine is known.
     """
 
     what: ClassVar[str] = "an invitation"
@@ -51,6 +52,7 @@ class Invite(SignedPaper):
     address: Address
     terms: Terms
     bundle: Digest
+    authority: Digest
     roster: tuple[Place, ...] = ()
 
     @property
@@ -102,4 +104,12 @@ def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
         ) from None
     if not is_signed_by(paper.signer, signature, canonical_json(body)):
         raise FormatError(f"{source} was changed after it was signed; ask for it again")
+    return paper
+
+
+def read_invitation(folder: Path) -> Invite:
+    """The invitation that an operator handed over, whole: its certificate authority is the one that it names."""
+    paper, path = read_paper(folder / INVITE, Invite), folder / AUTHORITY
+    if not path.exists() or sha256(path.read_bytes()) != paper.authority:
+        raise FormatError(f"{path} is not the one that the invitation was signed with; ask the operator for both again")
     return paper

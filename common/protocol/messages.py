@@ -75,7 +75,9 @@ class Candidate(Record):
 
 
 class Hello(Message, kind="hello"):
-    """Who is there, and which release do you hold?"""
+    """Who is there, and which release do you hold? And, with a cohort: what would keep you from a round with it?"""
+
+    cohort: Cohort | None = None
 
 
 class Announce(Message, kind="announce"):
@@ -161,10 +163,28 @@ class Deliver(Message, kind="deliver", blobs=range(4, 5)):
 # Replies
 
 
-class Here(Message, kind="here"):
-    """Present; `release` is the number of the newest release held, 0 for none; `log` how much of the log of sums."""
+class HeldRelease(Record):
+    """A release that a holder has stored. Two of one number are two releases: the id says which it is."""
 
-    release: int = Field(ge=0)
+    number: int = Field(ge=1)
+    release: Digest
+
+
+class Obstacle(Record):
+    """Something that would keep a holder from a round: a code, and keys of the request that it is about."""
+
+    code: Code
+    keys: Keys = ()
+
+
+class Here(Message, kind="here"):
+    """Present; `release` is the newest that is held, `log` how many entries of the log of opened sums.
+
+    obstacles: what would keep the holder from a round with the cohort that it was asked about.
+    """
+
+    release: HeldRelease | None = None
+    obstacles: tuple[Obstacle, ...] = Field(default=(), max_length=16)
     log: int = Field(default=0, ge=0)
 
 
@@ -178,7 +198,7 @@ class Offer(Message, kind="offer", blobs=range(2)):
     domain: DomainName
     source: Digest
     holdout: float = Field(ge=0, lt=1)
-    release: int = Field(ge=0)
+    release: HeldRelease | None = None
     log: int = Field(default=0, ge=0)
     advert: Advert | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import InputError, LinkDown, LinkError
 from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent, ReleaseStands
+from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderChecked, HoldersAbsent, ReleaseStands
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ridgeway.coordinator.round.membership import Change
 
 MAX_WEIGHT = 1000
+NOT_AS_WISHED = 1
+"""The exit code of a command that did what it was asked, and found that something is amiss."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
 
@@ -37,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
         admit,
         invite,
         renew,
+        preflight,
         round_,
         deliver,
         status,
@@ -211,6 +214,57 @@ def _hosts(*places: str) -> list[str]:
     return sorted({place.rpartition(":")[0].strip("[]") for place in places})
 
 
+def preflight(folder: Folder, json: Json = False) -> None:
+    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens nothing.
+
+    Holders sum their corpora for it if they have not yet, so that the round need not. The exit code is 0 if nothing is
+    in the way, 1 if something is, and 2 if holders could not be asked.
+    """
+    from ridgeway.common.deploy.bundle import installed_sha256
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.round.masked_round import outlook
+    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    federation = _federation(folder)
+    told: list[Event] = []
+    run_work(federation, RunOrder(work="preflight"), told.append)
+    holders = [each for each in told if isinstance(each, HolderChecked)]
+    ahead, bundle = outlook(federation), installed_sha256()
+    is_clear = ahead is None and not any(each.obstacles for each in holders)
+    if json:
+        rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
+        emit_json({"clear": is_clear, "bundle": bundle, "foreseen": ahead, "holders": rows})
+    else:
+        table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
+        for each in holders:
+            for code, names in each.obstacles:
+                about = f"{code}: {', '.join(names)}" if names else code
+                step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {bundle}" if code == BUNDLE else "")
+        if ahead:
+            step("note", ahead)
+        if is_clear:
+            step("clear", "nothing is in the way of a round")
+    if not is_clear:
+        raise typer.Exit(NOT_AS_WISHED)
+
+
+def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
+    from ridgeway.coordinator.round.remedies import REMEDIES
+
+    return [{"code": code, "names": names, "remedy": REMEDIES.get(code)} for code, names in checked.obstacles]
+
+
+def _marks(checked: HolderChecked) -> list[str]:
+    """A row of the table: what holds, what does not, and what could not be asked because of that."""
+    from ridgeway.coordinator.round.remedies import CHECKED, check_of
+
+    failed = [check_of(code) for code, _ in checked.obstacles]
+    asked = 1 if "online" in failed else 2 if "code" in failed else len(CHECKED)
+    marks = ["no" if check in failed else "yes" for check in CHECKED[:asked]]
+    return [checked.name, checked.domain, *marks, *["?"] * (len(CHECKED) - asked)]
+
+
 def round_(
     folder: Folder,
     masked: Masked = None,
@@ -281,9 +335,15 @@ def deliver(folder: Folder) -> None:
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """Who is on the roster of DIR, who is online, what they sent, and which release they hold."""
+    """Who is on the roster of DIR, who is online, what they sent, and which release they hold.
+
+    The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
+    """
+    from ridgeway.coordinator.cli.narrator import narrate
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+    from ridgeway.coordinator.round.progress import DeliveryBlocked
+    from ridgeway.coordinator.round.remedies import OTHER_RELEASE
 
     federation = _federation(folder)
     standing, client = federation.ledger.standing(), SuperLinkClient(federation.link)
@@ -294,7 +354,8 @@ def status(folder: Folder, json: Json = False) -> None:
         is_up = False
     ends = certificate_ends(federation.link)
     ending = ending_certificates(federation.link, datetime.now(UTC))
-    totalled = {member.name for member in standing.total.members} if standing.total else set()
+    newest = federation.newest
+    summed = {member.name for member in newest.members} if newest else set()
     holders = [
         {
             "name": name,
@@ -302,12 +363,13 @@ def status(folder: Folder, json: Json = False) -> None:
             "online": name in online,
             "retired": name in standing.retired,
             "contributed": name in standing.contributions,
-            "in_total": name in totalled,
-            "release": standing.delivered.get(name, 0),
+            "in_total": name in summed,
+            "release": standing.delivered[name].number if name in standing.delivered else 0,
+            "release_id": standing.delivered[name].release if name in standing.delivered else None,
+            "other_release": name in standing.ahead,
         }
         for name, holder in sorted(standing.roster.items())
     ]
-    newest = federation.newest
     if json:
         emit_json(
             {
@@ -315,11 +377,13 @@ def status(folder: Folder, json: Json = False) -> None:
                 "rounds": standing.rounds,
                 "unfinished_round": standing.open_round is not None,
                 "release": newest.number if newest else 0,
+                "release_id": newest.release if newest else None,
                 "certificates": {name: end.isoformat() for name, end in ends.items()},
                 "warnings": ending,
                 "holders": holders,
             }
         )
+        _exit_if_down(is_up)
         return
     until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
     step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificates: {', '.join(until)}")
@@ -333,13 +397,22 @@ def status(folder: Folder, json: Json = False) -> None:
             str(each["name"]),
             f"{each['domain']} (retired)" if each["retired"] else str(each["domain"]),
             "yes" if each["online"] else "no",
-            "in the total" if each["in_total"] else "here" if each["contributed"] else "none",
-            f"{each['release']:04}" if each["release"] else "none",
+            "in the release" if each["in_total"] else "here" if each["contributed"] else "none",
+            (f"{each['release']:04}" if each["release"] else "none")
+            + (f" {str(each['release_id'])[:12]}, another" if each["other_release"] else ""),
         ]
         for each in holders
     ]
     table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
+    if standing.ahead and newest:
+        narrate(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
     _foresee(federation)
+    _exit_if_down(is_up)
+
+
+def _exit_if_down(is_up: bool) -> None:
+    if not is_up:
+        raise typer.Exit(NOT_AS_WISHED)
 
 
 def releases(folder: Folder, json: Json = False) -> None:

@@ -14,10 +14,15 @@ from ridgeway.coordinator.round.progress import (
     SecretsShared,
     StatisticsReceived,
 )
-from ridgeway.coordinator.round.remedies import REMEDIES
+from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE, REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
+
+OLDER_COPY = {
+    OTHER_RELEASE: "another release {number:04} or a later one is there: this folder is an older copy, or was one",
+    LONGER_LOG: "more opened sums are known there than to this ledger: this folder is an older copy, or was one",
+}
 
 OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | ScoresReceived
 
@@ -47,7 +52,7 @@ class Narrator:
                 self._online = event.online
             case progress.PeerFailed() if self._holders > MAX_HOLDERS_BY_NAME:
                 return
-        _tell(event)
+        narrate(event)
 
 
 def _counted_as(event: OfHolder) -> str:
@@ -66,7 +71,8 @@ def _tell_of_holder(event: OfHolder) -> None:
             step("sealed", name, lot, size(nbytes))
 
 
-def _tell(event: progress.Event) -> None:
+def narrate(event: progress.Event) -> None:
+    """One event in words."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")
@@ -116,5 +122,8 @@ def _tell(event: progress.Event) -> None:
             step("kept", f"release {number:04}", "nothing has changed since it was made, so it stands")
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
+        case progress.DeliveryBlocked(code, names, number):
+            step("other", ", ".join(names), OLDER_COPY[code].format(number=number))
+            step("next", REMEDIES[code])
         case progress.ReleaseDelivered(number, names):
             step("delivered", f"release {number:04}", f"to {count(len(names), 'holder')}")

@@ -14,7 +14,7 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Preset, SelectorName, Weighting, preset
 from ridgeway.common.cli.options import Fields, Json, Model, ReleaseFolder, RunsOn
-from ridgeway.common.cli.route_commands import show_evaluation
+from ridgeway.common.cli.route_commands import show_evaluation, tell_left_out
 from ridgeway.common.cli.terminal import command_group, emit_json, step
 from ridgeway.coordinator.cli import federation_commands
 
@@ -191,6 +191,7 @@ def calibrate(
     changes = _named({"threshold": threshold, "fallback": fallback})
     identity = _identity(key_file, make=False)
     done = calibrate_release(release, data, field_names(text_field), changes, identity, model, device)
+    tell_left_out(data, done.evaluation.domains)
     if json:
         emit_json({"release": done.release, **done.figures})
         return

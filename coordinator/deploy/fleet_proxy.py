@@ -5,7 +5,8 @@ It hands out one thing of its own, the coordinator's signed notice.
 In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit code without a
 password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
 
-Knows HTTP: ten paths, the headers that carry a SuperNode's proof, and limits. Bodies stream through in both directions.
+Knows HTTP: ten paths, a look at its own health, the headers that carry a SuperNode's proof, and limits. Bodies stream
+through in both directions.
 uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed. No
 connection can be held for nothing, and one address cannot hold them all: SuperNodes ask every three seconds and wait
 thirty for an answer, so a head that is not there in ten is nobody's.
@@ -45,6 +46,10 @@ CALLS = (
 )
 PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
 """Not register-node and unregister-node: with authentication on, the operator alone registers."""
+
+HEALTH = b"/health"
+"""What a monitor may ask, with GET; it is answered with a status and nothing else."""
+HEALTH_TIMEOUT_S = 5.0
 
 PROOF = b"public-key signature timestamp package-name package-version component-name"
 PASSED_UP = frozenset((b"content-type", b"accept", *(b"flwr-" + name for name in PROOF.split())))
@@ -91,6 +96,9 @@ class FleetProxy:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
+        if (scope["method"], scope["raw_path"], scope["query_string"]) == ("GET", HEALTH, b""):
+            await answer(send, await self._health())
+            return
         try:
             if scope["method"] == "GET" and scope["raw_path"] in self._own and not scope["query_string"]:
                 await answer(send, 200, self._own_file(scope["raw_path"]))
@@ -111,6 +119,14 @@ class FleetProxy:
             await send({"type": "lifespan.startup.complete"})
         await self._client.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _health(self) -> int:
+        """Whether holders can be served: 200, or 503 while the SuperLink does not answer."""
+        try:
+            response = await self._client.get(HEALTH.decode(), timeout=HEALTH_TIMEOUT_S)
+        except (httpx.TransportError, ssl.SSLError):
+            return 503
+        return 200 if response.is_success else 503
 
     async def _pass(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
         """Send the request on and stream the reply back; the SuperLink being away is a 502 or 503."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ridgeway.common.base.errors import FormatError, LinkDown, LinkError, RidgewayError, RoundFailed
-from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 from ridgeway.common.deploy.notice import NOTICE, Notice
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
@@ -172,7 +172,8 @@ class LateDelivery:
         newest, standing = self._federation.newest, self._federation.ledger.standing()
         if newest is None:
             return set()
-        return {name for name in standing.active if standing.delivered.get(name, 0) < newest.number}
+        held = {name: each.number for name, each in standing.delivered.items()}
+        return {name for name in standing.active if held.get(name, 0) < newest.number}
 
 
 def announce(federation: Federation) -> None:
@@ -201,6 +202,7 @@ def write_invite(federation: Federation) -> Invite:
         address=federation.settings.address,
         terms=federation.terms,
         bundle=installed_sha256(),
+        authority=sha256((federation.link / AUTHORITY).read_bytes()),
         roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in roster),
     )
     folder = federation.folder / "invite"

@@ -37,18 +37,20 @@ class PeerFailure:
     reason: str
 
 
+PeerAnswer = Packet | PeerFailure | None
+"""What comes back from a peer; None where it has failed and nobody knows why."""
+
+
 class Transport(Protocol):
     """The network as a round sees it: peers, and packets to and from them."""
 
     def peers(self) -> Sequence[int]:
         """The peers that can be reached now."""
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
 
-        None stands for a peer that has failed, nobody knows why. Answers may be late, repeated or anything at all.
+        Answers may be late, repeated or anything at all.
         """
 
 
@@ -203,10 +205,10 @@ class Channel:
     def _about(self, error: Refused | StatisticsError) -> str:
         """The holders that a refusal is about, by the names that the operator knows."""
         keys = error.keys if isinstance(error, Refused) else ()
-        return f": {', '.join(sorted(self.named(keys)))}" if keys else ""
+        return f": {', '.join(self.named(keys))}" if keys else ""
 
     def named(self, keys: Collection[str]) -> list[str]:
-        return [self._all_names.get(key, f"{key[:12]}…") for key in keys]
+        return sorted(self._all_names.get(key, f"{key[:12]}…") for key in keys)
 
     def note_absent(self, step: str, names: Collection[str]) -> None:
         """Note in the ledger, and tell the watch, which holders are missing at a step, if any are."""

@@ -112,7 +112,8 @@ class ClearGathering:
         if len(present) < least or len(cohort.domains) < 2:
             raise RoundFailed(
                 f"{len(present)} holders took part, with sums of {len(cohort.domains)} domains; at least {least} "
-                "holders and two domains are needed. What was accepted is kept: run the round again when more are there"
+                "holders (`min_holders` in this coordinator's coordinator.toml) and two domains are needed. What was "
+                "accepted is kept: run the round again when more are there"
             )
 
     def count(

@@ -216,8 +216,10 @@ class Federation:
 
     @property
     def next_number(self) -> int:
-        newest = self.newest
-        return newest.number + 1 if newest else 1
+        """One more than that of any release here, or at a holder, where this folder is an older copy."""
+        standing = self.ledger.standing()
+        numbers = {each.number for each in standing.releases} | {each.number for each in standing.delivered.values()}
+        return max(numbers, default=0) + 1
 
     def point_to_latest(self) -> None:
         """Let releases/latest name the newest release; done again after a crash.

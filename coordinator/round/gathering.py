@@ -30,11 +30,13 @@ class Gathered:
     """A total, whose sums are in it, and who can be asked about the routers that come of it.
 
     present: holders by name; those whose sums were there from an earlier round need not be among them.
+    kept:    the digest of the masked total, by which the ledger keeps it and what was counted about it.
     """
 
     total: Total
     members: tuple[Contribution, ...]
     present: frozenset[str]
+    kept: str = ""
 
 
 def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[str]) -> Cohort:

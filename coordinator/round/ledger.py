@@ -22,8 +22,12 @@ from ridgeway.common.base.journal import START, Clock, Journal, JournalEntry, sy
 from ridgeway.common.masking.differencing import Parts
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card
+from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.protocol.opened_log import OpenedSum
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain, unpacked
+
+MAX_TOTALS = 4
+"""How many masked totals are kept, the newest ones: a file of gram's size each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,9 @@ class Totalled:
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
-    """Counts about the newest total that were opened: in answer to which question, in which file."""
+    """Counts about a total that were opened: in answer to which question, in which file."""
 
+    total: str
     lot: str
     question: str
     digest: str
@@ -118,9 +123,10 @@ class Standing:
     """What the entries so far add up to.
 
     retired: holders, by name, whose domain was retired since they were last admitted.
+    delivered: the release that each holder has, as it said last.
     gone:    keys of holders that were removed; the SuperLink would not let them in again.
-    total:   the newest masked total, as long as all its members are still on the roster.
-    counts:  what was counted about that total, by lot.
+    totals:  the newest masked totals, as long as all their members are active; the newest last.
+    counts:  what was counted about each of them, by its digest and by lot.
     opened:  what was put into every masked sum that was ever opened, by lot.
     names:   the names of all holders that were ever admitted, by key.
     """
@@ -129,10 +135,10 @@ class Standing:
     retired: set[str] = field(default_factory=set)
     contributions: dict[str, Contribution] = field(default_factory=dict)
     releases: list[LedgerRelease] = field(default_factory=list)
-    delivered: dict[str, int] = field(default_factory=dict)
+    delivered: dict[str, HeldRelease] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    total: Totalled | None = None
-    counts: dict[str, KeptCounts] = field(default_factory=dict)
+    totals: list[Totalled] = field(default_factory=list)
+    counts: dict[str, dict[str, KeptCounts]] = field(default_factory=dict)
     opened: dict[str, list[Parts]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
@@ -151,12 +157,12 @@ class Standing:
                 self.contributions.pop(facts["name"], None)
                 self.delivered.pop(facts["name"], None)
                 self.retired.discard(facts["name"])
-                self._forget_total_with(facts["name"])
+                self._forget_totals_with(facts["name"])
             case "retired":
                 for name in [name for name, holder in self.roster.items() if holder.domain == facts["domain"]]:
                     self.retired.add(name)
                     self.contributions.pop(name, None)
-                    self._forget_total_with(name)
+                    self._forget_totals_with(name)
             case "opened":
                 self.rounds, self.open_round = self.rounds + 1, facts["round"]
             case "closed":
@@ -164,27 +170,53 @@ class Standing:
             case "contributed":
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "totalled":
-                self.total = Totalled.of(facts)
-                self.counts.clear()
+                made = Totalled.of(facts)
+                self.counts.pop(made.digest, None)  # it is opened again only where files were lost
+                self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
             case "counted":
-                self.counts[facts["lot"]] = KeptCounts(*(facts[name] for name in KeptCounts.__slots__))
+                of = facts.get("total") or self.totals[-1].digest  # ledgers of earlier versions kept one total
+                kept = KeptCounts(of, facts["lot"], facts["question"], facts["digest"])
+                self.counts.setdefault(of, {})[kept.lot] = kept
             case "opened_sum":
                 parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
                 self.opened.setdefault(facts["lot"], []).append(parts)
             case "released":
                 self.releases.append(LedgerRelease.of(entry))
             case "delivered":
-                self.delivered[facts["name"]] = max(facts["number"], self.delivered.get(facts["name"], 0))
+                self.delivered[facts["name"]] = HeldRelease(number=facts["number"], release=facts["release"])
 
-    def _forget_total_with(self, name: str) -> None:
-        if self.total is not None and any(member.name == name for member in self.total.members):
-            self.total = None
-            self.counts.clear()
+    def _forget_totals_with(self, name: str) -> None:
+        self._keep_totals([each for each in self.totals if all(member.name != name for member in each.members)])
+
+    def _keep_totals(self, totals: list[Totalled]) -> None:
+        self.totals = totals
+        self.counts = {each.digest: self.counts.get(each.digest, {}) for each in totals}
 
     @property
     def active(self) -> dict[str, Admitted]:
         """The holders that rounds count on, by name."""
         return {name: holder for name, holder in self.roster.items() if name not in self.retired}
+
+    @property
+    def ahead(self) -> dict[str, HeldRelease]:
+        """What active holders hold that the newest release cannot replace: others, of its number or a later one.
+
+        So it is after an older copy of the coordinator's folder was restored.
+        """
+        newest = self.releases[-1] if self.releases else None
+        return {
+            name: held
+            for name, held in self.delivered.items()
+            if name in self.active and newest and held.number >= newest.number and held.release != newest.release
+        }
+
+    @property
+    def total(self) -> Totalled | None:
+        return self.totals[-1] if self.totals else None
+
+    @property
+    def kept_counts(self) -> list[KeptCounts]:
+        return [each for lots in self.counts.values() for each in lots.values()]
 
     @property
     def needed(self) -> list[Contribution]:
@@ -245,13 +277,15 @@ class Ledger:
         self.note("contributed", round=round_, mass=mass, **asdict(stored))
         return stored
 
-    def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> None:
+    def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> Totalled:
         """Store an opened total: the file first, then the entry that speaks of it."""
         named = zip(("gram", "cross"), statistics.packed(), strict=True)
         content = {name: np.ascontiguousarray(array, dtype="<i8") for name, array in named}
         stored = replace(given, digest=sha256(*(part.data for part in content.values())))
         write_whole(self._path(stored.digest), save(content), private=True)
-        self.note("totalled", round=round_, **asdict(stored))
+        others = [each.digest for each in self.standing().totals if each.digest != stored.digest]
+        self.note("totalled", round=round_, beside=others[-(MAX_TOTALS - 1) :], **asdict(stored))
+        return stored
 
     def total(self, stored: Totalled) -> Statistics:
         """The sums of a masked total, held against their digest."""
@@ -302,8 +336,8 @@ class Ledger:
         """Delete sums that nothing needs any more, and what a killed process may have left of some."""
         standing = self.standing()
         named = {f"{contribution.digest}.sums" for contribution in standing.needed}
-        named |= {f"{standing.total.digest}.sums"} if standing.total else set()
-        named |= {f"{kept.digest}.sums" for kept in standing.counts.values()}
+        named |= {f"{stored.digest}.sums" for stored in standing.totals}
+        named |= {f"{kept.digest}.sums" for kept in standing.kept_counts}
         for path in self._sums.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
@@ -332,8 +366,8 @@ class Ledger:
         standing = self.standing()
         for contribution in standing.needed:
             self.sums(contribution)
-        if standing.total is not None:
-            self.total(standing.total)
-        for kept in standing.counts.values():
+        for stored in standing.totals:
+            self.total(stored)
+        for kept in standing.kept_counts:
             self.counts(kept)
-        return {"entries": entries, "contributions": len(standing.contributions), "totals": int(bool(standing.total))}
+        return {"entries": entries, "contributions": len(standing.contributions), "totals": len(standing.totals)}

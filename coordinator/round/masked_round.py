@@ -1,8 +1,8 @@
 """Gathering under masks: the coordinator learns the total and the counts of a cohort, and those of no single member.
 
-A total that was opened is kept and used again as long as none of its members has changed: every further total, beside
-the earlier ones, could tell the changed ones apart, so there are as few as can be; `outlook` tells the operator what a
-round would show. Knows the ledger and messages.
+Totals that were opened are kept, and one is used again if its members' sums are as they were then: every further total,
+beside the earlier ones, could tell the changed ones apart, so there are as few as can be; `outlook` tells the operator
+what a round would show. Knows the ledger and messages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Check, Gathered, Question, checked_counts, cohort_of, shape_of
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
+from ridgeway.coordinator.round.losses import why_missing
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import CountsMissing, TotalReused, Watch
 from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total, total_of
+
+MAX_TRIED = 20
+"""How many absent holders are looked at, to say whose return would help."""
 
 
 class MaskedGathering:
@@ -42,6 +46,7 @@ class MaskedGathering:
         self._channel, self._terms, self._watch = channel, terms, watch
         self._lose_nothing = lose_nothing
         self._session: Session | None = None
+        self._kept: Totalled | None = None
         self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
 
@@ -61,11 +66,7 @@ class MaskedGathering:
         stored = self._usable_total(offers)
         if stored is None:
             self._lose_nothing(offers)
-        if len(offers) < least:
-            raise RoundFailed(
-                f"{len(offers)} holders can take part, and a masked round needs {least}: with fewer, a sum hides too "
-                "little. Run the round again when more are there; the newest release stays as it is"
-            )
+        self._must_suffice(offers, least)
         self._offers = offers
         if stored is not None:
             return self._from_stored(stored)
@@ -75,7 +76,7 @@ class MaskedGathering:
         def check(names: Collection[str]) -> None:
             self._lose_nothing(names)
             self._must_be_worth_it(names, least)
-            self._must_hide("statistics", _parts(cohort, session.sources(names, "statistics")))
+            self._must_hide("statistics", _parts(cohort, session.sources(names, "statistics")), names)
 
         check(offers)
         session.share(self._pool(cohort))
@@ -83,6 +84,19 @@ class MaskedGathering:
         self._note_opened("statistics", _parts(cohort, session.sources(sent, "statistics")), vector)
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
+
+    def _must_suffice(self, offers: Collection[str], least: int) -> None:
+        if len(offers) >= least:
+            return
+        needs = f"a masked round needs {least}: with fewer, a sum hides too little"
+        if least > SMALLEST_COHORT:
+            needs = f"`min_holders` in this coordinator's coordinator.toml asks for {least}"
+        missing = set(self._ledger.standing().active) - set(offers)
+        each = why_missing(missing, self._channel.refusals) if missing else "all that are on the roster are there"
+        raise RoundFailed(
+            f"{len(offers)} holders can take part, and {needs} ({each}). Run the round again when more are there; the "
+            "newest release stays as it is"
+        )
 
     def _pool(self, cohort: Cohort) -> bytes:
         """What the members know, to be told to all of them."""
@@ -101,28 +115,44 @@ class MaskedGathering:
     # A total that is there already
 
     def _usable_total(self, offers: Mapping[str, Offer]) -> Totalled | None:
-        """The newest total, if every holder that is there is in it unchanged, and it lies whole in its file."""
-        standing = self._ledger.standing()
-        stored = standing.total
-        if stored is None or stored.terms != self._terms.sums_id:
-            return None
+        """The newest kept total in which every holder that is there is unchanged and by which no domain is lost.
+
+        Raises RoundFailed if all of them would lose one: a new total, of those who are there, would lose it too.
+        """
+        lost: RoundFailed | None = None
+        for stored in reversed(self._ledger.standing().totals):
+            if self._fits(stored, offers):
+                try:
+                    self._lose_nothing([member.name for member in stored.members])
+                    return stored
+                except RoundFailed as error:
+                    lost = lost or error
+        if lost is not None:
+            raise lost
+        return None
+
+    def _fits(self, stored: Totalled, offers: Mapping[str, Offer]) -> bool:
+        """Whether a kept total is what these holders would give now, and lies whole in its file."""
+        active = self._ledger.standing().active
         sources = {member.name: member.source for member in stored.members}
-        if any(sources.get(name) != offer.source for name, offer in offers.items()):
-            return None
-        cohort = cohort_of(self._terms, standing.active, set(sources))
-        shares = {member.key: member.share for member in cohort.members}
-        if any(shares[standing.active[each.name].key] != each.share for each in stored.members):
-            return None
+        if stored.terms != self._terms.sums_id or any(
+            sources.get(name) != offer.source for name, offer in offers.items()
+        ):
+            return False
+        shares = {member.key: member.share for member in cohort_of(self._terms, active, set(sources)).members}
+        if any(shares[active[each.name].key] != each.share for each in stored.members):
+            return False
         try:
             self._ledger.total(stored)
         except JournalError:
-            return None
-        return stored
+            return False
+        return True
 
     def _from_stored(self, stored: Totalled) -> Gathered:
         self._watch(TotalReused(len(stored.members)))
+        self._kept = stored
         total = self._total(stored.members, stored.domains, self._ledger.total(stored))
-        return Gathered(total, stored.members, frozenset(self._offers))
+        return Gathered(total, stored.members, frozenset(self._offers), stored.digest)
 
     def _session_to_count(self) -> tuple[Session, set[str]]:
         """The session, and who can seal counts in it; one without statistics if the total was there already."""
@@ -147,8 +177,9 @@ class MaskedGathering:
                 "runs other code, and the masks hide who. The ledger is kept; run the round again, and if it fails "
                 "again, leave members out two at a time, or agree on a clear round"
             ) from None
-        self._ledger.keep_total(self._channel.nonce, Totalled(members, domains, self._terms.sums_id, ""), statistics)
-        return Gathered(total, members, frozenset(member.name for member in members))
+        given = Totalled(members, domains, self._terms.sums_id, "")
+        kept = self._kept = self._ledger.keep_total(self._channel.nonce, given, statistics)
+        return Gathered(total, members, frozenset(member.name for member in members), kept.digest)
 
     def _members(self, cohort: Cohort, offers: Mapping[str, Offer]) -> tuple[Contribution, ...]:
         shares = {member.key: member.share for member in cohort.members}
@@ -181,7 +212,8 @@ class MaskedGathering:
 
     def _kept_counts(self, lot: Lot, question: Question) -> Counts | None:
         """What was counted about this total before: holders count once, so it is not asked for again."""
-        kept = self._ledger.standing().counts.get(lot)
+        assert self._kept is not None
+        kept = self._ledger.standing().counts.get(self._kept.digest, {}).get(lot)
         if kept is None:
             return None
         if kept.question != _question_id(question):
@@ -208,8 +240,8 @@ class MaskedGathering:
             self._must_hide(lot, _parts(None, session.sources(names, lot)))
 
         check(asked)
-        assert standing.total is not None
-        parts = {standing.active[each.name].key: (each.source, each.share or 1) for each in standing.total.members}
+        assert self._kept is not None
+        parts = {standing.active[each.name].key: (each.source, each.share or 1) for each in self._kept.members}
         total = PastSum.of("statistics", parts).id
         sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
@@ -217,20 +249,36 @@ class MaskedGathering:
         rows = vector.reshape(len(question.domains), -1)
         for domain, row in zip(question.domains, rows, strict=True):
             checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
-        given = KeptCounts(lot, _question_id(question), "")
+        given = KeptCounts(self._kept.digest, lot, _question_id(question), "")
         self._ledger.keep_counts(self._channel.nonce, given, rows)
         return rows, heard
 
     # Differences
 
-    def _must_hide(self, lot: Lot, parts: Parts) -> None:
-        """Foresee what holders would refuse, before any of them is asked for anything secret."""
+    def _must_hide(self, lot: Lot, parts: Parts, names: Collection[str] = ()) -> None:
+        """Foresee what holders would refuse, before any of them is asked for anything secret.
+
+        names: whose sums these are, where the absence of another could be the reason.
+        """
         standing = self._ledger.standing()
         told = [each.by_key() for each in possible_sums(self._histories) if each.lot == lot]
         earlier = [*standing.opened.get(lot, []), *told]
         found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
         if found:
-            raise RoundFailed(_words_of_change(standing, earlier, parts, found))
+            others = self._who_would_help(earlier, parts, names) if names else ()
+            raise RoundFailed(_words_of_change(standing, earlier, parts, found, others))
+
+    def _who_would_help(self, earlier: Sequence[Parts], parts: Parts, names: Collection[str]) -> list[str]:
+        """The holders that are not there, and beside each of whom, as it was last seen, the sum could be opened."""
+        active, least = self._ledger.standing().active, self._federation.settings.round.min_difference
+        sources = {key: source for each in (*earlier, parts) for key, (source, _) in each.items()}
+
+        def helps(name: str) -> bool:
+            members = cohort_of(self._terms, active, {*names, name}).members
+            with_it = {each.key: (sources.get(each.key, each.key), each.share or 1) for each in members}
+            return not set_apart(earlier, with_it, least)
+
+        return [name for name in sorted(set(active) - set(names))[:MAX_TRIED] if helps(name)]
 
     def _note_opened(self, lot: Lot, parts: Parts, vector: Integers) -> None:
         facts = {"parts": {key: list(part) for key, part in parts.items()}, "opened": sha256(vector.data)}
@@ -268,25 +316,29 @@ def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contrib
 # What a round would show
 
 
-def _words_of_change(standing: Standing, earlier: Sequence[Parts], new: Parts, found: Collection[str]) -> str:
-    """Why a masked sum is not asked for, and what to do instead."""
+def _words_of_change(
+    standing: Standing, earlier: Sequence[Parts], new: Parts, found: Collection[str], others: Sequence[str] = ()
+) -> str:
+    """Why a masked sum is not asked for, and what to do instead. others: who could come too, so that it is."""
     names = standing.names
     who = ", ".join(names.get(key, f"{key[:12]}…") for key in sorted(found))
     likest = min(earlier, key=lambda each: len(differing(each, new)), default={})
     if set(found) == differing(likest, new):
-        verbs = " or ".join(sorted({_verb(key, likest, new) for key in found}))
+        verbs = " or ".join(sorted({_verb(key, earlier, likest, new) for key in found}))
         why = f"since an earlier masked total only {who} {verbs}: the difference of the two totals would show"
     else:
         why = f"together with all the masked totals so far this one would show of {who}"
+    there = f"{' or '.join(others)} is there too, or " if others else ""
     return (
-        f"{why} what it has alone, so holders refuse it. Run the round again when another holder has joined, left or "
-        "changed too; until then the newest release stands, and `coordinator retire` drops a domain from it at once"
+        f"{why} what it has alone, so holders refuse it. Run the round again when {there}another holder has joined, "
+        "left or changed too; until then the newest release stands, and `coordinator retire` drops a domain from it at "
+        "once"
     )
 
 
-def _verb(key: str, before: Parts, new: Parts) -> str:
+def _verb(key: str, earlier: Sequence[Parts], before: Parts, new: Parts) -> str:
     if key not in before:
-        return "has joined"
+        return "has come back" if any(key in each for each in earlier) else "has joined"
     return "has changed" if key in new else "is missing"
 
 

@@ -122,12 +122,13 @@ def remove(federation: Federation, name: str) -> Change:
 def rollback(federation: Federation, number: int) -> Change:
     """Publish the router of an earlier release anew: under the next number, since holders take no earlier one.
 
-    Not one with a domain that was retired since, or with sums of a holder that was removed.
+    The newest itself is published anew where holders have another one of its number. Not one with a domain that was
+    retired since, or with sums of a holder that was removed.
     """
     with federation.alone():
         standing, newest = federation.ledger.standing(), federation.newest
         old = next((each for each in standing.releases if each.number == number), None)
-        if old is None or newest is None or old is newest:
+        if old is None or newest is None or (old is newest and not standing.ahead):
             raise InputError(f"release {number} is not one of the earlier ones; `coordinator releases` lists them")
         gone = {each.name for each in old.members} & _removed_since(federation, number)
         if gone or not set(old.domains) <= {holder.domain for holder in standing.active.values()}:

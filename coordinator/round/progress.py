@@ -177,6 +177,22 @@ class ReleaseDelivered(Event, kind="delivered"):
     names: Sequence[str]
 
 
+class HolderChecked(Event, kind="checked"):
+    """What would keep a holder from a round: codes, each with the names of the holders that it is about."""
+
+    name: str
+    domain: str
+    obstacles: Sequence[tuple[str, Sequence[str]]]
+
+
+class DeliveryBlocked(Event, kind="delivery_blocked"):
+    """These holders have what a delivery does not fit to: another release of its number, or a longer log of sums."""
+
+    code: str
+    names: Sequence[str]
+    number: int
+
+
 class PeerFailed(Event, kind="failed_peer"):
     """A SuperNode reported an error of Flower's instead of an answer; whose it is, the SuperLink may know."""
 

@@ -44,6 +44,27 @@ REMEDIES: Mapping[str, str] = {
 }
 """What is to be done, by the code. Where a code is not here, the reason that came with it says all there is."""
 
+CHECKED = ("online", "code", "members", "corpus", "disk", "policy")
+"""What is asked of a holder before a round, in the order in which it shows."""
+_CHECK_OF: Mapping[str, str] = {
+    **dict.fromkeys((AWAY, SILENT), "online"),
+    **dict.fromkeys((BUNDLE, "version"), "code"),
+    **dict.fromkeys(("forged_roster", "roster_not_pinned"), "members"),
+    "disk_full": "disk",
+    **dict.fromkeys(
+        (
+            *("corpus_unreadable", "statistics_do_not_fit", "encoder_missing", "encoder_mismatch", "device_missing"),
+            *("over_bound", "broken_identity", "failed"),
+        ),
+        "corpus",
+    ),
+}
+
+
+def check_of(code: str) -> str:
+    """Which of the checks an obstacle belongs to: whatever is none of the others is the holder's own will."""
+    return _CHECK_OF.get(code, "policy")
+
 
 def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""

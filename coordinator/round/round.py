@@ -30,6 +30,7 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.losses import check_nothing_lost
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
+from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
@@ -92,6 +93,7 @@ class _Round:
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         way = MaskedGathering if self._terms.mode == "masked" else ClearGathering
         self._log_lengths: dict[str, int] = {}
+        self._held: dict[str, int] = {}
         self._allow_missing = allow_missing
         self._gathering: MaskedGathering | ClearGathering = way(
             federation, self._channel, self._terms, watch, self._must_lose_nothing
@@ -108,7 +110,7 @@ class _Round:
         except RidgewayError as error:
             self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
             raise
-        self.deliver(published, {name: offer.release for name, offer in offers.items()})
+        self.deliver(published, set(offers))
         return published
 
     def _open(self) -> None:
@@ -134,7 +136,7 @@ class _Round:
     def announce(self) -> dict[str, Offer]:
         """What the holders offer that are there, by name; offers that cannot be used are refused."""
         offers: dict[str, Offer] = {}
-        active = self._ledger.standing().active
+        active, log = self._ledger.standing().active, len(self._ledger.opened_log())
         for answer in self._channel.ask(Announce(terms=self._terms), Offer):
             with answer.accept():
                 name, offer = answer.name, answer.message
@@ -142,33 +144,46 @@ class _Round:
                     raise Refused("retired", "the holder's domain was retired")
                 if offer.domain != active[name].domain:
                     raise Refused("wrong_domain", f"admitted for {active[name].domain}, offers {offer.domain}")
+                if offer.log > log:
+                    raise Refused(LONGER_LOG, "the holder knows of more opened sums than this coordinator's ledger")
                 self._gathering.check_offer(active[name].key, offer, answer.blobs)
                 offers[name] = offer
-                self._log_lengths[name] = offer.log
+                self._note_held(name, offer)
                 self._watch(progress.OfferReceived(name, offer.domain))
         return offers
 
-    def greet(self) -> dict[str, int]:
-        """The number of the release that each holder has, of those that are there."""
+    def greet(self) -> set[str]:
+        """The holders that are there; what each of them has is noted."""
         here = {each.name: each.message for each in self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)}
-        self._log_lengths |= {name: message.log for name, message in here.items()}
-        return {name: message.release for name, message in here.items()}
+        for name, message in here.items():
+            self._note_held(name, message)
+        return set(here)
+
+    def _note_held(self, name: str, told: Here | Offer) -> None:
+        """Note the release that a holder says it has, if that is news; and how much of the log of opened sums."""
+        self._log_lengths[name], self._held[name] = told.log, told.release.number if told.release else 0
+        if told.release and told.release != self._ledger.standing().delivered.get(name):
+            self._ledger.note("delivered", name=name, **told.release.model_dump())
 
     def _release_of(self, gathered: Gathered, accept_worse: Collection[str]) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings and nothing was learned.
 
         Only of a masked total: its counts are kept with it, and those that are missing are asked for again.
         """
-        newest, known = self._federation.newest, set(self._ledger.standing().counts)
+        newest, known = self._federation.newest, self._counted(gathered)
         made_of = gathered.members, self._federation.choices_id(self._terms)
         same = self._terms.mode == "masked" and newest is not None and (newest.members, newest.choices) == made_of
+        same = same and not self._ledger.standing().ahead
         chosen = self.evaluate(gathered, accept_worse) if not same or known < COUNTED else None
-        if chosen is not None and not (same and known == set(self._ledger.standing().counts)):
+        if chosen is not None and not (same and known == self._counted(gathered)):
             return self.publish(gathered, chosen)
         assert newest is not None
         self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
         self._watch(progress.ReleaseStands(newest.number))
         return newest
+
+    def _counted(self, gathered: Gathered) -> set[str]:
+        return set(self._ledger.standing().counts.get(gathered.kept, ()))
 
     # Candidates, choice
 
@@ -279,21 +294,25 @@ class _Round:
 
     # Deliver
 
-    def deliver(self, published: LedgerRelease, held: dict[str, int]) -> set[str]:
-        """Send a release to the holders that do not have it yet; that others have it is noted, if it was not."""
-        noted = self._ledger.standing().delivered
-        for name, number in held.items():
-            if number >= published.number > noted.get(name, 0):
-                self._ledger.note("delivered", name=name, number=published.number, release=published.release)
-        there = set(self._channel.peer_of) - self._channel.silent
-        names = {name for name, number in held.items() if number < published.number and name in there}
+    def deliver(self, published: LedgerRelease, greeted: Collection[str]) -> set[str]:
+        """Send a release to the holders that have an earlier one or none; returns who got it.
+
+        Nobody is sent what it would refuse: another release of a number that it has, or a log shorter than its own.
+        """
+        standing, log = self._ledger.standing(), self._ledger.opened_log()
+        there = set(greeted) & set(standing.active) - self._channel.silent
+        longer = {name for name in there if self._log_lengths[name] > len(log)}
+        for code, found in ((OTHER_RELEASE, there & set(standing.ahead)), (LONGER_LOG, longer)):
+            if found:
+                self._watch(progress.DeliveryBlocked(code, sorted(found), published.number))
+        names = {name for name in there - longer if self._held[name] < published.number}
         if not names:
             return set()
         folder = self._federation.release_folder(published.number)
         request = Deliver(number=published.number, release=published.release)
         blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
         known = min(self._log_lengths[name] for name in names)
-        blobs.append(state_log(self._ledger.opened_log(), known, self._federation.identity).to_bytes())
+        blobs.append(state_log(log, known, self._federation.identity).to_bytes())
         got = set()
         for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
             with answer.accept():

@@ -15,7 +15,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Mode, Record
 
-Work = Literal["round", "deliver"]
+Work = Literal["round", "deliver", "preflight"]
 ORDER_TIMEOUT_S = 30.0
 """A run may begin before the command that submitted it has learnt its number."""
 

@@ -145,7 +145,8 @@ def test_the_operator_sees_who_is_there_and_what_was_made(town: Deployment, firs
     """status, releases, show and verify agree with the round."""
     status = town.do("coordinator", "status", town.coordinator, "--json").json
     assert (status["up"], status["rounds"], status["unfinished_round"], status["release"]) == (True, 1, False, 1)
-    expected = {"online": True, "retired": False, "contributed": True, "in_total": False, "release": 1}
+    expected = {"online": True, "retired": False, "contributed": True, "in_total": True, "release": 1}
+    expected |= {"release_id": status["release_id"], "other_release": False}
     assert status["holders"] == [{"name": name, "domain": name, **expected} for name in FIRST]
     [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
     assert (release["number"], release["cause"]) == (1, "round 1")
@@ -184,8 +185,8 @@ def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deploymen
 
 
 @pytest.fixture(scope="module")
-def second(town: Deployment, go_on: Callable[[], None]) -> Finished:
-    """A round with a newcomer, while `medicine` is away and `chess` has approved some other code than the round's."""
+def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finished]:
+    """A preflight and a round with a newcomer, while `medicine` is away and `chess` has approved some other code."""
     go_on()
     town.leave("medicine")
     town.settle("music")
@@ -195,23 +196,44 @@ def second(town: Deployment, go_on: Callable[[], None]) -> Finished:
     kept = settings.read_text()
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
+    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
     done = town.round().end()
     town.leave("chess")
     settings.write_text(kept)
-    return done
+    return asked, done
 
 
-def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(town: Deployment, second: Finished) -> None:
+def test_what_is_in_the_way_of_a_round_is_told_beforehand(town: Deployment, second: tuple[Finished, Finished]) -> None:
+    """Who is away, who has not approved which code, and what to do; an exit code that says so; and nobody else."""
+    asked, _ = second
+    assert asked.code == 1, asked.stderr
+    told = {
+        each["name"]: [(found["code"], found["names"]) for found in each["obstacles"]] for each in asked.json["holders"]
+    }
+    assert told == {
+        **{name: [] for name in ("code", "law", "music")},
+        "chess": [("bundle_refused", [])],
+        "medicine": [("away", [])],
+    }
+    assert (asked.json["clear"], asked.json["bundle"]) == (False, installed_sha256())
+
+
+def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(
+    town: Deployment, second: tuple[Finished, Finished]
+) -> None:
     """Release 0002 has the fourth domain; the first three were not asked for their sums again."""
-    assert second.code == 0, second.stderr
-    assert (second.json["number"], second.json["domains"]) == (2, [*FIRST, "music"])
+    _, done = second
+    assert done.code == 0, done.stderr
+    assert (done.json["number"], done.json["domains"]) == (2, [*FIRST, "music"])
     assert {name: town.sent(name, "clear_statistics") for name in (*FIRST, "music")} == dict.fromkeys(
         (*FIRST, "music"), 1
     )
     assert town.sent("medicine", "offer") == 1
 
 
-def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(town: Deployment, second: Finished) -> None:
+def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
+    town: Deployment, second: tuple[Finished, Finished]
+) -> None:
     """The holder's log has the refusal; no app was installed, no code of it ran; the round names the holder."""
     chess = town.holder("chess")
     log = (chess / "logs" / "bundles.log").read_text()
@@ -219,11 +241,13 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(town: Deploym
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
     assert not (chess / "journal.db").exists()
-    assert "chess" in second.json["absent"]
-    assert "chess" not in second.json["domains"]
+    _, done = second
+    assert [(each["name"], each["code"]) for each in done.json["refused"]] == [("chess", "bundle_refused")]
+    assert "`ridgeway client approve DIR`" in done.stderr
+    assert "chess" not in done.json["domains"]
 
 
-def test_certificates_are_renewed_while_everything_runs(town: Deployment, second: Finished) -> None:
+def test_certificates_are_renewed_while_everything_runs(town: Deployment, second: tuple[Finished, Finished]) -> None:
     """The gate shows the new certificate soon, nobody restarts anything, and later joins and rounds go on under it."""
     host, _, port = town.address.rpartition(":")
     shown = ssl.get_server_certificate((host, int(port)))
@@ -245,7 +269,7 @@ def _ca(town: Deployment) -> bytes:
     return (town.coordinator / "link" / "ca.crt").read_bytes()
 
 
-def test_a_retired_domain_is_gone_at_once(town: Deployment, second: Finished) -> None:
+def test_a_retired_domain_is_gone_at_once(town: Deployment, second: tuple[Finished, Finished]) -> None:
     """Release 0003 lacks the domain, without a round."""
     town.join("medicine")
     retired = town.do("coordinator", "retire", town.coordinator, "music", "--json").json
@@ -255,9 +279,11 @@ def test_a_retired_domain_is_gone_at_once(town: Deployment, second: Finished) ->
     assert len(town.ledger("opened")) == 2
 
 
-def test_holders_that_lack_the_newest_release_get_it_without_a_round(town: Deployment, second: Finished) -> None:
+def test_holders_that_lack_the_newest_release_get_it_without_a_round(
+    town: Deployment, second: tuple[Finished, Finished]
+) -> None:
     """The running coordinator hands it to all that are there, also to one that was away while others got theirs."""
-    assert "medicine" in second.json["absent"]
+    assert "medicine" in second[1].json["absent"]
     for name in FIRST:
         town.wait_for(f"{name} has release 0003", lambda name=name: town.newest(name) == 3)  # type: ignore[misc]
         town.wait_for("the ledger has it", lambda name=name: _delivered(town, name) == 3)  # type: ignore[misc]

@@ -31,10 +31,12 @@ from ridgeway.common.protocol.messages import (
     Envelopes,
     Evaluate,
     Held,
+    HeldRelease,
     Hello,
     Here,
     Hold,
     Message,
+    Obstacle,
     Offer,
     OpenSum,
     Receipt,
@@ -124,6 +126,8 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(LOTS)
+obstacles = st.builds(Obstacle, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
+held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 80), release=digests)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
 adverts = st.builds(
     Advert,
@@ -148,7 +152,7 @@ agreements = st.builds(
 )
 
 MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
-    Hello: st.builds(Hello),
+    Hello: st.builds(Hello, cohort=st.none() | cohorts()),
     Announce: st.builds(Announce, terms=terms()),
     Collect: st.builds(Collect, cohort=cohorts()),
     Evaluate: st.builds(
@@ -181,13 +185,13 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         confirmations=several(st.tuples(st.integers(1, 99), signatures)),
     ),
     Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
-    Here: st.builds(Here, release=st.integers(0, 1 << 80)),
+    Here: st.builds(Here, release=held, log=st.integers(0, 99), obstacles=several(obstacles)),
     Offer: st.builds(
         Offer,
         domain=names,
         source=digests,
         holdout=st.floats(0, 1, exclude_max=True),
-        release=st.integers(0, 99),
+        release=held,
         advert=st.none() | adverts,
     ),
     ClearStatistics: st.builds(ClearStatistics, cohort=digests, source=digests),
@@ -199,7 +203,12 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Confirmed: st.builds(Confirmed, session=digests, lot=lots, signature=signatures),
     Revealed: st.builds(Revealed, session=digests, lot=lots),
     Receipt: st.builds(Receipt, release=digests, number=st.integers(1, 99)),
-    Refusal: st.builds(Refusal, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), reason=st.text("abcäß ,.;’", max_size=60)),
+    Refusal: st.builds(
+        Refusal,
+        code=st.from_regex(r"\A[a-z_]{1,40}\Z"),
+        reason=st.text("abcäß ,.;’", max_size=60),
+        keys=several(digests),
+    ),
 }
 
 
@@ -347,7 +356,7 @@ def test_a_signed_header_with_any_field_changed_is_refused_or_valid(data: st.Dat
 @pytest.mark.parametrize("field", ["body", "round", "kind", "blobs", "extra"])
 def test_values_that_trouble_decoders_are_refused(field: str, nested: str) -> None:
     """Too deep for a stack, too long for a number, or no number at all, in any place of the header or of the body."""
-    header = json.loads(seal_packet(Here(release=1), SENDER, round=ROUND).header)
+    header = json.loads(seal_packet(Here(), SENDER, round=ROUND).header)
     outer = json.dumps(header | {field: "HERE"}).replace('"HERE"', nested)
     inner = json.dumps(header | {"body": {"release": "HERE"}}).replace('"HERE"', nested)
     for words in (outer, inner):

@@ -111,13 +111,13 @@ def cohort_of(holder: Holder, terms: Terms, domain: str = "law", others: int = 1
 
 def test_a_greeting_is_answered_with_the_newest_release(ask: Callable[..., Message]) -> None:
     """None yet."""
-    assert ask(Hello()) == Here(release=0)
+    assert ask(Hello()) == Here()
 
 
 def test_an_announcement_is_answered_with_an_offer(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
     """It names the sums without giving them away, the same as long as they are the same."""
     offer = ask(Announce(terms=terms))
-    assert offer == Offer(domain="law", source=home.source(home.ready(terms)), holdout=0.25, release=0)
+    assert offer == Offer(domain="law", source=home.source(home.ready(terms)), holdout=0.25)
     assert home.ready(terms).content != home.source(home.ready(terms))
     assert ask(Announce(terms=terms)) == offer
 
@@ -137,7 +137,7 @@ def test_what_is_sent_is_the_own_sums_weighted_to_the_share_in_the_own_column(
 
 def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
     """So that a holder can tell what left its machine; of sums, also for which cohort."""
-    for message in (Hello(), Announce(terms=terms), Collect(cohort=cohort_of(home, terms)), Here(release=3)):
+    for message in (Hello(), Announce(terms=terms), Collect(cohort=cohort_of(home, terms)), Here()):
         ask(message)
     noted = [entry.facts for entry in home.journal.entries() if entry.kind == "sent"]
     assert [facts["kind"] for facts in noted] == ["here", "offer", "clear_statistics", "refusal"]
@@ -152,7 +152,7 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
 @pytest.mark.parametrize(
     ("request_of", "blobs", "code"),
     [
-        (lambda h, t: Here(release=0), (), "malformed"),
+        (lambda h, t: Here(), (), "malformed"),
         (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})), (), "encoder_not_allowed"),
         (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "not_masked"),
@@ -252,8 +252,8 @@ def over_bound(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "trouble", "code"),
     [
-        ("save_prepared", full, "failed"),
-        ("prepare", full, "failed"),
+        ("save_prepared", full, "disk_full"),
+        ("prepare", full, "disk_full"),
         ("prepare", unexpected, "failed"),
         ("prepare", no_memory, "failed"),
         ("prepare", too_deep, "failed"),
@@ -300,8 +300,8 @@ def test_a_release_that_finds_no_room_is_refused(ask: Callable[..., Message], mo
     monkeypatch.setattr(ridgeway.client.round.holder, "write_whole", full)
     refusal = ask(Deliver(number=1, release="0" * 64), (b"a", b"b", b"c"))
     assert isinstance(refusal, Refusal)
-    assert refusal.code == "failed"
-    assert ask(Hello()) == Here(release=0)
+    assert refusal.code == "disk_full"
+    assert ask(Hello()) == Here()
 
 
 def rewrite(home: Holder, old: str, new: str) -> Holder:

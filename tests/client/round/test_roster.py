@@ -112,7 +112,12 @@ class Desk:
         signer = identity or federation.identity
         roster = tuple(Place(name=f"{name}-1", domain=name, key=self.keys[name]) for name in names)
         paper = Invite(
-            coordinator=signer.public, address="127.0.0.1:1", terms=federation.terms, bundle=NO_BUNDLE, roster=roster
+            coordinator=signer.public,
+            address="127.0.0.1:1",
+            terms=federation.terms,
+            bundle=NO_BUNDLE,
+            authority=NO_BUNDLE,
+            roster=roster,
         )
         write_paper(paper, signer, self.parties.folder / "invite" / INVITE)
         return self.parties.folder / "invite"

@@ -211,6 +211,17 @@ def test_what_supernodes_need_passes_unaltered(place: Place, path: bytes) -> Non
     assert all(headers[name] == value for name, value in PROOF.items())
 
 
+def test_a_monitor_learns_whether_holders_can_be_served_and_nothing_else(closed: Place) -> None:
+    """A status without a body: the gate asks the SuperLink behind it."""
+    with closed.client() as client:
+        assert client.get("/health").status_code == 503
+        with superlink(closed.upstream, closed.folder, closed.internal_port):
+            answer = client.get("/health")
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert client.get("/health?x=1").status_code == client.get("/healthz").status_code == 404
+    assert [(method, path) for method, path, *_ in closed.upstream.seen] == [("GET", "/health")]
+
+
 TRICKS = [
     "/",
     "/health",

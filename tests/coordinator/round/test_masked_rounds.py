@@ -14,6 +14,7 @@ from ridgeway.common.protocol.messages import Confirmed, OpenSum, Revealed, Seal
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
+from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -203,7 +204,10 @@ def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, monkeypatch: py
     nothing_was_opened(parties)
     fewer = Direct(parties)
     fewer.down = {"law-1"}
-    with pytest.raises(RoundFailed, match="4 holders can take part, and a masked round needs 5"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"4 holders can take part, and `min_holders` in .* asks for 5",
+    ):
         round_of(parties, transport=fewer)
     assert round_of(parties).number == 1
 
@@ -353,7 +357,7 @@ def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(p
     asked: list[str] = []
 
     class Listening(Direct):
-        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
             asked.append(open_packet(next(iter(packets.values()))).message.kind)
             yield from super().exchange(packets, seconds)
 

@@ -14,7 +14,7 @@ from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.invitation import Card, read_paper
-from ridgeway.common.protocol.messages import Deliver, Refusal
+from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
@@ -300,7 +300,8 @@ def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(parties:
     assert law.newest == published.number
     assert contents(law.release_folder(2)) == contents(parties.federation().release_folder(2))
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == set()
-    assert parties.federation().ledger.standing().delivered == dict.fromkeys(DOMAINS, 2)
+    held = HeldRelease(number=2, release=published.release)
+    assert parties.federation().ledger.standing().delivered == dict.fromkeys(DOMAINS, held)
 
 
 def test_without_a_release_nothing_is_delivered(parties: Parties) -> None:

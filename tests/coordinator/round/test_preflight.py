@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ridgeway.client.round.kept_log import fork
+from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.protocol.messages import Here
 from ridgeway.common.protocol.packet import Packet, open_packet
-from ridgeway.coordinator.round.ask import PeerFailure
+from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import NODES
-from ridgeway.coordinator.round.membership import retire
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAwaited, RoundOpened
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.membership import retire, rollback
+from ridgeway.coordinator.round.preflight import check_holders
+from ridgeway.coordinator.round.progress import (
+    AnswerRefused,
+    DeliveryBlocked,
+    Event,
+    HoldersAwaited,
+    RoundOpened,
+    no_watch,
+)
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, LONGER_LOG, OTHER_RELEASE, REMEDIES, SILENT
+from ridgeway.coordinator.round.round import deliver_newest, run_round
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, populate
 
@@ -43,9 +57,7 @@ class Asked(Direct):
         self.asked: list[tuple[str, str]] = []
         self.unapproved = unapproved
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
@@ -75,11 +87,11 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
 
 def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(parties: Parties) -> None:
     """Its SuperNode refuses for it; the round says who it is and what its owner runs, and does not lose its domain."""
-    run_round(parties.federation(), Asked(parties), [].append)
+    run_round(parties.federation(), Asked(parties), no_watch)
     parties.change_corpus("law-1")
     parties.change_corpus("law-2")
     with pytest.raises(RoundFailed, match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"):
-        run_round(parties.federation(), Asked(parties, "medicine"), [].append)
+        run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
 
 
 def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
@@ -93,3 +105,150 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     [refused] = [each for each in told if isinstance(each, AnswerRefused)]
     assert (refused.name, refused.code) == ("medicine", "forged_roster")
     assert refused.reason.endswith(": law-1, law-2")
+
+
+# Releases are compared by their ids
+
+
+@pytest.fixture
+def clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    make_haste(monkeypatch, once=False)
+    made = found(tmp_path)
+    populate(made, PEOPLE)
+    return made
+
+
+def restored(parties: Parties, older: Path) -> None:
+    """Put an older copy of the coordinator's folder in the place of the newest."""
+    shutil.rmtree(parties.folder / "coordinator")
+    shutil.copytree(older, parties.folder / "coordinator", symlinks=True)
+
+
+def test_two_releases_of_one_number_are_told_apart_and_mended(clear: Parties, tmp_path: Path) -> None:
+    """After an older copy was restored, holders have another release 0002 than the ledger: a later number mends it."""
+    run_round(clear.federation(), Direct(clear), no_watch)
+    shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
+    clear.change_corpus("law-1")
+    run_round(clear.federation(), Direct(clear), no_watch)
+    restored(clear, tmp_path / "older")
+    change = retire(clear.federation(), "medicine")
+    assert change.published is not None and change.published.number == clear.holder("law-1").newest == 2
+    told: list[Event] = []
+    assert deliver_newest(clear.federation(), Direct(clear), told.append) == set()
+    [blocked] = [each for each in told if isinstance(each, DeliveryBlocked)]
+    assert (blocked.code, set(blocked.names)) == ("other_release", set(PEOPLE) - {"medicine"})
+    assert set(clear.federation().ledger.standing().ahead) == set(blocked.names)
+    again = rollback(clear.federation(), 2).published
+    assert again is not None and again.number == 3
+    assert deliver_newest(clear.federation(), Direct(clear), no_watch) == set(blocked.names)
+    held = {clear.federation().ledger.standing().delivered[name].release for name in blocked.names}
+    assert held == {again.release} and not clear.federation().ledger.standing().ahead
+
+
+def test_a_round_after_an_older_copy_was_restored_has_a_number_that_holders_take(
+    clear: Parties, tmp_path: Path
+) -> None:
+    """The next free one, as the holders tell it."""
+    run_round(clear.federation(), Direct(clear), no_watch)
+    shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
+    for _ in range(2):
+        run_round(clear.federation(), Direct(clear), no_watch)
+    restored(clear, tmp_path / "older")
+    assert run_round(clear.federation(), Direct(clear), no_watch).number == 4
+    assert {clear.holder(name).newest for name in PEOPLE} == {4}
+
+
+def test_an_older_copy_opens_no_sums_and_forks_no_log(parties: Parties, tmp_path: Path) -> None:
+    """Holders that know of more opened sums are left out by name, and get no log that would look like a fork."""
+    run_round(parties.federation(), Asked(parties), no_watch)
+    shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
+    parties.change_corpus("law-1")
+    parties.change_corpus("law-2")
+    run_round(parties.federation(), Asked(parties), no_watch)
+    restored(parties, tmp_path / "older")
+    with pytest.raises(RoundFailed, match=r"law-1 refused \(longer_log: .*restore the newest copy"):
+        run_round(parties.federation(), Asked(parties), no_watch)
+    told: list[Event] = []
+    assert deliver_newest(parties.federation(), Asked(parties), told.append) == set()
+    assert {each.code for each in told if isinstance(each, DeliveryBlocked)} == {"other_release", "longer_log"}
+    assert all(fork(home) is None for home in parties.homes.values())
+
+
+# Asked beforehand
+
+
+def obstacles(parties: Parties, transport: Direct) -> dict[str, dict[str, list[str]]]:
+    checked = check_holders(parties.federation(), transport, no_watch)
+    assert [each.name for each in checked] == sorted(PEOPLE)
+    return {each.name: {code: list(names) for code, names in each.obstacles} for each in checked}
+
+
+def spoil(parties: Parties, name: str) -> None:
+    path = Path(parties.holder(name).settings.corpus[0])
+    path.write_text(path.read_text() + '{"text": \n')
+
+
+def test_where_nothing_is_in_the_way_preflight_says_so_and_the_round_goes_well(parties: Parties) -> None:
+    """Holders sum their corpora for it, and open and sign nothing."""
+    transport = Asked(parties)
+    assert obstacles(parties, transport) == {name: {} for name in PEOPLE}
+    assert {kind for _, kind in transport.asked} == {"hello"}
+    assert not parties.holder("law-1").journal.entries("session", "signed", "opened")
+    assert all((home / "statistics" / "current.stats").exists() for home in parties.homes.values())
+    assert run_round(parties.federation(), Asked(parties), no_watch).number == 1
+    assert obstacles(parties, Asked(parties)) == {name: {} for name in PEOPLE}
+
+
+def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Away, other code, unknown members, a broken corpus, a full disk, a policy of its own: each by its code."""
+    unpin(parties.homes["code-1"], [parties.holder(name).identity.public for name in ("law-1", "law-2")])
+    parties.rewrite("code-1", "min_cohort = 3", "min_cohort = 9")
+    spoil(parties, "code-2")
+    plain = shutil.disk_usage
+    full = SimpleNamespace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full if path == parties.homes["law-1"] else plain(path))
+    transport = Asked(parties, "law-2")
+    transport.down = {"medicine"}
+    assert obstacles(parties, transport) == {
+        "code-1": {"cohort_too_small": [], "forged_roster": ["law-1", "law-2"]},
+        "code-2": {"corpus_unreadable": []},
+        "law-1": {"disk_full": []},
+        "law-2": {"bundle_refused": []},
+        "medicine": {"away": []},
+    }
+
+
+def test_a_total_that_would_set_a_holder_apart_is_foreseen_by_every_holder(parties: Parties) -> None:
+    """By what each remembers itself, under its own policy; and the round then says the same."""
+    run_round(parties.federation(), Asked(parties), no_watch)
+    parties.change_corpus("medicine")
+    found = obstacles(parties, Asked(parties))
+    assert found["medicine"] == {"sets_apart": ["medicine"]}
+    with pytest.raises(RoundFailed, match="only medicine has changed"):
+        run_round(parties.federation(), Asked(parties), no_watch)
+    parties.change_corpus("law-1")
+    assert run_round(parties.federation(), Asked(parties), no_watch).number == 2
+
+
+def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties) -> None:
+    """No path, no count, no text: not even where its corpus is broken and its log tells the whole story."""
+    spoil(parties, "code-2")
+    unpin(parties.homes["code-2"], [parties.holder("law-1").identity.public])
+    transport = Asked(parties)
+    obstacles(parties, transport)
+    [reply] = [each for name, each in transport.replies if name == "code-2"]
+    message = open_packet(reply).message
+    assert isinstance(message, Here) and not reply.blobs
+    known = {each.key for each in parties.federation().ledger.standing().roster.values()}
+    assert {key for each in message.obstacles for key in each.keys} <= known
+    assert {each.code for each in message.obstacles} <= set(REMEDIES)
+    assert set(message.model_dump()) == {"release", "log", "obstacles"}
+
+
+def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
+    """The table speaks of codes that exist: each stands in the source of the side that refuses."""
+    source = "".join(
+        path.read_text() for room in ("client", "common", "coordinator") for path in Path(room).rglob("*.py")
+    )
+    for code in set(REMEDIES) - {AWAY, SILENT, BUNDLE, OTHER_RELEASE, LONGER_LOG}:
+        assert source.count(f'"{code}"') > 1, code

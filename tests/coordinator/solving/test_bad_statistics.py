@@ -189,7 +189,7 @@ STATISTICS: dict[str, tuple[Lie, str]] = {
     "another round": (resigned(lambda h: h.update(round="0" * 32)), "late"),
     "another request": (resigned(lambda h: h.update(reply_to="0" * 64)), "late"),
     "a refusal": (lambda s: [s.say(Refusal(code="corpus_unreadable", reason="no"))], "corpus_unreadable"),
-    "a reply of another kind": (lambda s: [s.say(Here(release=0))], "malformed"),
+    "a reply of another kind": (lambda s: [s.say(Here())], "malformed"),
     "a request for a reply": (lambda s: [s.say(Hello())], "malformed"),
 }
 """Lies in answer to Collect that its name can be put to, and the code of each."""

@@ -1,0 +1,47 @@
+"""Asking every holder, before a round, what would stand in its way: who is there, and what each has to do.
+
+The question is `hello` with the cohort that a round of all holders would have; holders answer in codes, and nothing is
+opened or kept of it. Knows messages and the ledger. Knows nothing of the words in which it is shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+from ridgeway.common.protocol.messages import Hello, Here
+from ridgeway.coordinator.round.ask import Channel, Transport
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.gathering import cohort_of
+from ridgeway.coordinator.round.progress import HolderChecked, Watch
+from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
+
+
+def check_holders(federation: Federation, transport: Transport, watch: Watch) -> list[HolderChecked]:
+    """Ask every holder on the roster, and tell the watch of each what stands in its way."""
+    with federation.alone():
+        ledger = federation.ledger
+        active = ledger.standing().active
+        channel = Channel(federation, transport, secrets.token_hex(16), watch)
+        question = Hello(cohort=cohort_of(federation.terms, active, set(active)))
+        here: dict[str, Here] = {}
+        for answer in channel.ask(question, Here):
+            here[answer.name] = answer.message
+            if (held := answer.message.release) and held != ledger.standing().delivered.get(answer.name):
+                ledger.note("delivered", name=answer.name, **held.model_dump())
+        log, ahead = len(ledger.opened_log()), ledger.standing().ahead
+
+        def obstacles(name: str) -> Iterator[tuple[str, list[str]]]:
+            if name not in here:
+                yield channel.refusals[name][0], []
+                return
+            yield from ((each.code, channel.named(each.keys)) for each in here[name].obstacles)
+            if here[name].log > log:
+                yield LONGER_LOG, []
+            if name in ahead:
+                yield OTHER_RELEASE, []
+
+        checked = [HolderChecked(name, active[name].domain, list(obstacles(name))) for name in sorted(active)]
+        for each in checked:
+            watch(each)
+        return checked
