@@ -16,7 +16,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.coordinator.round.ask import PeerFailure
+from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
@@ -63,9 +63,7 @@ class GridTransport:
     def peers(self) -> Sequence[int]:
         return sorted(self._grid.get_node_ids())
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         began = time.monotonic()
         records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
         messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
@@ -80,7 +78,7 @@ class GridTransport:
         yield from self._arrived(self._late)
         self._late |= waiting
 
-    def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, PeerAnswer]]:
         """What has come since, fetched one by one: memory stays small, and no peer can spoil another's reply."""
         for number in list(waiting):
             try:

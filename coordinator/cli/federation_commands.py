@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ from ridgeway.common.cli.options import (
     TlsKey,
 )
 from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent, ReleaseStands
+from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderChecked, HoldersAbsent, ReleaseStands
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -233,8 +233,7 @@ def preflight(folder: Folder, json: Json = False) -> None:
     from ridgeway.common.deploy.bundle import installed_sha256
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.round.masked_round import outlook
-    from ridgeway.coordinator.round.progress import HolderChecked
-    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES, check_of
+    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
@@ -244,35 +243,36 @@ def preflight(folder: Folder, json: Json = False) -> None:
     ahead, bundle = outlook(federation), installed_sha256()
     is_clear = ahead is None and not any(each.obstacles for each in holders)
     if json:
-        rows = [
-            {"name": each.name, "domain": each.domain}
-            | {
-                "obstacles": [
-                    {"code": code, "names": names, "remedy": REMEDIES.get(code)} for code, names in each.obstacles
-                ]
-            }
-            for each in holders
-        ]
+        rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
         emit_json({"clear": is_clear, "bundle": bundle, "foreseen": ahead, "holders": rows})
     else:
-        marks = []
-        for each in holders:
-            failed = [check_of(code) for code, _ in each.obstacles]
-            reached = 0 if "online" in failed else 1 if "code" in failed else len(CHECKED)
-            marks.append([each.name, each.domain])
-            marks[-1] += [
-                "no" if check in failed else "yes" if place <= reached else "?" for place, check in enumerate(CHECKED)
-            ]
-        table(["holder", "domain", *CHECKED], marks, numbers_from=2 + len(CHECKED))
+        table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
         for each in holders:
             for code, names in each.obstacles:
                 about = f"{code}: {', '.join(names)}" if names else code
                 step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {bundle}" if code == BUNDLE else "")
         if ahead:
             step("note", ahead)
-        step("clear" if is_clear else "blocked", "nothing is in the way of a round" if is_clear else "see above")
+        if is_clear:
+            step("clear", "nothing is in the way of a round")
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
+    from ridgeway.coordinator.round.remedies import REMEDIES
+
+    return [{"code": code, "names": names, "remedy": REMEDIES.get(code)} for code, names in checked.obstacles]
+
+
+def _marks(checked: HolderChecked) -> list[str]:
+    """A row of the table: what holds, what does not, and what could not be asked because of that."""
+    from ridgeway.coordinator.round.remedies import CHECKED, check_of
+
+    failed = [check_of(code) for code, _ in checked.obstacles]
+    asked = 1 if "online" in failed else 2 if "code" in failed else len(CHECKED)
+    marks = ["no" if check in failed else "yes" for check in CHECKED[:asked]]
+    return [checked.name, checked.domain, *marks, *["?"] * (len(CHECKED) - asked)]
 
 
 def round_(

@@ -37,18 +37,20 @@ class PeerFailure:
     reason: str
 
 
+PeerAnswer = Packet | PeerFailure | None
+"""What comes back from a peer; None where it has failed and nobody knows why."""
+
+
 class Transport(Protocol):
     """The network as a round sees it: peers, and packets to and from them."""
 
     def peers(self) -> Sequence[int]:
         """The peers that can be reached now."""
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
 
-        None stands for a peer that has failed, nobody knows why. Answers may be late, repeated or anything at all.
+        Answers may be late, repeated or anything at all.
         """
 
 

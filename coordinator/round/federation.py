@@ -218,7 +218,8 @@ class Federation:
     def next_number(self) -> int:
         """One more than that of any release here, or at a holder, where this folder is an older copy."""
         standing = self.ledger.standing()
-        return max((each.number for each in (*standing.releases, *standing.delivered.values())), default=0) + 1
+        numbers = {each.number for each in standing.releases} | {each.number for each in standing.delivered.values()}
+        return max(numbers, default=0) + 1
 
     def point_to_latest(self) -> None:
         """Let releases/latest name the newest release; done again after a crash.

@@ -171,6 +171,7 @@ class Standing:
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "totalled":
                 made = Totalled.of(facts)
+                self.counts.pop(made.digest, None)  # it is opened again only where files were lost
                 self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
             case "counted":
                 of = facts.get("total") or self.totals[-1].digest  # ledgers of earlier versions kept one total

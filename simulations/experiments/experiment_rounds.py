@@ -33,7 +33,7 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation
 
 if TYPE_CHECKING:
-    from ridgeway.coordinator.round.ask import PeerFailure, Transport
+    from ridgeway.coordinator.round.ask import PeerAnswer, Transport
 
 
 @contextmanager
@@ -171,9 +171,7 @@ class CountingTransport:
     def peers(self) -> Sequence[int]:
         return self._inner.peers()
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         kinds = {peer: str(json.loads(packet.header)["kind"]) for peer, packet in packets.items()}
         for peer, packet in packets.items():
             self.down[peer] += packet_bytes(packet)

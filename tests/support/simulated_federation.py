@@ -23,6 +23,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
+from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
 from ridgeway.coordinator.round.ledger import Admitted
 from ridgeway.coordinator.round.progress import Event
@@ -151,7 +152,7 @@ class Direct:
     def peers(self) -> list[int]:
         return [place for place, name in enumerate(self.names) if name not in self.down]
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         for peer, packet in packets.items():
             if peer in self.peers():
                 yield from ((peer, reply) for reply in self.answers(self.names[peer], peer, packet))

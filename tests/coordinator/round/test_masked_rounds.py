@@ -14,6 +14,7 @@ from ridgeway.common.protocol.messages import Candidate, Confirmed, OpenSum, Rev
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
+from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -377,7 +378,7 @@ def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(p
     asked: list[str] = []
 
     class Listening(Direct):
-        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
             asked.append(open_packet(next(iter(packets.values()))).message.kind)
             yield from super().exchange(packets, seconds)
 

@@ -15,7 +15,7 @@ from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import Here
 from ridgeway.common.protocol.packet import Packet, open_packet
-from ridgeway.coordinator.round.ask import PeerFailure
+from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import NODES
 from ridgeway.coordinator.round.membership import retire, rollback
 from ridgeway.coordinator.round.preflight import check_holders
@@ -57,9 +57,7 @@ class Asked(Direct):
         self.asked: list[tuple[str, str]] = []
         self.unapproved = unapproved
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | PeerFailure | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
