@@ -18,7 +18,7 @@ from ridgeway.coordinator.round.remedies import REMEDIES
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class Hindrance:
     """stops: whether the next round would fail for it. names: the holders or domains that it is about."""
 
     stops: bool
@@ -32,7 +32,7 @@ def obstacles(
     online: Collection[str] | None,
     last: tuple[RoundRecord, Outcome] | None,
     now: datetime,
-) -> list[Obstacle]:
+) -> list[Hindrance]:
     """All of them, those that stop a round first.
 
     online: the holders that are there, or None if the coordinator is down. last: the newest round and how it ended.
@@ -43,34 +43,34 @@ def obstacles(
     return sorted(found, key=lambda each: not each.stops)
 
 
-def _of_link(federation: Federation, online: Collection[str] | None) -> list[Obstacle]:
+def _of_link(federation: Federation, online: Collection[str] | None) -> list[Hindrance]:
     if online is not None:
         return []
-    return [Obstacle(True, "the coordinator is down", "run `ridgeway coordinator up` and keep it running")]
+    return [Hindrance(True, "the coordinator is down", "run `ridgeway coordinator up` and keep it running")]
 
 
-def _of_roster(federation: Federation) -> list[Obstacle]:
+def _of_roster(federation: Federation) -> list[Hindrance]:
     standing, newest = federation.ledger.standing(), federation.newest
-    wanted, found = federation.settings.round.min_holders, list[Obstacle]()
+    wanted, found = federation.settings.round.min_holders, list[Hindrance]()
     if len(standing.active) < wanted:
         words = f"{len(standing.active)} holders are on the roster, and a round needs {wanted}"
-        found.append(Obstacle(True, words, "admit more holders with `ridgeway coordinator admit`"))
+        found.append(Hindrance(True, words, "admit more holders with `ridgeway coordinator admit`"))
     else:
         try:
             words = outlook(federation) or ""
         except RidgewayError as error:
             words = str(error)
-        found += [Obstacle(True, words)] if words else []
+        found += [Hindrance(True, words)] if words else []
     if newest is not None:
         before = {member.name for member in newest.members}
         new = tuple(sorted(set(standing.active) - before))
         if new and federation.settings.mode == "masked":
             words = "holders are new since the newest release; the others refuse a masked round until they pin them"
-            found.append(Obstacle(False, words, "each holder runs `ridgeway client pin`", new))
+            found.append(Hindrance(False, words, "each holder runs `ridgeway client pin`", new))
     return found
 
 
-def _of_absence(federation: Federation, online: Collection[str]) -> list[Obstacle]:
+def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindrance]:
     active, newest = federation.ledger.standing().active, federation.newest
     away = sorted(set(active) - set(online))
     if not away:
@@ -78,24 +78,24 @@ def _of_absence(federation: Federation, online: Collection[str]) -> list[Obstacl
     there = {active[name].domain for name in active if name in online}
     may_go = {*there, *federation.settings.round.may_lapse}
     lost = sorted({active[name].domain for name in away} & set(newest.domains if newest else ()) - may_go)
-    found = [Obstacle(False, "holders are away", "see that `ridgeway client join` runs there", tuple(away))]
+    found = [Hindrance(False, "holders are away", "see that `ridgeway client join` runs there", tuple(away))]
     if lost:
         words = f"every holder of a domain of release {newest.number:04} is away" if newest else ""
         remedy = "wait for one of them, or let the domain go with `ridgeway coordinator round --allow-missing DOMAIN`"
-        found.append(Obstacle(True, words, remedy, tuple(lost)))
+        found.append(Hindrance(True, words, remedy, tuple(lost)))
     return found
 
 
-def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | None) -> list[Obstacle]:
+def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | None) -> list[Hindrance]:
     if last is None or last[1] == "running":
         return []
     record, outcome = last
     found = []
     if outcome == "failed":
-        found.append(Obstacle(False, f"round {record.number} failed: {record.reason}"))
+        found.append(Hindrance(False, f"round {record.number} failed: {record.reason}"))
     if outcome == "cut off":
         words = f"round {record.number} was cut off: the process that ran it has ended. What it accepted is kept"
-        found.append(Obstacle(False, words, "run `ridgeway coordinator round` again"))
+        found.append(Hindrance(False, words, "run `ridgeway coordinator round` again"))
     active = federation.ledger.standing().active
     latest = {each.name: each for each in record.refusals if each.name in active}
     alike: dict[tuple[str, str], list[str]] = {}
@@ -103,15 +103,15 @@ def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | N
         alike.setdefault((each.code, each.reason), []).append(str(name))
     for (code, reason), names in sorted(alike.items()):
         words = f"refused in round {record.number} ({code}): {reason}"
-        found.append(Obstacle(False, words, REMEDIES.get(code, ""), tuple(sorted(names))))
+        found.append(Hindrance(False, words, REMEDIES.get(code, ""), tuple(sorted(names))))
     return found
 
 
-def _of_certificates(federation: Federation, now: datetime) -> list[Obstacle]:
+def _of_certificates(federation: Federation, now: datetime) -> list[Hindrance]:
     if not federation.link.exists():
         return []
     try:
         check_certificates(federation.link, federation.settings.address, now)
     except CertificateError as error:
-        return [Obstacle(True, str(error))]
-    return [Obstacle(False, words) for words in ending_certificates(federation.link, now)]
+        return [Hindrance(True, str(error))]
+    return [Hindrance(False, words) for words in ending_certificates(federation.link, now)]

@@ -342,7 +342,7 @@ def test_one_that_falls_away_in_the_middle_and_leaves_another_alone_ends_the_rou
     later.change_corpus("medicine")
     names = [*MEMBERS, "poetry"]
     transport = Falling(later, names, {"poetry": 2})
-    with pytest.raises(RoundFailed, match=f"only medicine has changed: .*{WHAT_TO_DO}"):
+    with pytest.raises(RoundFailed, match=r"only medicine has changed: .*when poetry is there too, or another holder"):
         round_of(later, transport=transport)
     assert len(kinds(transport, SealedSums)) == 5
     assert not kinds(transport, Confirmed)
@@ -386,7 +386,8 @@ def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(p
     once = ["confirm_sum", OpenSum.kind]
     assert asked == ["announce", "share", Seal.kind, *once, "evaluate", *once, "deliver"]
     assert entries(parties, "opened_sum")[-1]["lot"] == "scores"
-    assert set(parties.federation().ledger.standing().counts) == {"scores", "reliability"}
+    [counts] = parties.federation().ledger.standing().counts.values()
+    assert set(counts) == {"scores", "reliability"}
 
 
 def test_another_winner_is_calibrated_by_itself_and_the_release_is_the_clear_one(

@@ -16,7 +16,6 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT
 from ridgeway.common.protocol.messages import (
     Announce,
-    Calibrate,
     ClearStatistics,
     Collect,
     Evaluate,
@@ -42,6 +41,7 @@ DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 BAD = "medicine"
 FEATURES = 7
 CELLS = 2 * len(CONFIDENCE_EDGES)
+NOTHING = (0, 0) * CELLS
 NAN = int(np.array(np.nan).view(np.int64))
 
 
@@ -275,28 +275,29 @@ def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties
 
 
 @pytest.mark.parametrize(
-    ("asked", "reply", "code"),
+    ("reply", "code"),
     [
-        (Evaluate, Scores(counts=()), "shape_mismatch"),
-        (Evaluate, Scores(counts=((1, 2),)), "shape_mismatch"),
-        (Evaluate, Scores(counts=((1 << 53, 0, 0, 0, 0),)), "over_bound"),
-        (Evaluate, Scores(counts=((1, 1, 1, 2, 2),)), "broken_identity"),
-        (Evaluate, Reliability(counts=(1,)), "malformed"),
-        (Calibrate, Reliability(counts=(1,)), "shape_mismatch"),
-        (Calibrate, Reliability(counts=(0, 1) * CELLS), "broken_identity"),
-        (Calibrate, Reliability(counts=(1, 0) + (0, 0) * (CELLS - 1)), "broken_identity"),
-        (Calibrate, Reliability(counts=(1 << 50, 0) * CELLS), "over_bound"),
-        (Calibrate, Scores(counts=()), "malformed"),
+        (Scores(counts=()), "shape_mismatch"),
+        (Scores(counts=((1, 2),)), "shape_mismatch"),
+        (Scores(counts=((1, 2), (1,)), reliability=NOTHING), "shape_mismatch"),
+        (Scores(counts=((1 << 53, 0, 0, 0, 0),), reliability=NOTHING), "over_bound"),
+        (Scores(counts=((1, 1, 1, 2, 2),), reliability=NOTHING), "broken_identity"),
+        (Reliability(counts=(1,)), "malformed"),
+        (Scores(counts=((1, 0, 0, 0, 0),)), "shape_mismatch"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1,)), "shape_mismatch"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(0, 1) * CELLS), "broken_identity"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1, 0) + (0, 0) * (CELLS - 1)), "broken_identity"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1 << 50, 0) * CELLS), "over_bound"),
     ],
 )
 def test_bad_counts_are_refused_and_change_nothing(
-    whole: Parties, parties: Parties, tmp_path: Path, asked: type[Message], reply: Message, code: str
+    whole: Parties, parties: Parties, tmp_path: Path, reply: Message, code: str
 ) -> None:
     """The release is that of a round in which the holder's sums were counted and its counts were not sent."""
-    lying = Lying(parties, asked, lambda spoken: [spoken.say(reply)])
+    lying = Lying(parties, Evaluate, lambda spoken: [spoken.say(reply)])
     published = run_round(parties.federation(), lying, no_watch)
-    assert refusals(parties) == [(BAD, asked.kind, code)]
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", asked).release
+    assert refusals(parties) == [(BAD, "evaluate", code)]
+    assert published.release == without_the_bad_one(whole, tmp_path / "other", Evaluate).release
 
 
 def test_one_plain_mass_cannot_use_up_the_bound_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
