@@ -37,6 +37,12 @@ def log_length(folder: Path) -> int:
     return log.head.number if log else 0
 
 
+def logged_sums(folder: Path) -> set[str]:
+    """The ids of the sums in the log: the coordinator has shown them itself, so they need not be told to it."""
+    log = kept_log(folder)
+    return {each.id for each in log.entries} if log else set()
+
+
 def take_log(holder: Holder, content: bytes | memoryview) -> None:
     """Extend the log that is kept here; what does not extend it is kept as evidence."""
     told, kept = read_statement(content), kept_log(holder.folder)

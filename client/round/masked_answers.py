@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.kept_log import logged_sums
 from ridgeway.client.round.policy import check_cohort, check_shares
 from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
 from ridgeway.client.round.session_store import GONE, Answered, SessionState
@@ -20,7 +21,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
 from ridgeway.common.masking.differencing import Parts, set_apart
-from ridgeway.common.masking.history import PastSum, history_bytes, read_pool
+from ridgeway.common.masking.history import PastSum, history_bytes, pool_bytes, read_pool
 from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol import messages
@@ -51,8 +52,9 @@ def advertised(
         if holder.has_been_in(request.round):
             raise Refused("session_reused", "this holder has been in a session of this name before")
         own = new_secrets(len(LOTS), secrets.token_bytes)
-        history = history_bytes(holder.memory.history().told())
-        shown = advertise(own, holder.identity, terms.id, request.round, source, held_out, sha256(history))
+        told = holder.memory.history().told()
+        history = pool_bytes([told], logged_sums(holder.folder))
+        shown = advertise(own, holder.identity, terms.id, request.round, source, held_out, sha256(history_bytes(told)))
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             SessionState(

@@ -3,15 +3,19 @@
 A member sees only the sums that it took part in. Sums of different cohorts can be combined, so each member shows in a
 session what it knows, signed by its advert, and every other takes it in. A member that has signed a sum does not always
 learn whether it was opened: `possible_sums` says which may have been, from what all members say of themselves.
-Pure; knows nothing of files or transport.
+
+A history names sums by their ids, which are digests of them; the sums themselves travel beside it, each once, and not
+at all where the reader has them. A history of which a sum is missing is not read. Pure; knows nothing of files or
+transport.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json, sha256
@@ -22,7 +26,6 @@ from ridgeway.common.masking.differencing import Parts
 MAX_TOLD = 128
 """The most sums that a member tells of, the newest ones; one that tells of more is refused."""
 MAX_HISTORY_BYTES = 1 << 26
-Content = TypeVar("Content")
 Weight = Annotated[int, Field(ge=1, le=1 << 37)]
 Lot = Annotated[str, Field(max_length=40)]
 
@@ -44,7 +47,7 @@ class PastSum(Record):
 
     @property
     def id(self) -> str:
-        return sha256(canonical_json(self.model_dump(mode="json")))
+        return sha256(canonical_json({"lot": self.lot, "parts": self.parts}))
 
     @property
     def data(self) -> str:
@@ -94,33 +97,92 @@ class History(Record):
         return History(accounts=accounts, heard=self.heard[len(self.heard) - min(left, len(self.heard)) :])
 
 
-POOL = TypeAdapter(tuple[History, ...])
+class ToldAccount(Record):
+    """An account in which ids stand for the sums."""
+
+    session: Digest
+    lot: Lot
+    signed: tuple[Digest, ...] = ()
+    away: tuple[PublicKey, ...] = ()
+    opened: bool = False
+
+
+class ToldHistory(Record):
+    """A history in which ids stand for the sums: what a member signs the digest of."""
+
+    accounts: tuple[ToldAccount, ...] = ()
+    heard: tuple[Digest, ...] = ()
+
+    @classmethod
+    def of(cls, history: History) -> ToldHistory:
+        accounts = (
+            ToldAccount(**{**dict(each), "signed": tuple(past.id for past in each.signed)}) for each in history.accounts
+        )
+        return cls(accounts=tuple(accounts), heard=tuple(past.id for past in history.heard))
+
+    def whole(self, sums: Mapping[str, PastSum]) -> History:
+        """The history that it stands for; raises Refused if a sum is not there."""
+        try:
+            accounts = (
+                Account(**{**dict(each), "signed": tuple(sums[past] for past in each.signed)}) for each in self.accounts
+            )
+            return History(accounts=tuple(accounts), heard=tuple(sums[past] for past in self.heard))
+        except KeyError:
+            raise Refused("history_withheld", "a sum that a member knows of was kept from this reader") from None
+
+    def to_bytes(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+
+class HistoryPool(Record):
+    """Histories of one member or more, and the sums that they name."""
+
+    histories: tuple[ToldHistory, ...]
+    sums: tuple[PastSum, ...] = ()
+
+    def with_sums(self, known: Mapping[str, PastSum]) -> dict[str, PastSum]:
+        return {**known, **{each.id: each for each in self.sums}}
+
+
+NOTHING: Mapping[str, PastSum] = MappingProxyType({})
 
 
 def history_bytes(history: History) -> bytes:
-    return canonical_json(history.model_dump(mode="json"))
+    """What a member signs the digest of: a digest of each sum, and so all of them."""
+    return ToldHistory.of(history).to_bytes()
 
 
-def read_history(content: bytes | memoryview) -> History:
-    """A member's history; one that is longer than is told raises Refused."""
-    return _checked(_read(TypeAdapter(History), content))
+def pool_bytes(histories: Iterable[History], known: Collection[str] = ()) -> bytes:
+    """Several histories together, each that differs once; and their sums, but for those whose ids the reader knows."""
+    whole = list(histories)
+    told = {each.to_bytes(): each for each in map(ToldHistory.of, whole)}
+    named = [past for each in whole for past in (*each.heard, *(past for own in each.accounts for past in own.signed))]
+    sums = {past.id: past for past in dict.fromkeys(named)}
+    left = tuple(sums[past] for past in sorted(sums) if past not in known)
+    pool = HistoryPool(histories=tuple(told[each] for each in sorted(told)), sums=left)
+    return canonical_json(pool.model_dump(mode="json"))
 
 
-def pool_bytes(histories: Iterable[History]) -> bytes:
-    """Several histories together, each that differs once."""
-    distinct = {history_bytes(each): each for each in histories}
-    return canonical_json([each.model_dump(mode="json") for _, each in sorted(distinct.items())])
+def read_history(content: bytes | memoryview, known: Mapping[str, PastSum] = NOTHING) -> History:
+    """The one history of a pool; one that is longer than is told, or lacks a sum that is not known, raises Refused."""
+    pool = _read(content)
+    if len(pool.histories) != 1:
+        raise Refused("malformed", "a member tells one history")
+    return _checked(pool.histories[0].whole(pool.with_sums(known)))
 
 
 def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[str, History]:
-    """What every member tells, by its key; raises Refused if one's history is missing.
+    """What every member tells, by its key; raises Refused if one's history, or a sum in it, is missing.
 
     wanted: the digest of each member's history, as it has signed it, by the member's key.
     """
-    histories = {sha256(history_bytes(each)): each for each in _read(POOL, content)}
+    pool = _read(content)
+    histories = {sha256(each.to_bytes()): each for each in pool.histories}
     if not set(wanted.values()) <= set(histories):
         raise Refused("history_withheld", "what a member knows of earlier sums was kept from this holder")
-    return {key: _checked(histories[digest]) for key, digest in wanted.items()}
+    sums = pool.with_sums(NOTHING)
+    whole = {digest: _checked(histories[digest].whole(sums)) for digest in set(wanted.values())}
+    return {key: whole[digest] for key, digest in wanted.items()}
 
 
 def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
@@ -157,10 +219,10 @@ def _checked(history: History) -> History:
     return history
 
 
-def _read(kind: TypeAdapter[Content], content: bytes | memoryview) -> Content:
+def _read(content: bytes | memoryview) -> HistoryPool:
     if memoryview(content).nbytes > MAX_HISTORY_BYTES:
         raise Refused("too_large", "a history of opened sums is larger than any that this version of Ridgeway sends")
     try:
-        return kind.validate_json(bytes(content))
+        return HistoryPool.model_validate_json(bytes(content))
     except ValidationError:
         raise Refused("malformed", "a history of opened sums does not have the form of one") from None

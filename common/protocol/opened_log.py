@@ -38,6 +38,11 @@ class OpenedSum(PastSum):
     terms: Digest
     opened: Digest
 
+    @property
+    def past(self) -> PastSum:
+        """The sum alone; it has the same id."""
+        return PastSum(lot=self.lot, parts=self.parts)
+
 
 class LogHead(Record):
     """What a coordinator signs: how many entries there are, and the hash of the last one, which covers all."""

@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import InputError, JournalError, Refused, Round
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
 from ridgeway.common.masking.differencing import Parts, differing, set_apart
-from ridgeway.common.masking.history import History, PastSum, pool_bytes, possible_sums, read_history
+from ridgeway.common.masking.history import History, PastSum, history_bytes, pool_bytes, possible_sums, read_history
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
@@ -59,6 +59,7 @@ class MaskedGathering:
         self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
         self._known: dict[Question, Counted] = {}
+        self._logged = {each.id: each.past for each in self._ledger.opened_log()}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
         """Check a member's keys, and note what it knows of sums that were opened before."""
@@ -66,9 +67,10 @@ class MaskedGathering:
         if advert is None or not blobs:
             raise Refused("not_masked", "an offer without keys for masking")
         check_advert(advert, self._terms.id, self._channel.nonce, len(LOTS))
-        if (advert.key, advert.source) != (key, offer.source) or sha256(blobs[0]) != advert.history:
+        history = read_history(blobs[0], self._logged)
+        if (advert.key, advert.source) != (key, offer.source) or sha256(history_bytes(history)) != advert.history:
             raise Refused("bad_advert", "the keys for masking are of another holder, or do not go with the offer")
-        self._histories[key] = read_history(blobs[0])
+        self._histories[key] = history
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver is left out."""

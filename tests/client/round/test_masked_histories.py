@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -131,10 +132,27 @@ def _key(parties: Parties, name: str) -> str:
 
 @given(history=histories)
 def test_a_history_is_read_as_it_was_shown(history: History) -> None:
-    """To the byte, for its digest is signed."""
-    shown = history_bytes(history)
-    assert read_history(shown) == history
-    assert history_bytes(read_history(shown)) == shown
+    """To the byte, for its digest is signed; whatever the reader knows already need not be shown."""
+    assert read_history(pool_bytes([history])) == history
+    sums = {each.id: each for each in (*history.heard, *(past for own in history.accounts for past in own.signed))}
+    short = pool_bytes([history], sums)
+    assert read_history(short, sums) == history
+    assert history_bytes(read_history(short, sums)) == history_bytes(history)
+    if sums:
+        with pytest.raises(Refused):
+            read_history(short)
+
+
+@given(history=histories, other=sums)
+def test_no_sum_passes_for_another(history: History, other: PastSum) -> None:
+    """An id is the digest of a sum: a pool that shows another sum in its place lacks the one that was told."""
+    content = json.loads(pool_bytes([history]))
+    for place in range(len(content["sums"])):
+        if content["sums"][place] != other.model_dump(mode="json"):
+            forged = {**content, "sums": [*content["sums"]]}
+            forged["sums"][place] = other.model_dump(mode="json")
+            with pytest.raises(Refused, match="kept from"):
+                read_pool(json.dumps(forged).encode(), {"a": sha256(history_bytes(history))})
 
 
 @given(known=st.dictionaries(digests, histories, max_size=4))
@@ -160,7 +178,7 @@ def test_a_member_that_tells_too_much_is_refused() -> None:
     """And an honest one never does: it tells the newest, its own first."""
     much = tuple(map(made_up, range(MAX_TOLD + 1)))
     with pytest.raises(Refused) as refused:
-        read_history(history_bytes(History(heard=much)))
+        read_history(pool_bytes([History(heard=much)]))
     assert refused.value.code == "history_too_long"
     assert History(heard=much).told().heard == much[1:]
     own = tuple(Account(session=f"{at:064x}", lot="statistics", signed=(each,)) for at, each in enumerate(much))
@@ -186,7 +204,7 @@ def test_bytes_that_are_no_history_are_refused(monkeypatch: pytest.MonkeyPatch, 
 def test_a_member_speaks_once_of_a_sum_and_opens_what_it_signed(accounts: list[Account]) -> None:
     """One voice a member, else one liar could deny for many."""
     with pytest.raises(Refused):
-        read_history(history_bytes(History(accounts=tuple(accounts))))
+        read_history(pool_bytes([History(accounts=tuple(accounts))]))
 
 
 SESSION = "5" * 64

@@ -19,7 +19,6 @@ from ridgeway.client.round import answers
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.masking.history import read_history
 from ridgeway.common.protocol.messages import (
     LOTS,
     Announce,
@@ -142,7 +141,7 @@ class Fuzzer:
                 self.begin()  # this total was asked about in an earlier round
             case Offer(advert=advert) if advert is not None:
                 c.adverts[name] = advert
-                c.histories.append(read_history(opened.blobs[0]))
+                c.histories.append(c.told(opened.blobs[0]))
             case Envelopes():
                 self.once(c, name, "envelopes", opened)
                 if message.session == c.session:

@@ -61,11 +61,11 @@ class Handler(BaseHTTPRequestHandler):
     upstream: Upstream
 
     def do_POST(self) -> None:
-        left, digest = int(self.headers["content-length"]), hashlib.sha256()
+        left, digest = int(self.headers.get("content-length", 0)), hashlib.sha256()
         while left and (piece := self.rfile.read(min(left, 65536))):
             digest.update(piece)
             left -= len(piece)
-        size = int(self.headers["content-length"]) - left
+        size = int(self.headers.get("content-length", 0)) - left
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.upstream.seen.append((self.command, self.path, headers, digest.hexdigest(), size))
         self._answer()
