@@ -15,7 +15,7 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json
-from ridgeway.common.cli.terminal import count, emit_json, progress_bar, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
@@ -105,7 +105,8 @@ def init(
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
     step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
     _warn(paper)
-    step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+    step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
+    step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
     if paper.terms.mode == "masked":
         step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
 
@@ -169,7 +170,11 @@ def ready(folder: Folder, json: Json = False) -> None:
 
 
 def join(folder: Folder) -> None:
-    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code."""
+    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code.
+
+    What it answers, what it refuses and what stands in its way is told as it happens, with times in UTC.
+    """
+    from ridgeway.client.deploy.join_report import JoinReport
     from ridgeway.client.deploy.notices import NoticeWatch
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
@@ -180,11 +185,11 @@ def join(folder: Folder) -> None:
         approved=lambda: open_holder(folder).settings.bundles,
         config={"holder": str(folder.resolve())},
     )
-    step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
     watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator)
-    with stop_on_signal() as stopped, watch as news:
-        run(settings, stopped, lambda words: step("note", words), news)
-    step("left", "every process has ended")
+    with stamped_steps(), stop_on_signal() as stopped, watch as news:
+        step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
+        run(settings, stopped, lambda words: step("note", words), news, JoinReport(holder, step).tick)
+        step("left", "every process has ended")
 
 
 def accept(

@@ -42,6 +42,8 @@ from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, 
 from ridgeway.common.statistics.sums import Statistics
 
 SETTINGS, CARD = "client.toml", "holder.pub"
+REFUSED_BUNDLE = "refused_bundle"
+"""The kind of a journal's entry about code that was sent, and not run."""
 WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
 """The share of documents that holds out every one of them."""
 RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
