@@ -14,7 +14,7 @@ import typer
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def init(
     ] = None,
     text_field: Fields = "text",
     holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
+    skip_broken: SkipBroken = 0.0,
     encoder: Annotated[
         str | None, typer.Option(help="Where this machine finds the encoder, if not under its own name.")
     ] = None,
@@ -81,6 +82,7 @@ def init(
             held_out=str(held_out.resolve()) if held_out else None,
             text_field=text_field,
             holdout=holdout,
+            skip_broken=skip_broken,
             encoder=absolute_source(encoder) if encoder else None,
             address=paper.address,
             bundles=(paper.bundle,),
@@ -166,6 +168,9 @@ def ready(folder: Folder, json: Json = False) -> None:
             {"domain": holder.domain, "source": made.content, "samples": made.statistics.mass, "held_out": held_out}
         )
         return
+    if holder.broken_list.exists():
+        broken = count(len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record")
+        step("skipped", "broken", broken, f"listed in {holder.broken_list}")
     step("ready", holder.domain, count(made.statistics.mass, "sample"), f"{count(held_out, 'document')} to evaluate on")
 
 
