@@ -81,7 +81,7 @@ def _summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
     total, done = sum(source.path.stat().st_size for source in sources), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, Counters(), position):
+        for text in documents(source, job.text_fields, Counters(), position, [] if job.skip_broken else None):
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")
             if not is_held_out(text, job.holdout):

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ridgeway.client.round.holder import CARD, SETTINGS, HolderSettings, release_folder
+from ridgeway.client.round.holder import CARD, REFUSED_BUNDLE, SETTINGS, HolderSettings, release_folder
 from ridgeway.client.round.kept_log import FORKED, fork, kept_log
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.sum_memory import SumMemory
@@ -27,7 +27,6 @@ from ridgeway.common.routing.release import load_release
 
 IN_THE_CLEAR = {"clear_statistics", "scores", "reliability"}
 """The kinds of answers that show this holder's own numbers to the coordinator."""
-REFUSED_BUNDLE = "refused_bundle"
 
 OpenedState = Literal["", "clear", "no", "perhaps", "yes"]
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import CountingBar, count, emit_json, progress_bar, step, stop_on_signal, table
 
 if TYPE_CHECKING:
     from ridgeway.client.audit import Finding
+    from ridgeway.client.round.holder import HolderSettings
     from ridgeway.client.sums.prepare import PrepareJob, Watch
     from ridgeway.common.base.settings import Sampling
     from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -37,36 +39,48 @@ HEADINGS = ("view", "window", "found", "recovered", "rare", "by chance", "precis
 
 
 def audit(
-    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="Your statistics file.")],
+    statistics: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Your statistics file, or a holder's folder, which names its corpus.")
+    ],
     corpus: Annotated[
         list[Path] | None, typer.Option(help="The files and folders it was made of; may be given again.")
     ] = None,
     encoder: EncoderOption = "smollm2",
     text_field: Fields = "text",
+    skip_broken: SkipBroken = 0.0,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Attack your own statistics, as a coordinator that sees them could. Runs here and sends nothing.
 
     With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
-    found, and whether that is proven.
+    found, and whether that is proven. Of a holder's folder, the sums are those that it offered last, and client.toml
+    names corpus, fields and encoder.
     """
     from ridgeway.client.audit import advice, attack_holder, must_fit, survives_weighting, true_counts
     from ridgeway.common.cli.plots import check_plot
-    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
 
+    settings = None
+    if statistics.is_dir():
+        settings, statistics = _of_folder(statistics, corpus)
+        corpus, text_field, skip_broken = list(map(Path, settings.corpus)), settings.text_field, settings.skip_broken
     if plot is not None:
         if not corpus:
             raise InputError("a plot shows shares of the true tokens, so it needs the text too: give --corpus")
         check_plot(plot)
     prepared = load_prepared(statistics)
-    found = needs_table(find_encoder(encoder), "the audit")
+    if settings is None:
+        found = needs_table(find_encoder(encoder), "the audit")
+    else:
+        made_with = prepared.fingerprint, prepared.encoder_name, settings.encoder
+        found = needs_table(find_by_fingerprint(*made_with), "the audit")
     must_fit(prepared, found)
     truth = None
     if corpus:
-        job = job_of(prepared, corpus, text_field)
+        job = replace(job_of(prepared, corpus, text_field), skip_broken=skip_broken)
         with watching(prepared.domain) as watch:
             truth = true_counts(prepared, job, found, watch)
         step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
@@ -83,6 +97,18 @@ def audit(
     if truth is None:
         _show_tokens(findings[0], found)
     print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
+
+
+def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings, Path]:
+    """A holder's settings, and the file with the sums that it offered last."""
+    from ridgeway.client.cli.holder_commands import open_holder
+
+    if corpus:
+        raise InputError("--corpus belongs to a statistics file; a holder's folder names its own corpus")
+    holder = open_holder(folder)
+    if not holder.offered.exists():
+        raise InputError(f"{folder} has no sums yet; make them with: ridgeway client ready {folder}")
+    return holder.settings, holder.offered
 
 
 def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> PrepareJob:

@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
 from ridgeway.common.base.threads import cores
-from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def prepare(
     max_tokens: MaxTokens = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
+    skip_broken: SkipBroken = 0.0,
     threads: Threads = 0,
     device: Device = "auto",
     fresh: Annotated[
@@ -107,14 +108,19 @@ def prepare(
     found = find_encoder(encoder)
     usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
     chosen = replace(chosen, sampling=changed_sampling(usual, **given))
-    job = replace(_job(corpus, domain, chosen, holdout, text_field, threads), devices=_devices(device))
+    job = _job(corpus, domain, chosen, holdout, text_field, threads)
+    job = replace(job, devices=_devices(device), skip_broken=skip_broken)
+    broken = out.with_name(f"{out.name}.broken.txt")
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
-            outcome = sum_up(job, found, cache_folder(), Watch(progress, stopped), fresh=fresh)
+            watch = Watch(progress, stopped)
+            outcome = sum_up(job, found, cache_folder(), watch, fresh=fresh, broken_list=broken)
         except Interrupted:
             again = "the same command without --fresh" if fresh else "the same command"
             raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
     save_prepared(outcome.prepared, out)
+    if outcome.counters.broken and not json:
+        step("skipped", "broken", count(outcome.counters.broken, "record"), f"listed in {broken}")
     _report(outcome, out, job.devices, json)
 
 
@@ -172,6 +178,7 @@ def held_out(
     preset_name: PresetName = "default",
     holdout: Holdout = None,
     text_field: Fields = "text",
+    skip_broken: SkipBroken = 0.0,
     json: Json = False,
 ) -> None:
     """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private text."""
@@ -183,7 +190,7 @@ def held_out(
     from ridgeway.common.base.files import whole_file
 
     _check_output(out, corpus)
-    job = _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1)
+    job = replace(_job(corpus, "held-out", preset(preset_name), holdout, text_field, 1), skip_broken=skip_broken)
     counters = Counters()
     with stop_on_signal() as stopped, progress_bar("held-out") as progress:
         texts = held_out_documents(job, counters, Watch(progress, stopped))

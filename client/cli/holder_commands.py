@@ -14,8 +14,8 @@ import typer
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.cli.options import Fields, Json
-from ridgeway.common.cli.terminal import count, emit_json, progress_bar, step, stop_on_signal, table
+from ridgeway.common.cli.options import Fields, Json, SkipBroken
+from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
@@ -42,6 +42,7 @@ def init(
     ] = None,
     text_field: Fields = "text",
     holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
+    skip_broken: SkipBroken = 0.0,
     encoder: Annotated[
         str | None, typer.Option(help="Where this machine finds the encoder, if not under its own name.")
     ] = None,
@@ -81,6 +82,7 @@ def init(
             held_out=str(held_out.resolve()) if held_out else None,
             text_field=text_field,
             holdout=holdout,
+            skip_broken=skip_broken,
             encoder=absolute_source(encoder) if encoder else None,
             address=paper.address,
             bundles=(paper.bundle,),
@@ -105,7 +107,8 @@ def init(
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
     step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
     _warn(paper)
-    step("next", f"read {folder / SETTINGS}, hand {folder / CARD} to the operator, then: ridgeway client join {folder}")
+    step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
+    step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
     if paper.terms.mode == "masked":
         step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
 
@@ -165,11 +168,18 @@ def ready(folder: Folder, json: Json = False) -> None:
             {"domain": holder.domain, "source": made.content, "samples": made.statistics.mass, "held_out": held_out}
         )
         return
+    if holder.broken_list.exists():
+        broken = count(len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record")
+        step("skipped", "broken", broken, f"listed in {holder.broken_list}")
     step("ready", holder.domain, count(made.statistics.mass, "sample"), f"{count(held_out, 'document')} to evaluate on")
 
 
 def join(folder: Folder) -> None:
-    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code."""
+    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code.
+
+    What it answers, what it refuses and what stands in its way is told as it happens, with times in UTC.
+    """
+    from ridgeway.client.deploy.join_report import JoinReport
     from ridgeway.client.deploy.notices import NoticeWatch
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
@@ -180,11 +190,11 @@ def join(folder: Folder) -> None:
         approved=lambda: open_holder(folder).settings.bundles,
         config={"holder": str(folder.resolve())},
     )
-    step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
     watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator)
-    with stop_on_signal() as stopped, watch as news:
-        run(settings, stopped, lambda words: step("note", words), news)
-    step("left", "every process has ended")
+    with stamped_steps(), stop_on_signal() as stopped, watch as news:
+        step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
+        run(settings, stopped, lambda words: step("note", words), news, JoinReport(holder, step).tick)
+        step("left", "every process has ended")
 
 
 def accept(

@@ -28,6 +28,9 @@ domain = {domain}
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate candidates with.
 holdout = {holdout}
+# The largest share of records that may be passed over because they cannot be read, such as 0.01; with 0, the first one
+# stops everything. Their files and lines are listed in statistics/broken.txt.
+skip_broken = {skip_broken}
 # Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else the CPU; or "cpu",
 # "cuda", or one card such as "cuda:0". The sums are the same.
 threads = {threads}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeway.client.deploy.supernode_process import BELL
+from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.deploy import approved_bundle
@@ -63,12 +64,16 @@ class NodeSettings:
 
 
 def run(
-    settings: NodeSettings, stopped: Callable[[], bool], word: Word, news: Callable[[], Iterable[str]] = tuple
+    settings: NodeSettings,
+    stopped: Callable[[], bool],
+    word: Word,
+    news: Callable[[], Iterable[str]],
+    tick: Callable[[], None],
 ) -> None:
     """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help.
 
     A changed ca.crt and a changed list of approved bundles hold as soon as no answer is being given. `news` is asked
-    for words to tell.
+    for words to tell, and `tick` is called a few times a second.
     """
     _check(settings)
     with only_one(settings.folder, "a SuperNode"):
@@ -88,6 +93,7 @@ def run(
                 if node.process is not None and not node.is_running():
                     _judge_end(tail, node, settings)
                 keep_running((node, executor), word)
+                tick()
                 time.sleep(LOOP_PAUSE_S)
         finally:
             stop_all((executor, node))
@@ -181,8 +187,8 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
         if not tail.may_be_held():
             raise NodeRefused(
                 f"the coordinator at {settings.superlink} does not know this holder's key, or it is in use on another "
-                "machine; send its operator this line and start again once it is registered: "
-                + public_line(settings.folder / "node.key")
+                f"machine; hand {settings.folder / CARD} to its operator, who admits it with `ridgeway coordinator "
+                "admit`, and start again"
             )
         node.rest(RETRY_PAUSE_S)
     elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:

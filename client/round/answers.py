@@ -63,7 +63,7 @@ def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
     if isinstance(error, Refused):
         holder.log.warning("refused (%s): %s", error.code, error.reason)
         return messages.Refusal(code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS])
-    holder.log.error("could not answer", exc_info=error)
+    holder.log.error("could not answer: %s", errors.first_line(error), exc_info=error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return messages.Refusal(code="disk_full", reason="this holder's disk is full")
     for kind, (code, reason) in REASONS.items():

@@ -42,6 +42,8 @@ from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, 
 from ridgeway.common.statistics.sums import Statistics
 
 SETTINGS, CARD = "client.toml", "holder.pub"
+REFUSED_BUNDLE = "refused_bundle"
+"""The kind of a journal's entry about code that was sent, and not run."""
 WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
 """The share of documents that holds out every one of them."""
 RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
@@ -52,6 +54,7 @@ class HolderSettings(Record):
 
     corpus:     files and folders with the domain's text, or
     statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    skip_broken: the largest share of records that may be passed over because they cannot be read.
     device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
     bundles:    SHA-256 of the app bundles that may run here.
@@ -63,6 +66,7 @@ class HolderSettings(Record):
     held_out: str | None = None
     text_field: str = "text"
     holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
+    skip_broken: float = Field(default=0.0, ge=0, lt=1)
     threads: int = Field(default=0, ge=0)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda|cuda:[0-9]+)$")
     encoder: str | None = None
@@ -146,6 +150,7 @@ class Holder:
             self.encoder(terms),
             self.folder / "cache",
             watch,
+            broken_list=self.broken_list,
         )
         save_prepared(outcome.prepared, self._current)
         return outcome.prepared
@@ -176,6 +181,16 @@ class Holder:
         return sha256(self.identity.sign(f"ridgeway held out {sample.content}".encode()).encode())
 
     @property
+    def offered(self) -> Path:
+        """The file with the raw sums that were offered last, or were made ahead."""
+        return Path(self.settings.statistics) if self.settings.statistics else self._current
+
+    @property
+    def broken_list(self) -> Path:
+        """Where the places of records lie that were passed over."""
+        return self.folder / "statistics" / "broken.txt"
+
+    @property
     def _current(self) -> Path:
         return self.folder / "statistics" / "current.stats"
 
@@ -188,6 +203,7 @@ class Holder:
             text_fields=field_names(self.settings.text_field),
             threads=self.settings.threads or cores(),
             devices=chosen(self.settings.device),
+            skip_broken=self.settings.skip_broken,
         )
 
     def encoder(self, terms: Terms) -> AnyEncoder:

@@ -43,6 +43,9 @@ TEXT_SUFFIXES = frozenset(
     .html .htm .xml .css .scss .yaml .yml .toml .ini .cfg
     """.split()
 )
+MAX_PLACES = 10_000
+"""The most broken records that are listed; beyond, they are counted."""
+SKIP_WORDS = "--skip-broken, or skip_broken in client.toml"
 COMPRESSIONS = frozenset((".gz", ".zst"))
 
 
@@ -64,6 +67,7 @@ class Counters:
     empty: int = 0
     replaced: int = 0
     tokens: int = 0
+    broken: int = 0
 
     def add(self, other: Counters, sign: int = 1) -> None:
         for name in (field.name for field in fields(Counters)):
@@ -96,10 +100,20 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     return sorted(found.values()), skipped
 
 
-def documents(source: CorpusFile, text_fields: Sequence[str], counters: Counters, position: Position) -> Iterator[str]:
-    """The documents of one file, those without text passed over and counted."""
+def documents(
+    source: CorpusFile,
+    text_fields: Sequence[str],
+    counters: Counters,
+    position: Position,
+    skipped: list[str] | None = None,
+) -> Iterator[str]:
+    """The documents of one file, those without text passed over and counted.
+
+    skipped: gets the places of records that cannot be read, which are passed over and counted; without it, the first
+    such record raises. A file that is damaged as a whole always does.
+    """
     try:
-        for text in _texts(source, text_fields, counters, position):
+        for text in _texts(source, text_fields, counters, position, _BrokenRecords(counters, skipped)):
             for piece in cut(text):
                 if piece.strip():
                     yield piece
@@ -166,17 +180,39 @@ def _is_binary(path: Path) -> bool:
         return b"\0" in file.read(8192)
 
 
-def _texts(source: CorpusFile, names: Sequence[str], counters: Counters, position: Position) -> Iterator[str]:
+class _BrokenRecords:
+    """Entered for every record: passes over those that cannot be read if their places are wanted."""
+
+    def __init__(self, counters: Counters, places: list[str] | None) -> None:
+        self._counters, self._places = counters, places
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, CorpusError):
+            return False
+        if self._places is None:
+            raise CorpusError(f"{error}; mend it, or let a small share of records be passed over ({SKIP_WORDS})")
+        self._counters.broken += 1
+        if len(self._places) < MAX_PLACES:
+            self._places.append(str(error))
+        return True
+
+
+def _texts(
+    source: CorpusFile, names: Sequence[str], counters: Counters, position: Position, each: _BrokenRecords
+) -> Iterator[str]:
     if source.kind == "parquet":
-        yield from _parquet_texts(source, names, position)
+        yield from _parquet_texts(source, names, position, each)
         return
     with _opened(source, position) as stream:
         name = str(source.path)
         if source.kind == "jsonl":
-            yield from jsonl_texts(_lines(stream, counters), names, name)
+            yield from jsonl_texts(_lines(stream, counters), names, name, each)
         elif source.kind == "csv":
             delimiter = "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
-            yield from _csv_texts(_lines(stream, counters), names, name, delimiter)
+            yield from _csv_texts(_lines(stream, counters), names, name, delimiter, each)
         else:
             yield from _pieces(stream, counters, name)
 
@@ -283,16 +319,19 @@ def _blocks(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
             return
 
 
-def _csv_texts(lines: Iterable[str], names: Sequence[str], name: str, delimiter: str) -> Iterator[str]:
+def _csv_texts(
+    lines: Iterable[str], names: Sequence[str], name: str, delimiter: str, each: _BrokenRecords
+) -> Iterator[str]:
     csv.field_size_limit(1 << 30)
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)  # a quote that never ends is an error
     for cells in reader:
         cells.pop(cast(str, None), None)  # cells beyond the header
         record = {name: cell or None for name, cell in cells.items()}  # an empty cell is no text
-        yield record_text(record, names, f"{name}, line {reader.line_num}")
+        with each:
+            yield record_text(record, names, f"{name}, line {reader.line_num}")
 
 
-def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position) -> Iterator[str]:
+def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords) -> Iterator[str]:
     with _imported("pyarrow.parquet", "parquet").ParquetFile(source.path) as file:
         columns = [name for name in names if name in file.schema_arrow.names]
         if not columns:
@@ -301,7 +340,8 @@ def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position)
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             for record in batch.to_pylist():
                 seen += 1
-                yield record_text(record, columns, f"{source.path}, row {seen}")
+                with each:
+                    yield record_text(record, columns, f"{source.path}, row {seen}")
             position.bytes = size * seen // rows
 
 

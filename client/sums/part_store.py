@@ -59,11 +59,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPart:
-    """Sums over some stretches, and what was met in them."""
+    """Sums over some stretches, and what was met in them. broken: the places of records that were passed over."""
 
     stretches: tuple[Stretch, ...]
     counters: Counters
     state: Mapping[str, Integers]
+    broken: tuple[str, ...] = ()
 
 
 class PartStore:
@@ -79,6 +80,7 @@ class PartStore:
             "version": VERSION,
             "stretches": [[asdict(each.stamp), each.start, each.stop, each.ends_file] for each in part.stretches],
             "counters": asdict(part.counters),
+            "broken": list(part.broken),
         }
         header["digest"] = _digest(header, part.state)
         content = save(dict(part.state), metadata={"ridgeway": json.dumps(header)})
@@ -113,7 +115,7 @@ def _read(path: Path) -> StoredPart | None:
         if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
             return None
         stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
-        return StoredPart(stretches, Counters(**header["counters"]), state)
+        return StoredPart(stretches, Counters(**header["counters"]), state, tuple(header.get("broken", ())))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None
 

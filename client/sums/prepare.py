@@ -18,10 +18,20 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from ridgeway.client.sums.accumulate import Accumulator, accumulators, add_states
-from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, documents, find_sources, is_held_out
+from ridgeway.client.sums.corpus import (
+    MAX_PLACES,
+    SKIP_WORDS,
+    CorpusFile,
+    Counters,
+    Position,
+    documents,
+    find_sources,
+    is_held_out,
+)
 from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
 from ridgeway.client.sums.tokenizer_pool import Encode, tokenising
 from ridgeway.common.base.errors import CorpusError, InputError
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
@@ -56,9 +66,13 @@ class PrepareJob:
     text_fields: tuple[str, ...]
     threads: int
     devices: tuple[str, ...] = ()
+    skip_broken: float = 0.0
+    """The largest share of records that may be passed over because they cannot be read."""
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
+        if not 0 <= self.skip_broken < 1:
+            raise InputError(f"the share of broken records to skip lies between 0 and 1, not at {self.skip_broken:g}")
         if not 0 <= self.holdout < 1:
             raise InputError(f"the held-out share must be at least 0 and below 1, not {self.holdout:g}")
         if self.threads < 1:
@@ -87,9 +101,18 @@ class Watch:
 
 
 def prepare(
-    job: PrepareJob, encoder: AnyEncoder, cache: Path, watch: Watch | None = None, *, fresh: bool = False
+    job: PrepareJob,
+    encoder: AnyEncoder,
+    cache: Path,
+    watch: Watch | None = None,
+    *,
+    fresh: bool = False,
+    broken_list: Path | None = None,
 ) -> PrepareOutcome:
-    """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept."""
+    """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept.
+
+    broken_list: where to write the places of the records that were passed over, if there are any.
+    """
     started = time.monotonic()
     store = PartStore(cache, _terms(job, encoder))
     if fresh:
@@ -106,6 +129,10 @@ def prepare(
     counters = Counters()
     for part in parts:
         counters.add(part.counters)
+    broken = [place for part in parts for place in part.broken]
+    if broken_list is not None:
+        _list_places(broken_list, broken)
+    _must_be_readable(job, counters, broken)
     _must_hold_text(job, counters, len(sources), skipped)
     statistics = run.summer().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
     prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout)
@@ -117,10 +144,11 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
     """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own machine."""
     watch = watch or Watch()
     sources, _ = find_sources(job.roots)
+    skipped: list[str] | None = [] if job.skip_broken else None
     total, done = sum(source.path.stat().st_size for source in sources), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, counters, position):
+        for text in documents(source, job.text_fields, counters, position, skipped):
             counters.documents += 1
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")
@@ -130,6 +158,7 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
             if counters.documents % 256 == 0:
                 watch.progress(done + position.bytes, total)
         done += position.bytes
+    _must_be_readable(job, counters, skipped or ())
 
 
 def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
@@ -151,6 +180,23 @@ def _unread(stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]) -> list
         for stamp, source in stamps.items()
         if stamp not in reached or not reached[stamp].ends_file
     ]
+
+
+def _list_places(path: Path, places: Sequence[str]) -> None:
+    if places:
+        write_whole(path, "".join(f"{place}\n" for place in places).encode(errors="surrogateescape"), private=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _must_be_readable(job: PrepareJob, counters: Counters, places: Sequence[str]) -> None:
+    """Raise if more records were passed over than may be. Parts that were kept may come from a more lenient run."""
+    records = counters.documents + counters.empty + counters.broken
+    if counters.broken > job.skip_broken * records:
+        raise CorpusError(
+            f"{counters.broken:,} of {records:,} records cannot be read, and a share of {job.skip_broken:g} may be "
+            f"passed over ({SKIP_WORDS}); the first is {places[0]}"
+        )
 
 
 def _must_hold_text(job: PrepareJob, counters: Counters, files: int, skipped: int) -> None:
@@ -182,6 +228,7 @@ class _Run:
         self._pending: deque[Future[int]] = deque()
         self._counters = Counters()
         self._stretches: list[Stretch] = []
+        self._broken: list[str] = []
         self._parts: list[StoredPart] = []
         self._started = self._kept_at = time.monotonic()
         self._done = 0
@@ -216,7 +263,8 @@ class _Run:
     def _sum_file(self, pool: ThreadPoolExecutor, stamp: Stamp, source: CorpusFile, first: int) -> None:
         met, counted, position = Counters(), Counters(), Position()
         batch, size, place, start = list[str](), 0, 0, first
-        for text in documents(source, self._job.text_fields, met, position):
+        skipped: list[str] | None = [] if self._job.skip_broken else None
+        for text in documents(source, self._job.text_fields, met, position, skipped):
             place += 1
             if place <= first:  # an earlier part covers it
                 counted = copy.copy(met)
@@ -234,17 +282,19 @@ class _Run:
                 self._watch.progress(self._done + position.bytes, self._total)
                 batch, size = [], 0
                 if self._due():
-                    self._cover(Stretch(stamp, start, place, ends_file=False), met, counted)
+                    self._cover(Stretch(stamp, start, place, ends_file=False), met, counted, skipped)
                     self._keep()
                     start, counted = place, copy.copy(met)
         self._submit(pool, batch)
-        self._cover(Stretch(stamp, start, place, ends_file=True), met, counted)
+        self._cover(Stretch(stamp, start, place, ends_file=True), met, counted, skipped)
         self._done += stamp.size
         self.bytes_read += stamp.size
         self._watch.progress(self._done, self._total)
 
-    def _cover(self, stretch: Stretch, met: Counters, counted: Counters) -> None:
+    def _cover(self, stretch: Stretch, met: Counters, counted: Counters, skipped: list[str] | None) -> None:
+        """Take in what was met since `counted`. skipped: the places of all broken records of the file so far."""
         self._stretches.append(stretch)
+        self._broken = [*self._broken, *(skipped or [])[counted.broken :]][:MAX_PLACES]
         self._counters.add(met)
         self._counters.add(counted, -1)
 
@@ -277,10 +327,10 @@ class _Run:
             self._counters.tokens += self._pending.popleft().result()
         if self._stretches:
             state = reduce(add_states, (accumulator.state() for accumulator in self._all))
-            part = StoredPart(tuple(self._stretches), self._counters, state)
+            part = StoredPart(tuple(self._stretches), self._counters, state, tuple(self._broken))
             self._store.save(part)
             self._parts.append(part)
-        self._counters, self._stretches = Counters(), []
+        self._counters, self._stretches, self._broken = Counters(), [], []
         self._refill()
         if self._watch.stopped():
             raise Interrupted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,19 @@ def parse_line(line: str, place: str) -> dict[str, Any]:
     return record
 
 
-def jsonl_texts(lines: Iterable[str], fields: Sequence[str], name: str) -> Iterator[str]:
-    """The text of every record; blank lines are passed over."""
+def jsonl_texts(
+    lines: Iterable[str], fields: Sequence[str], name: str, each: AbstractContextManager[object] | None = None
+) -> Iterator[str]:
+    """The text of every record; blank lines are passed over.
+
+    each: entered for every record, and may pass over what cannot be read.
+    """
+    each = each or nullcontext()
     for number, line in enumerate(lines, 1):
         if line.strip():
             place = f"{name}, line {number}"
-            yield record_text(parse_line(line, place), fields, place)
+            with each:
+                yield record_text(parse_line(line, place), fields, place)
 
 
 def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) -> dict[str, list[str]]:

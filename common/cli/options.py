@@ -26,6 +26,10 @@ Key = Annotated[
 Fields = Annotated[
     str, typer.Option("--text-field", help="The field that holds the text; of several names, the first a record has.")
 ]
+SkipBroken = Annotated[
+    float,
+    typer.Option(metavar="SHARE", help="Pass over records that cannot be read, up to this share, and list them."),
+]
 EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
 Model = Annotated[
     Path | None, typer.Option(help="The folder of a contextual encoder's model, if it is not known on this machine.")

@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -30,10 +32,24 @@ def command_group(words: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=words)
 
 
+_stamped: ContextVar[bool] = ContextVar("stamped", default=False)
+
+
 def step(verb: str, subject: str, *figures: str) -> None:
     """One aligned line about something that was done."""
     columns = "".join(f"{figure:<22}  " for figure in figures)
-    print(f"{verb:<10}{subject:<26}  {columns}".rstrip(), file=sys.stderr)
+    time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}  " if _stamped.get() else ""
+    print(f"{time}{verb:<10}{subject:<26}  {columns}".rstrip(), file=sys.stderr)
+
+
+@contextmanager
+def stamped_steps(on: bool = True) -> Iterator[None]:
+    """Within this block every step begins with its time, in UTC."""
+    before = _stamped.set(on)
+    try:
+        yield
+    finally:
+        _stamped.reset(before)
 
 
 def count(number: int, noun: str) -> str:

@@ -65,6 +65,8 @@ LOOP_HOOKS = ("get_executor", "time")
 """The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one."""
 
 DIGEST = re.compile("[0-9a-f]{64}")
+MAX_LOG_BYTES = 1_000_000
+"""A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
 
 Note = Callable[[str], None]
 Identity = tuple[str, ...]
@@ -204,10 +206,13 @@ def note_in(path: str | None) -> Note:
     """Write to the owner's log, or to the standard error where none is named."""
 
     def note(text: str) -> None:
-        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}\n"
+        line = f"{datetime.now(UTC).isoformat(timespec='microseconds')} {text}\n"
         if path is None:
             sys.stderr.write(line)
             return
+        with contextlib.suppress(FileNotFoundError):
+            if Path(path).stat().st_size > MAX_LOG_BYTES:
+                Path(path).replace(f"{path}.1")
         handle = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             file.write(line)

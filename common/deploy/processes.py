@@ -10,7 +10,9 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +21,12 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from threading import Thread
+from typing import IO
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.settings_file import toml_literal
@@ -30,8 +37,12 @@ Value = str | int | float | bool
 MARK = "RIDGEWAY_PROCESS_OF"
 """Set to the folder in every process started for it, so that one left over from a killed run is surely known."""
 
-MAX_LOG_BYTES = 20_000_000
-"""A log that has grown beyond this is put aside, once, when its process starts."""
+MAX_LOG_BYTES = 10_000_000
+"""A log that would grow beyond this is put aside as NAME.1, and what was there before is gone."""
+MAX_LINE_BYTES = 1 << 16
+LAST_WORDS_WAIT_S = 1.0
+COLOURS = re.compile("\x1b\\[[0-9;?]*[A-Za-z]")
+"""What steers a terminal, and is noise in a file."""
 
 DEATHS_WITHIN_S = 30.0
 MAX_DEATHS = 5
@@ -106,28 +117,35 @@ class Child:
     environment: Mapping[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    writer: Thread | None = None
     deaths: list[float] = field(default_factory=list)
     again_at: float = 0.0
 
     def start(self) -> None:
         """Start it in a session of its own, with its words added to the log, to die when this thread dies."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
-            self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         parent = os.getpid()
-        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=lambda: _prepare(parent),
-            )
+        self.process = subprocess.Popen(
+            self.command,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: _prepare(parent),
+        )
+        assert self.process.stdout is not None
+        self.writer = Thread(target=write_log, args=(self.process.stdout, self.log), daemon=True)
+        self.writer.start()
 
     def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        """Whether it runs; once it does not, its last words are in the log."""
+        if self.process is not None and self.process.poll() is None:
+            return True
+        if self.writer is not None:
+            self.writer.join(LAST_WORDS_WAIT_S)  # what it has started may live on and hold the pipe
+            self.writer = None
+        return False
 
     def is_idle(self) -> bool:
         """Whether nothing runs that it has started itself; taken for granted where that cannot be seen."""
@@ -156,6 +174,28 @@ class Child:
             _wait_until(lambda: not _signal_group(process.pid, 0), 2.0)
         process.wait()
         self.process = None
+
+
+class _OwnersLog(RotatingFileHandler):
+    """A log that only its owner reads. What finds no room on a full disk is lost, and stops nothing."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=partial(os.open, mode=0o600))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        pass
+
+
+def write_log(words: IO[bytes], path: Path) -> None:
+    """Add every line to the log as it comes, with its time (UTC) and without colours, until no more can come."""
+    log = _OwnersLog(path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    form.converter = time.gmtime
+    log.setFormatter(form)
+    with contextlib.closing(log), words:
+        while line := words.readline(MAX_LINE_BYTES):
+            text = COLOURS.sub("", line.decode(errors="replace")).rstrip()
+            log.handle(logging.makeLogRecord({"msg": "%s", "args": (text,)}))
 
 
 def keep_running(children: Sequence[Child], word: Word) -> None:

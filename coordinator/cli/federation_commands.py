@@ -25,7 +25,7 @@ from ridgeway.common.cli.options import (
     TlsCert,
     TlsKey,
 )
-from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
 from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderChecked, HoldersAbsent, ReleaseStands
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def up(folder: Folder) -> None:
 
     federation = _federation(folder)
     place = f"at {federation.settings.listen}", f"coordinator {federation.identity.public[:12]}"
-    with stop_on_signal() as stopped:
+    with stamped_steps(), stop_on_signal() as stopped:
         keep_up(federation, stopped, lambda: step("up", *place), lambda words: step("note", words))
-    step("down", "every process has ended")
+        step("down", "every process has ended")
 
 
 def admit(
@@ -286,6 +286,7 @@ def round_(
         list[str] | None,
         typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
     ] = None,
+    times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
     json: Json = False,
 ) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
@@ -312,7 +313,8 @@ def round_(
         tell(event)
 
     mode: Mode | None = None if masked is None else "masked" if masked else "clear"
-    run_work(federation, RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing), watch)
+    with stamped_steps(times):
+        run_work(federation, RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing), watch)
     newest = federation.newest
     assert newest is not None
     if json:

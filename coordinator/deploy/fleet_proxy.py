@@ -58,6 +58,7 @@ MAX_BODY_BYTES = 16 * 1024**2
 """Arrays travel in pieces of 5 MiB; no other object of a round comes near this."""
 
 MAX_HEADER_BYTES = 16 * 1024
+MAX_PATH_SHOWN = 80
 MAX_CONNECTIONS = 400
 MAX_CONNECTIONS_PER_ADDRESS = 100
 """Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the SuperLink."""
@@ -105,6 +106,7 @@ class FleetProxy:
                 return
             await self._pass(scope, check(scope), receive, send)
         except Barred as refusal:
+            log.warning("refused %s with %d", _described(scope), refusal.status)
             await answer(send, refusal.status)
 
     def _own_file(self, path: bytes) -> bytes:
@@ -140,12 +142,20 @@ class FleetProxy:
             log.warning("the SuperLink did not answer: %s", type(error).__name__)
             await answer(send, 503 if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 502)
             return
+        if response.is_error:
+            log.warning("the SuperLink refused %s with %d", _described(scope), response.status_code)
         try:
             await stream(response, send)
         except httpx.TransportError as error:
             log.warning("the SuperLink broke off within a reply: %s", type(error).__name__)
         finally:
             await response.aclose()
+
+
+def _described(scope: Scope) -> str:
+    """A request in a log: what was asked for, in characters that steer no terminal, and from where."""
+    host = (scope.get("client") or ("somewhere",))[0]
+    return f"{scope['method'][:16]} {scope['raw_path'][:MAX_PATH_SHOWN]!r} from {host}"
 
 
 def check(scope: Scope) -> int:
@@ -232,6 +242,7 @@ class ListeningSocket(socket.socket):
         connection = CountedSocket(fileno=plain.detach())
         if self._open.total() >= MAX_CONNECTIONS or self._open[network] >= MAX_CONNECTIONS_PER_ADDRESS:
             connection.close()
+            log.warning("refused a connection from %s: too many are open", address[0])
             raise ConnectionAbortedError("too many connections")
         self._open[network] += 1
         connection.on_close = lambda: self._open.subtract([network])
@@ -326,6 +337,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         access_log=False,
         log_level="warning",
     )
+    log.info("listens on %s port %d for SuperNodes", host, port)
     with asyncio.Runner(loop_factory=DeadlineLoop) as runner:
         runner.run(uvicorn.Server(config).serve([listen(host, port)]))
 
@@ -337,7 +349,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--internal-port", type=int, required=True, help="where the SuperLink listens on loopback")
     words = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")  # times are added to all its words
+    log.setLevel(logging.INFO)
     serve(words.folder, words.host, words.port, words.internal_port)
 
 

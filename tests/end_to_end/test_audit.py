@@ -14,6 +14,7 @@ from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.simulations.cohort_audit import parse_windows
 from tests.support.commands import Finished, Workshop, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.simulated_federation import found, own_texts
 from tests.support.tiny import tiny_encoder
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -59,6 +60,19 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert not alone["proven"]
     assert told["weighting_undone"]
     assert told["advice"].startswith("Every token of this corpus and its exact count follow")
+
+
+def test_a_holders_folder_is_audited_with_its_own_corpus(shop: Workshop, tmp_path: Path) -> None:
+    """The sums that it offered last, against the text that its settings name, broken records passed over as it does."""
+    parties = found(tmp_path, window=1)
+    holder = parties.settle("law", "law", own_texts("law", "law", 20))
+    with Path(holder.settings.corpus[0]).open("a") as file:
+        file.write("{broken\n")
+    parties.rewrite("law", "skip_broken = 0.0", "skip_broken = 0.1")
+    assert "ridgeway client ready" in shop.call("client", "audit", holder.folder).stderr
+    parties.holder("law").ready(parties.federation().terms)
+    told = shop.call("client", "audit", holder.folder, "--json").json
+    assert (told["domain"], told["findings"][0]["recovered"], told["findings"][0]["proven"]) == ("law", 1.0, True)
 
 
 def test_windows_prove_nothing(shop: Workshop) -> None:
@@ -160,6 +174,8 @@ def test_windows_are_parsed() -> None:
     [
         ("client audit nowhere", r"there is no statistics file nowhere"),
         ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is damaged"),
+        ("client audit data", r"data is not a holder's folder"),
+        ("client audit data --corpus law.jsonl", r"--corpus belongs to a statistics file"),
         ("client audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
         ("client audit law.stats --corpus code.jsonl", r"is not what the statistics of 'law' were made of"),
         ("client audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),

@@ -171,13 +171,13 @@ def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) ->
 
 
 def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deployment) -> None:
-    """The SuperNode of an unknown key ends by itself, and says what to send to whom."""
+    """The SuperNode of an unknown key ends by itself, and says to hand over what the operator then admits."""
     refused = town.running["stranger"].end()
     *steps, sentence = refused.stderr.splitlines()
     assert refused.code != 0
     assert sentence.startswith(f"ridgeway: the coordinator at {town.address} does not know this holder's key")
-    assert json.loads((town.holder("chess") / "holder.pub").read_text())["node"] in sentence
-    assert [step.split()[0] for step in steps] == ["joining"]
+    assert f"hand {town.holder('chess') / 'holder.pub'} to its operator" in sentence
+    assert [step.split()[1] for step in steps] == ["joining"]
     assert not (town.holder("chess") / "journal.db").exists()
 
 
@@ -240,7 +240,10 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
     assert "refused, this machine has not approved the bundle" in log
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
-    assert not (chess / "journal.db").exists()
+    sent = town.do("client", "export", chess, "--json").json["sent"]
+    assert {each["kind"] for each in sent} == {"refused_bundle"}
+    assert "has not approved the bundle" in sent[0]["reason"]
+    assert town.running["chess"].has_said("refused", "bundle")
     _, done = second
     assert [(each["name"], each["code"]) for each in done.json["refused"]] == [("chess", "bundle_refused")]
     assert "`ridgeway client approve DIR`" in done.stderr

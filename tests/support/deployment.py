@@ -44,6 +44,7 @@ RUNNER = "common/deploy/approved_bundle.py"
 LINES = 8
 STOP_S = 60.0
 POLL_S = 0.1
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 WRITTEN = ("words/*", "coordinator/ledger.db*", "coordinator/progress/*", "holders/*/journal.db*")
 NOT_COPIED = shutil.ignore_patterns("link", "flwr-home", "logs", "lock")
 
@@ -73,7 +74,7 @@ class Running:
 
     def has_said(self, verb: str, subject: str = "") -> bool:
         """Whether a step with this verb and subject was told."""
-        return re.search(rf"^{re.escape(verb)} +{re.escape(subject)}", self.said, re.MULTILINE) is not None
+        return re.search(rf"^({TIME}  )?{re.escape(verb)} +{re.escape(subject)}", self.said, re.MULTILINE) is not None
 
     def end(self, patience_s: float = PATIENCE_S) -> Finished:
         """Wait until it has ended by itself; as long as the deployment writes something, it may take its time."""

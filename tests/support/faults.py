@@ -140,9 +140,9 @@ def _note_what_was_sealed(holder: Holder, round_: dict[str, Any], message: Messa
 def _once(work: Callable[..., Any]) -> Callable[..., Any]:
     """The work, done once for each job."""
 
-    def remembered(job: PrepareJob, *more: Any) -> Any:
+    def remembered(job: PrepareJob, *more: Any, **named: Any) -> Any:
         if (work, job) not in _DONE:
-            _DONE[work, job] = work(job, *more)
+            _DONE[work, job] = work(job, *more, **named)
         return _DONE[work, job]
 
     return remembered

@@ -462,3 +462,23 @@ def test_a_compressed_parquet_file_is_refused(tmp_path: Path, packing: str) -> N
 def test_the_limit_of_a_document_is_public() -> None:
     """A change of it changes every statistics file, so it is pinned."""
     assert DOCUMENT_LIMIT == 65_536
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(tmp_path: Path, suffix: str) -> None:
+    """The others are read, and its place is told; without a list to tell it to, it is an error."""
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.table({"text": [b"one", b"two"], "id": [1, 2]}), path)
+    else:
+        lines = {".jsonl": ['{"text": "one"}', "{}", '{"text": "two"}'], ".csv": ["id,body", "1,one"]}[suffix]
+        path.write_text("\n".join(lines) + "\n")
+    [source], _ = find_sources([path])
+    counters, places = Counters(), list[str]()
+    texts = list(documents(source, ("text",), counters, Position(), places))
+    broken = {".jsonl": 1, ".csv": 1, ".parquet": 2}[suffix]
+    assert (len(places), counters.broken) == (broken, broken)
+    assert texts == (["one", "two"] if suffix == ".jsonl" else [])
+    assert str(path) in places[0]
+    with pytest.raises(CorpusError, match="skip_broken"):
+        list(documents(source, ("text",), Counters(), Position()))

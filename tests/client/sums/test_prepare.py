@@ -289,6 +289,68 @@ def test_a_file_name_need_not_be_utf8(encoder: TableEncoder, tmp_path: Path) -> 
     assert prepare(job(tmp_path / name), encoder, tmp_path / "cache").files_read == 0
 
 
+# Records that cannot be read
+
+BROKEN = ["{broken", "[1]", '{"text": 7}', '{"body": "x"}', "7"]
+
+
+@pytest.fixture
+def holey(tmp_path: Path) -> Path:
+    """Two files with broken records first, last and in between, and the same without them in a folder beside."""
+    for name in ("a.jsonl", "b.jsonl"):
+        texts = [f'{{"text": "{name} {text}"}}' for text in sentences("code", 18, size=30)]
+        for folder, lines in (("whole", texts), ("holey", [line for text in texts for line in (BROKEN[0], text)])):
+            path = tmp_path / folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in [*lines, *(BROKEN if folder == "holey" else ())]))
+    return tmp_path / "holey"
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 5, 1000])
+@pytest.mark.usefixtures("keeping_often")
+def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
+    holey: Path, encoder: TableEncoder, tmp_path: Path, looks: int
+) -> None:
+    """However often it was stopped: the sums are those of the corpus without them, and each is listed once."""
+    work = replace(job(holey, holdout=0.25), skip_broken=0.6)
+    outcome, _ = in_runs(work, encoder, tmp_path / "cache", looks)
+    whole = prepare(job(holey.with_name("whole"), holdout=0.25), encoder, tmp_path / "other")
+    assert content(outcome) == content(whole)
+    assert outcome.counters == replace(whole.counters, broken=2 * (18 + len(BROKEN)))
+    listed = tmp_path / "broken.txt"
+    prepare(work, encoder, tmp_path / "cache", broken_list=listed)
+    places = [line.partition(": ")[0] for line in listed.read_text().splitlines()]
+    lines = [*range(1, 36, 2), *range(37, 42)]
+    assert places == [f"{holey / name}, line {line}" for name in ("a.jsonl", "b.jsonl") for line in lines]
+    assert stat.S_IMODE(listed.stat().st_mode) == 0o600
+    assert list(held_out_documents(work, Counters())) == list(
+        held_out_documents(job(holey.with_name("whole"), holdout=0.25), Counters())
+    )
+
+
+def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
+    holey: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
+    """Of 82 records 46 are broken: a share of 0.56 is too little. Not even one passes unless it was allowed."""
+    listed = tmp_path / "broken.txt"
+    for share in (0.56, 0.01):
+        with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, .*a\.jsonl, line 1: not JSON"):
+            prepare(replace(job(holey), skip_broken=share), encoder, tmp_path / "cache", broken_list=listed)
+        assert len(listed.read_text().splitlines()) == 46
+    with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, and a share of 0 may be"):
+        prepare(job(holey), encoder, tmp_path / "cache")
+    with pytest.raises(CorpusError, match=r"a\.jsonl, line 1: not JSON .*skip_broken in client\.toml"):
+        without_cache(job(holey), encoder, tmp_path / "empty")
+
+
+def test_a_list_of_broken_records_goes_with_them(holey: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """A mended corpus leaves no old list behind."""
+    listed = tmp_path / "broken.txt"
+    listed.write_text("an old one")
+    prepare(job(holey.with_name("whole")), encoder, tmp_path / "cache", broken_list=listed)
+    assert not listed.exists()
+
+
 # Damage and errors
 
 
@@ -450,7 +512,7 @@ def test_a_statistics_file_depends_on_the_text_alone(corpus: Path, encoder: Tabl
 def test_an_outcome_shows_no_counts_of_tokens_by_id(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
     """With windows of one token the cache holds counts, and the statistics hold sums only."""
     outcome = prepare(job(corpus, window=1), encoder, tmp_path / "cache")
-    assert set(asdict(outcome.counters)) == {"documents", "held_out", "empty", "replaced", "tokens"}
+    assert set(asdict(outcome.counters)) == {"documents", "held_out", "empty", "replaced", "tokens", "broken"}
     assert outcome.prepared.statistics.mass == outcome.counters.tokens
     assert outcome.prepared.statistics.gram.shape == (encoder.width + 1, encoder.width + 1)
 

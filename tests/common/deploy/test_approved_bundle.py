@@ -206,6 +206,17 @@ def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
     assert (tmp_path / "bundles.log").stat().st_mode & 0o077 == 0
 
 
+def test_the_log_of_bundles_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has grown large is put aside, and the one before it is gone."""
+    monkeypatch.setattr(pinned, "MAX_LOG_BYTES", 100)
+    note = note_in(str(tmp_path / "bundles.log"))
+    for number in range(20):
+        note(f"line {number}")
+    assert {path.name for path in tmp_path.iterdir()} == {"bundles.log", "bundles.log.1"}
+    assert all(path.stat().st_size < 200 for path in tmp_path.iterdir())
+    assert (tmp_path / "bundles.log").read_text(encoding="utf-8").endswith("line 19\n")
+
+
 @pytest.mark.parametrize(("kind", "other"), [(CLIENT_APP, "flwr-agentapp"), (SERVER_APP, "flwr-simulation")])
 def test_every_other_task_is_refused_by_name(tmp_path: Path, kind: str, other: str) -> None:
     """What could be asked for besides the one kind of app is not started, with a word to the owner."""

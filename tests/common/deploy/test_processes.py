@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,3 +152,25 @@ def test_a_stranger_is_never_ended(tmp_path: Path) -> None:
         end_leftovers(tmp_path, lambda word: None)
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_log_has_times_and_no_colours_and_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a process prints: each line with its time, nothing that steers a terminal, the newest lines kept."""
+    monkeypatch.setattr(processes, "MAX_LOG_BYTES", 2000)
+    words = r"for n in range(400): print(f'\x1b[92mINFO\x1b[0m : line {n}')"
+    helper = child(tmp_path, [sys.executable, "-c", words])
+    helper.start()
+    assert until(lambda: not helper.is_running())
+    logs = [helper.log, helper.log.with_name("helper.log.1")]
+    assert all(path.stat().st_size <= 2000 and path.stat().st_mode & 0o077 == 0 for path in logs)
+    lines = [line for path in reversed(logs) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert lines[-1].endswith("line 399")
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO : line \d+", line) for line in lines)
+
+
+def test_a_log_that_finds_no_room_stops_nobody(tmp_path: Path) -> None:
+    """A full disk must not let the process hang on a pipe that nobody reads."""
+    helper = Child("helper", [sys.executable, "-c", "print('x' * 1_000_000)"], os.environ, Path("/dev/full"))
+    helper.start()
+    assert until(lambda: not helper.is_running())
+    assert helper.process is not None and helper.process.returncode == 0

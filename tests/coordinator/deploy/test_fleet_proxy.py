@@ -163,9 +163,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     create_authority(folder, [])
     port, internal = free_port(), free_port()
     words = ["--folder", str(folder), "--host", "127.0.0.1", "--port", str(port), "--internal-port", str(internal)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ridgeway.coordinator.deploy.fleet_proxy", *words], cwd=ROOT
-    ) as process:
+    command = [sys.executable, "-m", "ridgeway.coordinator.deploy.fleet_proxy", *words]
+    with (folder / "gate.log").open("wb") as said, subprocess.Popen(command, cwd=ROOT, stderr=said) as process:
         try:
             _wait_for(port, process)
             yield Place(Upstream(), folder, port, internal, process.pid)
@@ -439,6 +438,24 @@ def test_one_address_cannot_take_all_connections(place: Place) -> None:
         for each in first:
             each.close()
         wait_for("closed connections count no more", lambda: _is_served(place))
+
+
+def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Place) -> None:
+    """What was asked for and from where, in characters that steer no terminal; who is let in is no news."""
+    before = len((place.folder / "gate.log").read_bytes())
+    place.raw(b"POST /v1/control/\x1b[2Jstart HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    place.raw(b"GET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
+    with place.client() as client:
+        assert client.post(PATH, content=b"x").status_code == 200
+        place.upstream.status = 401
+        client.post(PATH, content=b"x")
+    log = (place.folder / "gate.log").read_bytes()
+    assert log.startswith(f"INFO listens on 127.0.0.1 port {place.port}".encode())
+    assert b"\x1b" not in log
+    assert [line.partition("WARNING ")[2] for line in log[before:].decode().splitlines() if "WARNING" in line][-2:] == [
+        "refused GET b'/admin' from 127.0.0.1 with 404",
+        f"the SuperLink refused POST {PATH.encode()!r} from 127.0.0.1 with 401",
+    ]
 
 
 def _is_served(place: Place) -> bool:
