@@ -26,6 +26,7 @@ OLDER_COPY = {
     LONGER_LOG: "more opened sums are known there than to this ledger: this folder is an older copy, or was one",
 }
 
+
 class Step(Protocol):
     """Takes one line: what was done, to what, and figures."""
 
