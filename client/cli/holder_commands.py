@@ -6,7 +6,9 @@ Knows options and how results are shown; the work is done elsewhere and imported
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,13 +186,17 @@ def join(folder: Folder) -> None:
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
     holder = open_holder(folder)
+
+    def approved() -> tuple[str, ...]:
+        return open_holder(folder).settings.bundles
+
     settings = NodeSettings(
         folder=folder,
         superlink=holder.settings.address,
-        approved=lambda: open_holder(folder).settings.bundles,
+        approved=approved,
         config={"holder": str(folder.resolve())},
     )
-    watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator)
+    watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator, approved)
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
         run(settings, stopped, lambda words: step("note", words), news, JoinReport(holder, step).tick)
@@ -225,9 +231,11 @@ def accept(
 
 def status(folder: Folder, json: Json = False) -> None:
     """What the holder of DIR was asked for and sent, and when."""
+    from ridgeway.client.deploy.notices import tell_unapproved, unapproved
     from ridgeway.client.round.kept_log import fork
 
     holder = open_holder(folder)
+    approved = holder.settings.bundles
     sent, counted = (holder.journal.entries(kind) for kind in ("sent", "counted"))
     if json:
         lists = {
@@ -235,10 +243,13 @@ def status(folder: Folder, json: Json = False) -> None:
             for name, entries in (("sent", sent), ("counted", counted))
         }
         facts = {"domain": holder.domain, "key": holder.identity.public, "release": holder.newest}
+        facts |= {"bundles": approved, "unapproved": [each.sha256 for each in unapproved(folder, approved)]}
         emit_json({**facts, "fork": fork(folder), **lists})
         return
     step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
+    for words in tell_unapproved(folder, approved):
+        step("waiting", words)
     _warn_of_fork(holder)
     rows_ = [
         [
@@ -302,32 +313,99 @@ def bundle(
 ) -> None:
     """List the code that a round runs on this machine: every file of the bundle, its lines and its SHA-256.
 
-    The bundle is made of this installation, and holds the rooms that a round needs and nothing else. A SuperNode runs
-    it only if its hash stands in the holder's client.toml.
+    The bundle is the newest that the coordinator of DIR has announced and DIR has not approved, fetched from it and
+    held against its hash, with what it changes beside the one that is approved; else that of this installation. It
+    holds the rooms that a round needs and nothing else. A SuperNode runs it only if its hash stands in the holder's
+    client.toml.
     """
-    from ridgeway.common.deploy.bundle import bundle_files, installed_sha256, write_app
+    from ridgeway.common.deploy.bundle import (
+        bundle_changes,
+        bundle_sha256,
+        installed_bundle,
+        unpacked_bundle,
+        write_files,
+    )
 
-    digest, files = installed_sha256(), bundle_files()
+    shown, earlier = _bundles(open_holder(folder)) if folder is not None else (installed_bundle(), None)
+    digest, files = bundle_sha256(shown), unpacked_bundle(shown)
     approved = None if folder is None else digest in open_holder(folder).settings.bundles
+    changes = bundle_changes(unpacked_bundle(earlier), files) if earlier else []
     if out is not None:
-        write_app(out)
+        write_files(out, files)
     listed = [
         {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in files.items()
     ]
     lines = sum(content.count(b"\n") for content in files.values())
     if json:
-        emit_json({"bundle": digest, "approved": approved, "lines": lines, "files": listed})
+        told = [asdict(each) for each in changes]
+        emit_json({"bundle": digest, "approved": approved, "lines": lines, "files": listed, "changes": told})
     else:
         table(["file", "lines", "SHA-256"], [list(map(str, entry.values())) for entry in listed])
+        if earlier:
+            rows = [[each.change, each.name, f"+{each.added}", f"-{each.removed}", each.sha256] for each in changes]
+            table([f"beside {bundle_sha256(earlier)[:12]}", "file", "lines", "", "SHA-256"], rows, numbers_from=2)
         step("bundle", digest, count(len(files), "file"), f"{lines:,} lines")
         if out is not None:
             step("written", str(out))
     if approved is False:
         raise InputError(
             f"the client.toml in {folder} does not approve the bundle {digest}, so no round with it runs there; if you "
-            "have read what changed, add the hash to its `bundles`"
+            f"have read what changed, run: ridgeway client approve {folder} {digest}"
         )
+
+
+def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
+    """The bundle to look at, and the newest approved one that can still be had, if that is another."""
+    from ridgeway.client.deploy.notices import announced_bundle, kept_notice, unapproved
+    from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
+
+    settings, notice = holder.settings, kept_notice(holder.folder)
+    waiting = unapproved(holder.folder, settings.bundles)
+    if not waiting:
+        return installed_bundle(), None
+    shown = announced_bundle(holder.folder, settings.address, waiting[0].sha256)
+    known = [*(each.sha256 for each in notice.bundles), installed_sha256()] if notice else []
+    earlier = next((digest for digest in known if digest in settings.bundles), None)
+    return shown, announced_bundle(holder.folder, settings.address, earlier) if earlier else None
+
+
+def approve(
+    folder: Folder,
+    digest: Annotated[
+        str | None,
+        typer.Argument(metavar="[HASH]", help="The bundle; left out: the newest that the coordinator has announced."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR` shows what it changes.
+
+    A SuperNode that is running takes this up by itself. To take an approval back, remove the hash from `bundles` in
+    client.toml.
+    """
+    from ridgeway.client.deploy.holder_folder import approve_bundle
+    from ridgeway.client.deploy.notices import unapproved
+
+    holder = open_holder(folder)
+    waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
+    if digest is None:
+        if not waiting:
+            raise InputError(
+                "the coordinator has announced no bundle that is not approved here; name one by its SHA-256"
+            )
+        chosen = waiting[0]
+    else:
+        found = [each for each in waiting if len(digest) >= 8 and each.startswith(digest.lower())]
+        chosen = found[0] if len(found) == 1 else digest.lower()
+    if not re.fullmatch("[0-9a-f]{64}", chosen):
+        raise InputError(f"{digest!r} is not the hash of a bundle that was announced; give all its 64 digits")
+    new = chosen not in holder.settings.bundles
+    if new:
+        approve_bundle(folder, chosen)
+    if json:
+        emit_json({"approved": chosen, "new": new})
+        return
+    step("approved", chosen, "" if new else "as before")
 
 
 # Whom a holder takes part with in masked rounds
@@ -467,4 +545,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, accept, status, releases, pin, unpin, roster, bundle)
+COMMANDS = (init, ready, join, accept, status, releases, pin, unpin, roster, bundle, approve)

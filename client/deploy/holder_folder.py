@@ -5,17 +5,21 @@ Knows files and settings. Nothing of it leaves but holder.pub, and that only whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from ridgeway.client.round.holder import CARD, SETTINGS, Holder, HolderSettings
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.invitation import Card, write_paper
 
+LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you hand it over.
 
@@ -89,6 +93,24 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
             write_whole(draft / name, content)
     folder.chmod(0o700)
     return Holder(folder)
+
+
+def approve_bundle(folder: Path, digest: str) -> None:
+    """Add a bundle to those that client.toml approves, and leave every other word of it as its owner wrote it."""
+    path = folder / SETTINGS
+    before = read_settings(path, HolderSettings)
+    bundles = (*before.bundles, digest)
+    text, times = LIST_OF_BUNDLES.subn(f"bundles = {toml_literal(bundles)}", path.read_text(encoding="utf-8"))
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        write_whole(draft, text.encode())
+        after = before.model_copy(update={"bundles": bundles})
+        if times != 1 or read_settings(draft, HolderSettings) != after:
+            raise InputError(f"{path} is not written as usual, so no command changes it; add {digest} to `bundles`")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    Journal(folder / "journal.db").append(("approved", {"bundle": digest}))
 
 
 def settings_text(settings: HolderSettings) -> str:

@@ -2,6 +2,7 @@
 
     notice.json   the last one that was taken
     ca.crt        the authority that it names; another takes its place only under the pinned key's signature
+    bundles/      bundles that it names, as they came: to be compared, never to be run from there
 
 Knows HTTP and files. Knows nothing of Flower.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import queue
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 
 import httpx
@@ -22,7 +24,8 @@ from cryptography import x509
 from ridgeway.common.base.errors import FormatError, NodeError, RidgewayError
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.deploy.notice import MAX_NOTICE_BYTES, NOTICE, NOTICE_PATH, Notice
+from ridgeway.common.deploy.bundle import MAX_BUNDLE_BYTES, bundle_sha256, installed_bundle
+from ridgeway.common.deploy.notice import BUNDLE_PATH, MAX_NOTICE_BYTES, NOTICE, NOTICE_PATH, AnnouncedBundle, Notice
 from ridgeway.common.protocol.invitation import AUTHORITY, check_paper, read_paper
 
 FETCH_TIMEOUT_S = 20.0
@@ -66,6 +69,37 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
     return news
 
 
+def unapproved(folder: Path, approved: Collection[str]) -> list[AnnouncedBundle]:
+    """The bundles that were announced after the newest one that is approved here, the newest first."""
+    notice = kept_notice(folder)
+    return list(takewhile(lambda each: each.sha256 not in approved, notice.bundles if notice else ()))
+
+
+def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
+    """A sentence for each of them, with what the operator says of it."""
+    return [
+        f"the coordinator announces the bundle {each.sha256}, which is not approved here"
+        + (f" ({'; '.join(each.changes)})" if each.changes else "")
+        + f"; to see what it changes: ridgeway client bundle {folder}; to approve it: ridgeway client approve {folder}"
+        for each in unapproved(folder, approved)
+    ]
+
+
+def announced_bundle(folder: Path, address: str, digest: str) -> bytes:
+    """The bytes of a bundle, checked against its hash: this installation's, those kept here, or fetched now."""
+    path = folder / "bundles" / f"{digest}.fab"
+    own = installed_bundle()
+    if bundle_sha256(own) == digest:
+        return own
+    if path.exists() and bundle_sha256(path.read_bytes()) == digest:
+        return path.read_bytes()
+    content = fetch(folder, address, f"{BUNDLE_PATH}{digest}", MAX_BUNDLE_BYTES)
+    if bundle_sha256(content) != digest:
+        raise FormatError(f"what {address} handed over is not the bundle {digest}; do not approve it")
+    write_whole(path, content, private=True)
+    return content
+
+
 def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
     """Put the authority in place that the notice names, unless it is there or could vouch for nothing."""
     told, path = notice.authority.encode(), folder / AUTHORITY
@@ -85,11 +119,11 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
 class NoticeWatch:
     """Fetches the notice now and then, in a thread of its own, and has the news when it is asked."""
 
-    def __init__(self, folder: Path, address: str, key: str) -> None:
-        self._folder, self._address, self._key = folder, address, key
+    def __init__(self, folder: Path, address: str, key: str, approved: Callable[[], Collection[str]]) -> None:
+        self._folder, self._address, self._key, self._approved = folder, address, key, approved
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
-        self._said = ""
+        self._said: set[str] = set()
 
     def __enter__(self) -> Callable[[], Iterator[str]]:
         threading.Thread(target=self._run, daemon=True).start()
@@ -111,13 +145,16 @@ class NoticeWatch:
                 return
 
     def look(self) -> list[str]:
-        """Fetch once; that the coordinator does not answer is told by the SuperNode already."""
-        try:
+        """Fetch once, and tell what was not told before; that nobody answers is told by the SuperNode already."""
+        told = []
+        with suppress(NodeError):
             content = fetch(self._folder, self._address, NOTICE_PATH, MAX_NOTICE_BYTES)
-        except NodeError:
-            return []
-        try:
-            return take_notice(self._folder, content, self._key, datetime.now(UTC))
-        except (RidgewayError, OSError) as error:
-            before, self._said = self._said, str(error)
-            return [] if before == self._said else [f"a notice of the coordinator was not taken: {error}"]
+            try:
+                told = take_notice(self._folder, content, self._key, datetime.now(UTC))
+            except (RidgewayError, OSError) as error:
+                told = [f"a notice of the coordinator was not taken: {error}"]
+        with suppress(RidgewayError, OSError):
+            told += tell_unapproved(self._folder, self._approved())
+        new = [words for words in told if words not in self._said]
+        self._said.update(new)
+        return new

@@ -14,6 +14,8 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
 
 from ridgeway.common.base.errors import BundleError
@@ -52,6 +54,7 @@ MAX_DEPTH = 10
 UNSHIPPABLE = re.compile(r"test_.*\.py|.*_test\.py")
 """Flower leaves such files out of a bundle without a word."""
 
+CONTENT = ".info/CONTENT"
 CLIENT_APP = "ridgeway.client.client_app:app"
 BUILT_AT = (2024, 10, 1, 0, 0, 0)
 PYPROJECT = """\
@@ -82,13 +85,17 @@ def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) 
     client: what the holders run; a simulation may put something around it.
     also:   source files that this needs beside the rooms of a round, as paths inside the package.
     """
-    files = bundle_files(also)
+    write_files(folder, {"pyproject.toml": _pyproject(client), **bundle_files(also)})
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a bundle to a folder; one that holds a bundle already is replaced."""
     if folder.exists():
         pyproject = folder / "pyproject.toml"
         if not pyproject.is_file() or b"[tool.flwr.app]" not in pyproject.read_bytes():
             raise BundleError(f"{folder} exists and is not an app folder; name another place for the app")
         shutil.rmtree(folder)
-    for name, content in {"pyproject.toml": _pyproject(client), **files}.items():
+    for name, content in files.items():
         write_whole(folder / name, content)
 
 
@@ -99,7 +106,12 @@ def installed_bundle() -> bytes:
 
 def installed_sha256() -> str:
     """The hash of the bundle of this very Ridgeway: what a holder compares and approves."""
-    return hashlib.sha256(installed_bundle()).hexdigest()
+    return bundle_sha256(installed_bundle())
+
+
+def bundle_sha256(content: bytes) -> str:
+    """The plain SHA-256 by which Flower and holders name a bundle."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def bundle_files(also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE) -> dict[str, bytes]:
@@ -115,6 +127,55 @@ def bundle_files(also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE
         raise BundleError(f"{error.filename} is missing, so no bundle can be made; install Ridgeway again") from None
 
 
+def unpacked_bundle(content: bytes) -> dict[str, bytes]:
+    """The files of a bundle, by name, to be read and not run. Raises unless they are all that there is in it: packed
+    again, they must give these very bytes, so that nothing can run that was not shown."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            sizes = {each.filename: each.file_size for each in archive.infolist()}
+            if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_BUNDLE_BYTES:
+                raise BundleError("the bundle is larger than Flower takes; ask the operator what it is")
+            files = {name: archive.read(name) for name in sizes if name != CONTENT}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError):
+        raise BundleError("the bundle cannot be read; fetch it again, or ask the operator what it is") from None
+    if (
+        _pack(
+            files.get("pyproject.toml", b""), {name: each for name, each in files.items() if name != "pyproject.toml"}
+        )
+        != content
+    ):
+        raise BundleError("the bundle holds something beside its files, so it cannot be shown; do not approve it")
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file that two bundles do not share alike; `added` and `removed` count lines. sha256: of the newer one."""
+
+    change: str
+    name: str
+    added: int
+    removed: int
+    sha256: str
+
+
+def bundle_changes(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[FileChange]:
+    """What changes from one bundle to another, file by file. Law: nothing is told if and only if they are the same."""
+    found = []
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if before != after:
+            change = "added" if before is None else "removed" if after is None else "changed"
+            lines = [(each or b"").splitlines() for each in (before, after)]
+            blocks = [
+                each[1:] for each in SequenceMatcher(None, *lines, autojunk=False).get_opcodes() if each[0] != "equal"
+            ]
+            counts = sum(each[3] - each[2] for each in blocks), sum(each[1] - each[0] for each in blocks)
+            digest = hashlib.sha256(after).hexdigest() if after is not None else ""
+            found.append(FileChange(change, name, *counts, digest))
+    return found
+
+
 def _pyproject(client: str) -> bytes:
     return PYPROJECT.format(client=client).encode()
 
@@ -126,7 +187,7 @@ def _pack(pyproject: bytes, files: Mapping[str, bytes]) -> bytes:
     lines = [f"{name},{hashlib.sha256(each).hexdigest()},{len(each) * 8}" for name, each in whole.items()]
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for name, each in {**whole, ".info/CONTENT": "\n".join(lines).encode()}.items():
+        for name, each in {**whole, CONTENT: "\n".join(lines).encode()}.items():
             archive.writestr(zipfile.ZipInfo(name, BUILT_AT), each)
     if len(target.getvalue()) > MAX_BUNDLE_BYTES:
         raise BundleError(f"the bundle has {len(target.getvalue()):_} bytes and Flower takes {MAX_BUNDLE_BYTES:_}")

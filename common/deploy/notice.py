@@ -10,12 +10,22 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from ridgeway.common.base.schema import PublicKey
+from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.invitation import SignedPaper
 
 NOTICE = "notice.json"
-NOTICE_PATH = "/v1/ridgeway/notice"
+NOTICE_PATH, BUNDLE_PATH = "/v1/ridgeway/notice", "/v1/ridgeway/bundle/"
 MAX_NOTICE_BYTES = 1 << 20
+
+
+class AnnouncedBundle(Record):
+    """A bundle that rounds may run. changes: what the operator says of it."""
+
+    model_config = ConfigDict(extra="ignore")
+    sha256: Digest
+    changes: Annotated[
+        tuple[Annotated[str, Field(max_length=300, pattern=r"^\P{C}*$")], ...], Field(max_length=50)
+    ] = ()
 
 
 class Notice(SignedPaper):
@@ -23,6 +33,7 @@ class Notice(SignedPaper):
 
     issued:    in milliseconds since 1970.
     authority: the certificate by which holders know the coordinator's gate, in PEM form.
+    bundles:   the newest first; the gate hands each out under its hash.
     """
 
     model_config = ConfigDict(extra="ignore")  # a later version may tell more, under the same signature
@@ -32,6 +43,7 @@ class Notice(SignedPaper):
     coordinator: PublicKey
     issued: Annotated[int, Field(ge=0, le=1 << 53)]
     authority: Annotated[str, Field(max_length=20_000)]
+    bundles: Annotated[tuple[AnnouncedBundle, ...], Field(max_length=8)] = ()
 
     @property
     def signer(self) -> str:

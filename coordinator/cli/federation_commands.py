@@ -230,7 +230,6 @@ def preflight(folder: Folder, json: Json = False) -> None:
     Holders sum their corpora for it if they have not yet, so that the round need not. The exit code is 0 if nothing is
     in the way, 1 if something is, and 2 if holders could not be asked.
     """
-    from ridgeway.common.deploy.bundle import installed_sha256
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.round.masked_round import outlook
     from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
@@ -238,9 +237,9 @@ def preflight(folder: Folder, json: Json = False) -> None:
 
     federation = _federation(folder)
     told: list[Event] = []
-    run_work(federation, RunOrder(work="preflight"), told.append)
+    bundle = run_work(federation, RunOrder(work="preflight"), told.append)
     holders = [each for each in told if isinstance(each, HolderChecked)]
-    ahead, bundle = outlook(federation), installed_sha256()
+    ahead = outlook(federation)
     is_clear = ahead is None and not any(each.obstacles for each in holders)
     if json:
         rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
@@ -287,6 +286,10 @@ def round_(
         typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
     ] = None,
     times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
+    bundle: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
@@ -313,8 +316,9 @@ def round_(
         tell(event)
 
     mode: Mode | None = None if masked is None else "masked" if masked else "clear"
+    order = RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing)
     with stamped_steps(times):
-        run_work(federation, RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing), watch)
+        run_work(federation, order, watch, bundle)
     newest = federation.newest
     assert newest is not None
     if json:
@@ -382,6 +386,7 @@ def status(folder: Folder, json: Json = False) -> None:
         }
         for name, holder in sorted(standing.roster.items())
     ]
+    bundle = _bundle(federation)
     if json:
         emit_json(
             {
@@ -392,6 +397,7 @@ def status(folder: Folder, json: Json = False) -> None:
                 "release_id": newest.release if newest else None,
                 "certificates": {name: end.isoformat() for name, end in ends.items()},
                 "warnings": ending,
+                "bundle": bundle,
                 "holders": holders,
             }
         )
@@ -401,6 +407,9 @@ def status(folder: Folder, json: Json = False) -> None:
     step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificates: {', '.join(until)}")
     for words in ending:
         step("warning", words)
+    if bundle and bundle["waiting"]:
+        step("bundle", bundle["newest"], "not known to be approved by", ", ".join(bundle["waiting"]))
+        step("", bundle["in_use"], "runs in rounds")
     step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
     if standing.open_round is not None:
         step("note", "the last round runs now, or was cut off; what it accepted is kept")
@@ -425,6 +434,17 @@ def status(folder: Folder, json: Json = False) -> None:
 def _exit_if_down(is_up: bool) -> None:
     if not is_up:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _bundle(federation: Federation) -> dict[str, Any] | None:
+    """The newest bundle, the one that rounds run, and who is not known to have approved the newest."""
+    from ridgeway.coordinator.deploy.kept_bundles import kept_bundles, preferred, waiting
+
+    kept, standing = kept_bundles(federation.link), federation.ledger.standing()
+    if not kept:
+        return None
+    newest = kept[0].sha256
+    return {"newest": newest, "in_use": preferred(kept, standing), "waiting": waiting(newest, standing)}
 
 
 def releases(folder: Folder, json: Json = False) -> None:

@@ -1,6 +1,6 @@
 """The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and nothing else.
 
-It hands out one thing of its own, the coordinator's signed notice.
+It hands out two things of its own: the coordinator's signed notice, and the bundles that this names.
 
 In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit code without a
 password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
@@ -32,7 +32,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeway.common.base.client_network import client_network
-from ridgeway.common.deploy.notice import NOTICE, NOTICE_PATH
+from ridgeway.common.deploy.notice import BUNDLE_PATH, NOTICE, NOTICE_PATH
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -323,8 +323,10 @@ def listen(host: str, port: int) -> ListeningSocket:
 
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     """Run the proxy until it is told to stop."""
+    bundles = {f"{BUNDLE_PATH}{path.stem}".encode(): path for path in (folder / "bundles").glob("*.fab")}
+    own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
     config = uvicorn.Config(
-        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), {NOTICE_PATH.encode(): folder / NOTICE}),
+        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), own),
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         http=FleetConnection,

@@ -6,7 +6,8 @@ Knows Flower's commands and starts them as processes; imports nothing of Flower.
     notice.json                    what the gate tells holders
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
-    link.json                      where it listens and which bundle it runs, for other commands
+    bundles.json bundles/          the bundles that it runs, see coordinator/deploy/kept_bundles.py
+    link.json                      where it listens and which bundles it runs, for other commands
     orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said
 """
@@ -19,15 +20,15 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
 from ridgeway.common.base.errors import LinkError, ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT, canonical_json, write_whole
 from ridgeway.common.deploy import approved_bundle, processes
-from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.processes import Child, Word
+from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 
 FOLDER_VARIABLE = "RIDGEWAY_COORDINATOR"
@@ -57,9 +58,9 @@ def run(
         processes.end_leftovers(folder, word)
         _check_outer_port(*outer)
         client = SuperLinkClient(folder)
-        bundle = installed_sha256()
-        internal = _internal_port(client, *outer, bundle)
-        superlink, superexec, proxy = children = _children(folder.resolve(), *outer, internal, bundle)
+        bundles = [each.sha256 for each in kept_bundles(folder)]
+        internal = _internal_port(client, *outer, bundles)
+        superlink, superexec, proxy = children = _children(folder.resolve(), *outer, internal, bundles)
         try:
             superlink.start()
             if not _answers(superlink, client.is_up, stopped):
@@ -96,14 +97,14 @@ def _answers(child: Child, ready: Callable[[], bool], stopped: Callable[[], bool
     return True
 
 
-def _children(folder: Path, host: str, port: int, internal: int, bundle: str) -> list[Child]:
+def _children(folder: Path, host: str, port: int, internal: int, bundles: Sequence[str]) -> list[Child]:
     """SuperLink, SuperExec and fleet proxy, which logs call the gate, in the order in which they start.
 
-    Flower's control API on loopback has no password, so the SuperExec runs nothing but this very Ridgeway's bundle.
+    Flower's control API on loopback has no password, so the SuperExec runs nothing but the bundles that are kept here.
     """
     environment = processes.marked(processes.flower_environment(folder / "flwr-home"), folder)
     environment[FOLDER_VARIABLE] = str(folder)
-    environment[approved_bundle.APPROVED] = bundle
+    environment[approved_bundle.APPROVED] = ",".join(bundles)
     environment[approved_bundle.LOG] = str(folder / "logs/bundles.log")
     secret = str(_secret(folder))
     superlink = {
@@ -140,13 +141,13 @@ def _secret(folder: Path) -> Path:
     return path
 
 
-def _internal_port(client: SuperLinkClient, host: str, port: int, bundle: str) -> int:
+def _internal_port(client: SuperLinkClient, host: str, port: int, bundles: Sequence[str]) -> int:
     """The SuperLink's port on loopback, noted in link.json: the last one if it is still free, else a free one."""
     internal = 0
     with contextlib.suppress(LinkError):
         internal = client.port
     internal = internal if internal and processes.is_free(internal) else processes.free_port()
-    facts = {"host": host, "port": port, "internal_port": internal, "bundle": bundle}
+    facts = {"host": host, "port": port, "internal_port": internal, "bundles": list(bundles)}
     write_whole(client.folder / "link.json", canonical_json(facts))
     return internal
 

@@ -58,7 +58,7 @@ class SuperLinkClient:
     def _facts(self) -> dict[str, Any]:
         """What coordinator/deploy/superlink.py noted when it started."""
         try:
-            return {"bundle": None, "internal_port": 0, **json.loads((self.folder / "link.json").read_bytes())}
+            return {"bundles": [], "internal_port": 0, **json.loads((self.folder / "link.json").read_bytes())}
         except (OSError, ValueError, TypeError):
             raise LinkDown(f"no SuperLink has been started for {self.folder}; start the coordinator first") from None
 
@@ -124,7 +124,7 @@ class SuperLinkClient:
     def submit(self, bundle: bytes) -> int:
         """Start a run of a bundle, and return its id."""
         digest = hashlib.sha256(bundle).hexdigest()
-        if digest != self._facts()["bundle"]:
+        if digest not in self._facts()["bundles"]:
             raise LinkError(
                 "the coordinator that is up was started from another Ridgeway than this one, and runs no other code; "
                 "stop `coordinator up` and start it again"

@@ -13,14 +13,34 @@ from datetime import UTC, datetime
 
 from ridgeway.common.base.errors import FormatError, LinkDown, LinkError, RidgewayError, RoundFailed
 from ridgeway.common.base.files import sha256, write_whole
-from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE, Notice
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
 from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
+from ridgeway.coordinator.deploy.kept_bundles import (
+    bundle_content,
+    keep_installed,
+    kept_bundles,
+    named_bundle,
+    preferred,
+    waiting,
+)
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import Follower, OperatorNote, OtherBundle, RunDone, RunFailed, Watch
+from ridgeway.coordinator.round.progress import (
+    AnswerRefused,
+    Event,
+    Follower,
+    HolderPresent,
+    OfferReceived,
+    OperatorNote,
+    OtherBundle,
+    RunDone,
+    RunFailed,
+    Watch,
+)
+from ridgeway.coordinator.round.remedies import BUNDLE
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 POLL_S = 0.25
@@ -40,6 +60,7 @@ def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[]
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery, reminder = LateDelivery(federation, word), Reminder(federation, word)
+    keep_installed(federation)
     announce(federation)
 
     def tick(client: SuperLinkClient) -> None:
@@ -68,8 +89,11 @@ def register(federation: Federation, client: SuperLinkClient, word: Word) -> Non
             client.unregister(node.node_id)
 
 
-def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
-    """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not end well."""
+def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None) -> str:
+    """Submit a round, or a delivery, and follow it to its end; returns the hash of the bundle that it ran.
+
+    Raises RoundFailed if it does not end well. bundle: the first digits of the bundle to run; else the one that the fewest holders refuse.
+    """
     client = SuperLinkClient(federation.link)
     if not client.is_up():
         raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
@@ -77,13 +101,65 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
     for words in ending_certificates(federation.link, datetime.now(UTC)):
         watch(OperatorNote(words))
     _compare_bundle(federation, watch)
-    name, number = _submit(federation, client, order)
+    kept = kept_bundles(federation.link)
+    if not kept or kept[0].sha256 != installed_sha256():
+        raise LinkError(
+            "the coordinator that is up was started from another Ridgeway than this one, and runs no other code; "
+            "stop `coordinator up` and start it again"
+        )
+    chosen = named_bundle(kept, bundle) if bundle else _choose_bundle(federation, client, watch)
+    _run(federation, client, order, chosen, watch)
+    return chosen
+
+
+def _choose_bundle(federation: Federation, client: SuperLinkClient, watch: Watch) -> str:
+    """The bundle that the fewest holders refuse. Where that may have changed, those that are there are asked."""
+    kept, ledger = kept_bundles(federation.link), federation.ledger
+    newest = kept[0].sha256
+    if len(kept) > 1 and waiting(newest, ledger.standing()):
+        _run(federation, client, RunOrder(work="deliver"), newest, lambda event: None)
+        if missing := waiting(newest, ledger.standing()):
+            watch(OperatorNote(f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"))
+    chosen = preferred(kept, ledger.standing())
+    if chosen != newest:
+        watch(OperatorNote(f"this runs the earlier bundle {chosen[:12]}, which fewer holders refuse"))
+    return chosen
+
+
+def _run(federation: Federation, client: SuperLinkClient, order: RunOrder, bundle: str, watch: Watch) -> None:
+    """Submit a run of a bundle, follow it to its end, and note who has approved the bundle and who has not."""
+    approved, refused = set[str](), set[str]()
+
+    def seen(event: Event) -> None:
+        if isinstance(event, AnswerRefused) and event.name and event.code == BUNDLE:
+            refused.add(event.name)
+        elif isinstance(event, OfferReceived | HolderPresent):
+            approved.add(event.name)
+        watch(event)
+
+    name, number = _submit(federation, client, order, bundle)
     try:
-        _follow(Follower(federation.progress(name)), client, number, watch)
+        _follow(Follower(federation.progress(name)), client, number, seen)
     except KeyboardInterrupt:
         with contextlib.suppress(LinkError):
             client.stop_run(number)
         raise KeyboardInterrupt("the round was stopped; what was accepted is kept, so run it again") from None
+    finally:
+        _note_approvals(federation, bundle, approved, refused)
+
+
+def _note_approvals(federation: Federation, bundle: str, approved: set[str], refused: set[str]) -> None:
+    """Let the ledger have what is new of this."""
+    standing = federation.ledger.standing()
+    facts = {
+        what: sorted(name for name in names if name in standing.roster and bundle not in known.get(name, ()))
+        for what, names, known in (
+            ("approved", approved, standing.approvals),
+            ("refused", refused - approved, standing.refusals),
+        )
+    }
+    if any(facts.values()):
+        federation.ledger.note("bundle", sha256=bundle, **facts)
 
 
 def _compare_bundle(federation: Federation, watch: Watch) -> None:
@@ -93,9 +169,9 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
         watch(OtherBundle(str(federation.folder)))
 
 
-def _submit(federation: Federation, client: SuperLinkClient, order: RunOrder) -> tuple[str, int]:
+def _submit(federation: Federation, client: SuperLinkClient, order: RunOrder, bundle: str) -> tuple[str, int]:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    number = client.submit(installed_bundle())
+    number = client.submit(bundle_content(federation.link, bundle))
     give_order(federation.link, number, order.model_copy(update={"name": name}))
     return name, number
 
@@ -162,7 +238,8 @@ class LateDelivery:
             online = sorted(node.name for node in client.nodes() if node.online and node.name in missing)
             if online:
                 self._word(f"brings the newest release to {', '.join(online)}")
-                _submit(self._federation, client, RunOrder(work="deliver"))
+                bundle = preferred(kept_bundles(self._federation.link), self._federation.ledger.standing())
+                _submit(self._federation, client, RunOrder(work="deliver"), bundle)
                 self._tries = self._tries + 1 if missing == self._asked else 0
                 self._asked, self._again = missing, now + REDELIVERY_PAUSE_S * 2 ** min(self._tries, MAX_DOUBLINGS)
         except (RidgewayError, OSError) as error:
@@ -183,6 +260,7 @@ def announce(federation: Federation) -> None:
         coordinator=federation.identity.public,
         issued=time.time_ns() // 1_000_000,
         authority=(federation.link / AUTHORITY).read_text(encoding="ascii"),
+        bundles=kept_bundles(federation.link),
     )
     with contextlib.suppress(FormatError):
         told = read_paper(path, Notice)

@@ -129,6 +129,7 @@ class Standing:
     counts:  what was counted about each of them, by its digest and by lot.
     opened:  what was put into every masked sum that was ever opened, by lot.
     names:   the names of all holders that were ever admitted, by key.
+    approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
     """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
@@ -141,6 +142,8 @@ class Standing:
     counts: dict[str, dict[str, KeptCounts]] = field(default_factory=dict)
     opened: dict[str, list[Parts]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    approvals: dict[str, set[str]] = field(default_factory=dict)
+    refusals: dict[str, set[str]] = field(default_factory=dict)
     rounds: int = 0
     open_round: str | None = None
 
@@ -156,6 +159,8 @@ class Standing:
                 self.gone |= {removed.key, removed.node} if removed else set()
                 self.contributions.pop(facts["name"], None)
                 self.delivered.pop(facts["name"], None)
+                self.approvals.pop(facts["name"], None)
+                self.refusals.pop(facts["name"], None)
                 self.retired.discard(facts["name"])
                 self._forget_totals_with(facts["name"])
             case "retired":
@@ -180,6 +185,11 @@ class Standing:
             case "opened_sum":
                 parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
                 self.opened.setdefault(facts["lot"], []).append(parts)
+            case "bundle":
+                for names, to, off in (("approved", "approvals", "refusals"), ("refused", "refusals", "approvals")):
+                    for name in facts[names]:
+                        getattr(self, to).setdefault(name, set()).add(facts["sha256"])
+                        getattr(self, off).get(name, set()).discard(facts["sha256"])
             case "released":
                 self.releases.append(LedgerRelease.of(entry))
             case "delivered":

@@ -55,6 +55,12 @@ class HoldersAwaited(Event, kind="waiting"):
     wanted: int
 
 
+class HolderPresent(Event, kind="present"):
+    """A holder has answered a greeting."""
+
+    name: str
+
+
 class OfferReceived(Event, kind="offered"):
     name: str
     domain: str

@@ -74,8 +74,8 @@ def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -
     """Hand the newest release to every holder that is there and does not have it; returns who got it."""
     with federation.alone():
         round_ = _Round(federation, transport, watch)
-        newest = federation.newest
-        return round_.deliver(newest, round_.greet()) if newest else set()
+        held, newest = round_.greet(), federation.newest
+        return round_.deliver(newest, held) if newest else set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,10 @@ class _Round:
 
     def greet(self) -> set[str]:
         """The holders that are there; what each of them has is noted."""
-        here = {each.name: each.message for each in self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S)}
+        here: dict[str, Here] = {}
+        for answer in self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S):
+            here[answer.name] = answer.message
+            self._watch(progress.HolderPresent(answer.name))
         for name, message in here.items():
             self._note_held(name, message)
         return set(here)

@@ -36,7 +36,8 @@ class RunOrder(Record):
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:
-    write_whole(_path(link, run), order.model_dump_json().encode(), private=True)
+    content = order.model_dump_json(exclude_defaults=True)  # a bundle of an earlier version may know less
+    write_whole(_path(link, run), content.encode(), private=True)
 
 
 def take_order(link: Path, run: int, timeout_s: float = ORDER_TIMEOUT_S) -> RunOrder:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.bundle import (
     CLIENT_APP,
     _pack,
@@ -42,14 +43,23 @@ FIRST = ("code", "law", "medicine")
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
+CHANGED = "ridgeway/common/base/errors.py"
+EARLIER = _pack(_pyproject(CLIENT_APP), bundle_files() | {CHANGED: bundle_files()[CHANGED] + b"# as it was\n"})
+"""The code before an upgrade: that of now but for a line."""
+EARLIER_SHA256 = hashlib.sha256(EARLIER).hexdigest()
 TRACEBACK = "Traceback (most recent call last)"
 
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A coordinator that is up, three holders that are connected, and somebody whom nobody has admitted."""
+    """A coordinator that is up, just upgraded; three holders that are connected and have approved the code before the
+    upgrade only; and somebody whom nobody has admitted."""
     with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
         made.found("clear", wait=3.0, deadline=DEADLINE_S)
+        link = made.coordinator / "link"
+        write_whole(link / "bundles" / f"{EARLIER_SHA256}.fab", EARLIER)
+        write_whole(link / "bundles.json", json.dumps([{"sha256": EARLIER_SHA256}]).encode())
+        (made.coordinator / "changes.txt").write_text("one comment less\n")
         for name in ("code", "law"):
             made.settle(name)
             made.admit(name)
@@ -59,6 +69,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))
         made.start("stranger", "client", "join", made.holder("chess"))
         made.admit("medicine")
+        for name in FIRST:
+            made.amend(made.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
         made.join(*FIRST)
         yield made
 
@@ -87,7 +99,7 @@ def strangers(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> tup
     foreign = _pack(_pyproject(CLIENT_APP), bundle_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
     numbers = []
     for bundle in (foreign, installed_bundle()):
-        facts = {"internal_port": port, "bundle": hashlib.sha256(bundle).hexdigest()}
+        facts = {"internal_port": port, "bundles": [hashlib.sha256(bundle).hexdigest()]}
         (place / "link.json").write_text(json.dumps(facts))
         numbers.append(SuperLinkClient(place).submit(bundle))
     return numbers[0], numbers[1]
@@ -181,6 +193,36 @@ def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deploymen
     assert not (town.holder("chess") / "journal.db").exists()
 
 
+def test_a_round_runs_the_code_of_before_an_upgrade_until_holders_approve_the_new_one(
+    town: Deployment, first: Played
+) -> None:
+    """Nothing of the new bundle was unpacked by any holder; the operator reads who waits, and holders what for."""
+    status = town.do("coordinator", "status", town.coordinator, "--json").json["bundle"]
+    assert status == {"newest": installed_sha256(), "in_use": EARLIER_SHA256, "waiting": list(FIRST)}
+    assert f"the bundle {installed_sha256()[:12]} is not approved yet by code, law, medicine" in first.finished.stderr
+    for name in FIRST:
+        ran = [path.name[-8:] for path in (town.holder(name) / "flwr-home/apps").iterdir()]
+        assert ran == [EARLIER_SHA256[:8]]
+        told = town.do("client", "status", town.holder(name), "--json").json
+        assert (told["bundles"], told["unapproved"]) == ([EARLIER_SHA256], [installed_sha256()])
+    assert "one comment less" in town.running["law"].said
+
+
+def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
+    town: Deployment, first: Played
+) -> None:
+    """The bundle is fetched, held against its hash and compared; the SuperNode takes the approval up as it runs."""
+    shown = town.run("client", "bundle", town.holder("law"), "--json")
+    assert (shown.code, shown.json["bundle"], shown.json["approved"]) == (2, installed_sha256(), False)
+    [change] = shown.json["changes"]
+    assert (change["change"], change["name"], change["added"], change["removed"]) == ("changed", CHANGED, 0, 1)
+    for name in FIRST:
+        told = town.do("client", "approve", town.holder(name), "--json").json
+        assert told == {"approved": installed_sha256(), "new": True}
+        running = town.running[name]
+        town.wait_for(f"{name} takes it up", lambda running=running: running.has_said("note", "from now on"))  # type: ignore[misc]
+
+
 # A fourth holder; one that does not trust the code; one that is away
 
 
@@ -197,7 +239,7 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
     asked = town.run("coordinator", "preflight", town.coordinator, "--json")
-    done = town.round().end()
+    done = town.round("--bundle", installed_sha256()[:12]).end()
     town.leave("chess")
     settings.write_text(kept)
     return asked, done

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.notices import take_notice
-from ridgeway.common.base.errors import CertificateError, FormatError
+from ridgeway.client.deploy.holder_folder import approve_bundle
+from ridgeway.client.deploy.notices import take_notice, tell_unapproved
+from ridgeway.common.base.errors import CertificateError, FormatError, InputError
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
+from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, up, write_invite
 from ridgeway.coordinator.round.federation import Federation
 from tests.coordinator.deploy.test_authority import handshake
-from tests.support.simulated_federation import found
+from tests.support.simulated_federation import found, populate
 
 NOW = datetime.now(UTC)
 
@@ -105,3 +108,35 @@ def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(federation
         with pytest.raises(CertificateError, match=r"does not name other\.example\.org.*renew"):
             refused()
     assert not (federation.link / "logs").exists() and not (federation.folder / "invite").exists()
+
+
+def test_a_bundle_is_approved_by_the_holders_own_command_alone(tmp_path: Path) -> None:
+    """A notice approves nothing; the command adds the hash to client.toml, and leaves every other word as it was."""
+    parties = found(tmp_path, address="router.example.org:9443")
+    populate(parties, {"law": "law"})
+    federation, law = parties.federation(), parties.homes["law"]
+    create_authority(federation.link, ["router.example.org"])
+    keep_installed(federation)
+    announce(federation)
+    before = (law / "client.toml").read_text()
+    approved = parties.holder("law").settings.bundles
+    take_notice(law, told(federation), federation.identity.public, NOW)
+    [words] = tell_unapproved(law, approved)
+    assert installed_sha256() in words and parties.holder("law").settings.bundles == approved
+    approve_bundle(law, installed_sha256())
+    assert parties.holder("law").settings.bundles == (*approved, installed_sha256())
+    assert tell_unapproved(law, (*approved, installed_sha256())) == []
+    after = (law / "client.toml").read_text()
+    assert [line for line in before.splitlines() if line not in after.splitlines()] == [f'bundles = ["{approved[0]}"]']
+    assert Journal(law / "journal.db").entries("approved")[-1].facts == {"bundle": installed_sha256()}
+
+
+def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(tmp_path: Path) -> None:
+    parties = found(tmp_path)
+    populate(parties, {"law": "law"})
+    path = parties.homes["law"] / "client.toml"
+    path.write_text(path.read_text().replace("bundles = [", '"bundles" = ['))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"add .* to `bundles`"):
+        approve_bundle(parties.homes["law"], "ab" * 32)
+    assert path.read_bytes() == before

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.common.deploy.bundle import FILES, PACKAGE, ROOMS, bundle_files, installed_sha256, write_app
+from ridgeway.common.deploy.bundle import (
+    FILES,
+    PACKAGE,
+    ROOMS,
+    bundle_files,
+    installed_bundle,
+    installed_sha256,
+    unpacked_bundle,
+    write_app,
+)
 from tests.support.commands import Workshop, workshop
 from tests.test_architecture import imports
 
@@ -86,7 +95,8 @@ def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
 def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:
     """What a careful holder reads before approving, and the folder to read it in."""
     told = Workshop(tmp_path).call("client", "bundle", "--json", "--out", tmp_path / "app").json
-    files = bundle_files()
+    files = unpacked_bundle(installed_bundle())
+    assert {"pyproject.toml", *bundle_files()} == set(files)
     assert told["bundle"] == installed_sha256()
     assert [entry["name"] for entry in told["files"]] == list(files)
     assert told["lines"] == sum(content.count(b"\n") for content in files.values())

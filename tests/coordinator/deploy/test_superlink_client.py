@@ -25,7 +25,7 @@ class SuperLinkStandIn:
     """Answers the control API as Flower's SuperLink would, and notes what was asked."""
 
     def __init__(self, folder: Path, **answers: Handler | httpx.Response | Exception) -> None:
-        (folder / "link.json").write_text(json.dumps({"internal_port": 9, "bundle": BUNDLE}), encoding="utf-8")
+        (folder / "link.json").write_text(json.dumps({"internal_port": 9, "bundles": [BUNDLE]}), encoding="utf-8")
         self.asked: list[str] = []
         self._answers = answers
         self.client = SuperLinkClient(folder)
