@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import InputError, LinkDown, LinkError
 from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.terminal import count, emit_json, step, stop_on_signal, table
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HoldersAbsent, ReleaseStands
+from ridgeway.coordinator.round.progress import AnswerRefused, Event, ExchangeDone, HoldersAbsent, ReleaseStands
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -261,6 +261,7 @@ def round_(
                 "evaluation": _release(federation, newest.number).manifest["evaluation"],
                 "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
                 "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+                "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
                 "folder": str(federation.release_folder(newest.number)),
             }
         )
