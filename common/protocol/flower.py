@@ -15,7 +15,7 @@ from ridgeway.common.protocol.packet import MAX_BLOB_BYTES, MAX_HEADER_BYTES, Pa
 
 MESSAGE_TYPE = "query.ridgeway"
 HEADER, BULK = "ridgeway", "bulk"
-SMALL_BULK_BYTES = 1 << 16
+SMALL_BULK_BYTES = 1 << 21
 
 
 def to_record(packet: Packet) -> RecordDict:

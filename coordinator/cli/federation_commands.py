@@ -26,7 +26,14 @@ from ridgeway.common.cli.options import (
     TlsKey,
 )
 from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderChecked, HoldersAbsent, ReleaseStands
+from ridgeway.coordinator.round.progress import (
+    AnswerRefused,
+    Event,
+    ExchangeDone,
+    HolderChecked,
+    HoldersAbsent,
+    ReleaseStands,
+)
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -331,6 +338,7 @@ def round_(
                 "evaluation": _release(federation, newest.number).manifest["evaluation"],
                 "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
                 "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+                "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
                 "folder": str(federation.release_folder(newest.number)),
             }
         )

@@ -7,6 +7,7 @@ absent; neither stops the others. Knows messages and the ledger. Knows nothing o
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -15,7 +16,7 @@ from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, Refused, 
 from ridgeway.common.protocol.messages import Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, HoldersAbsent, PeerFailed, Watch
+from ridgeway.coordinator.round.progress import AnswerRefused, ExchangeDone, HoldersAbsent, PeerFailed, Watch
 from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT
 
 CODES: dict[type[StatisticsError], str] = {
@@ -116,6 +117,7 @@ class Channel:
 
         own_blobs: where the bulk is not the same for all, each one's by its name.
         """
+        began = time.monotonic()
         names = names if own_blobs is None else list(own_blobs)
         packets = self._packets(message, names, blobs, own_blobs)
         asked = {packet.digest for packet in set(packets.values())}
@@ -150,6 +152,7 @@ class Channel:
         reached = {self.nodes.get(peer) for peer in packets}
         self.refusals |= {name: (SILENT if name in reached else AWAY, "") for name in missing}
         self.note_absent(message.kind, missing)
+        self._watch(ExchangeDone(message.kind, len(accepted), round(time.monotonic() - began, 3)))
 
     def _packets(
         self,

@@ -123,6 +123,14 @@ class HoldersAbsent(Event, kind="absent"):
     names: Sequence[str]
 
 
+class ExchangeDone(Event, kind="exchanged"):
+    """Holders were asked, and no more answers are waited for. seconds: from the question to the last answer's use."""
+
+    step: str
+    answers: int
+    seconds: float
+
+
 class TotalGathered(Event, kind="added"):
     holders: int
     domains: Sequence[str]

@@ -247,8 +247,16 @@ def add_federation(report: BenchReport, options: BenchOptions) -> None:
     report.add(bench_federation())
 
 
+def add_deployment(report: BenchReport, options: BenchOptions) -> None:
+    """Rounds of three holders and a coordinator as processes on loopback: seconds, CPU seconds, exchanges."""
+    from ridgeway.simulations.bench.deployment_bench import bench_deployment
+
+    step("measuring", "a deployment", "random text")
+    report.add(bench_deployment())
+
+
 def add_all(report: BenchReport, options: BenchOptions) -> None:
-    """All of these but `large` and `features`."""
+    """All of these but `deployment`, `large` and `features`."""
     for name in ("route", "serve", "prepare", "solve", "mask", "federation"):
         BENCHES[name](report, options)
 
@@ -261,11 +269,12 @@ BENCHES: dict[str, Callable[[BenchReport, BenchOptions], None]] = {
     "features": add_features,
     "mask": add_mask,
     "federation": add_federation,
+    "deployment": add_deployment,
     "large": add_large,
     "all": add_all,
 }
 
-for _name in ("route", "serve", "mask", "federation", "large"):
+for _name in ("route", "serve", "mask", "federation", "deployment", "large"):
     app.command(_name, help=BENCHES[_name].__doc__)(_on_cpu(_name))
 for _name in ("solve", "all"):
     app.command(_name, help=BENCHES[_name].__doc__)(_on_any(_name))

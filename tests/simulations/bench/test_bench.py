@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ridgeway.common.cli.terminal import run
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench import bench_text as text
+from ridgeway.simulations.bench import deployment_bench as deployment
 from ridgeway.simulations.bench import device as devices
 from ridgeway.simulations.bench import masking_bench as masking
 from ridgeway.simulations.bench import prepare_bench as preparing
@@ -199,6 +200,51 @@ def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest
     code, report = bench("federation")
     assert code == 0
     assert len(report["results"]) == 4
+
+
+@pytest.mark.parametrize(("seconds", "exit_code"), [(1.0, 0), (3.0, 1)])
+def test_deployment_reports_rounds_and_exchanges(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float, exit_code: int
+) -> None:
+    """Of three rounds in two federations: seconds, CPU seconds, the median exchange; slow ones miss their aim."""
+    widths: list[int] = []
+
+    class Measured(deployment.LoopbackFederation):
+        def round(self, mode: str) -> deployment.RoundFigures:
+            return deployment.RoundFigures(9.0, 8.0, (0.5, seconds, 9.0), {"SuperLink": 5.0, "gate": 0.0})
+
+    @contextmanager
+    def loopback(folder: Path, width: int) -> Iterator[deployment.LoopbackFederation]:
+        widths.append(width)
+        yield Measured(folder)
+
+    monkeypatch.setattr(deployment, "loopback", loopback)
+    code, report = bench("deployment")
+    assert (code, widths) == (exit_code, [576, 4096])
+    assert len(report["results"]) == 9
+    assert {each["ratio"] for each in report["results"]} == {9.0, 8.0, seconds}
+
+
+BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
+FAMILY = f"""import subprocess, sys
+{BUSY}
+subprocess.run([sys.executable, "-c", {BUSY!r}])
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+def test_cpu_seconds_are_those_of_all_processes_also_of_those_that_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that works, and one below it that has worked and ended."""
+    monkeypatch.setattr(deployment, "COMMAND", [sys.executable, "-c"])
+    federation = deployment.LoopbackFederation(tmp_path)
+    try:
+        federation.start("busy", "done", FAMILY)
+        assert 0.7 <= sum(federation._spent().values()) < 30
+    finally:
+        federation.stop()
 
 
 def test_large_measures_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,222 @@
+"""Rounds of a deployment on loopback: a coordinator and three holders, each with every process that it has in earnest.
+
+Starts `ridgeway` commands and reads what their processes have cost from /proc, so it runs on Linux. Knows nothing of
+what goes on in a round but what `coordinator round --json` tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.cli.terminal import ticking
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
+from ridgeway.common.encoding.tokenizer import plain_definition
+from ridgeway.simulations.bench.measuring import Result, at_most, figure
+from ridgeway.simulations.corpora import write_texts
+
+ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
+DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
+NARROW, WIDE = 576, 4096
+MOST_SECONDS = {"masked": 30.0, "clear": 15.0, f"masked, h = {WIDE}": 60.0}
+MOST_EXCHANGE_SECONDS = 2.0
+START_SECONDS, STOP_SECONDS = 300.0, 60.0
+LOOK_SECONDS = 0.2
+COMMAND = [sys.executable, "-m", "ridgeway"]
+TICKS = os.sysconf("SC_CLK_TCK")
+PROCESSES = {
+    "flower-superlink": "SuperLink",
+    "flwr-serverapp": "the round",
+    "fleet_proxy": "gate",
+    "supernode_process": "SuperNodes",
+    "flwr-clientapp": "answers",
+}
+"""What a process is, by a word of its command line; the others watch over these."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    """wall: from the command to its end, when holders have the release. cpu: seconds of all processes.
+
+    exchanges: the seconds of each. spent: CPU seconds by process.
+    """
+
+    wall: float
+    cpu: float
+    exchanges: tuple[float, ...]
+    spent: dict[str, float]
+
+
+def bench_deployment() -> list[Result]:
+    """Seconds of rounds, and of an exchange in them; the wide encoder is that of large models."""
+    measured: dict[str, RoundFigures] = {}
+    with ticking("deployment", len(MOST_SECONDS)) as tick:
+        for width, modes in ((NARROW, ("masked", "clear")), (WIDE, ("masked",))):
+            with tempfile.TemporaryDirectory() as work, loopback(Path(work), width) as federation:
+                for mode in modes:
+                    measured[mode if width == NARROW else f"{mode}, h = {WIDE}"] = federation.round(mode)
+                    tick()
+    return [result for name, figures in measured.items() for result in _results(name, figures)]
+
+
+def _results(name: str, figures: RoundFigures) -> list[Result]:
+    middle = statistics.median(figures.exchanges)
+    spent = ", ".join(f"{who} {seconds:.1f}" for who, seconds in figures.spent.items() if seconds >= 0.05)
+    wall, count = f"{figures.wall:.1f} s", f"{len(figures.exchanges)} exchanges"
+    each = ", ".join(f"{seconds:.1f}" for seconds in figures.exchanges)
+    results = [
+        at_most(f"a round of three, {name}, seconds", figures.wall, MOST_SECONDS[name], wall, count),
+        figure(f"  its CPU seconds, {name}", figures.cpu, f"{figures.cpu:.1f} s", spent),
+    ]
+    if name.endswith(str(WIDE)):
+        return [*results, figure(f"  its median exchange, {name}", middle, f"{middle:.1f} s", each)]
+    return [*results, at_most(f"  its median exchange, {name}", middle, MOST_EXCHANGE_SECONDS, f"{middle:.1f} s", each)]
+
+
+class LoopbackFederation:
+    """A coordinator that is up and holders that are connected, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.coordinator = folder, folder / "coordinator"
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def call(self, *words: str | Path) -> bytes:
+        """Run a command to its good end; raises ProcessError with its last words otherwise."""
+        environment = {**os.environ, "RIDGEWAY_CACHE": str(self.folder / "cache")}
+        done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, env=environment, check=False)
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise ProcessError(
+                f"`ridgeway {' '.join(map(str, words[:2]))}` ended with {done.returncode}: {' '.join(said)}"
+            )
+        return done.stdout
+
+    def start(self, name: str, word: str, *words: str | Path) -> None:
+        """Start a command that goes on, and wait until it has told of a step by this word."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as said:
+            environment = {**os.environ, "RIDGEWAY_CACHE": str(self.folder / "cache")}
+            self._started[name] = subprocess.Popen(
+                [*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
+            )
+        until = time.monotonic() + START_SECONDS
+        while word not in log.read_text(errors="replace"):
+            if self._started[name].poll() is not None or time.monotonic() > until:
+                raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-500:]}")
+            time.sleep(LOOK_SECONDS)
+
+    def round(self, mode: str) -> RoundFigures:
+        """Run a round and measure it."""
+        before, own = self._spent(), _own_children()
+        began = time.monotonic()
+        told = json.loads(self.call("coordinator", "round", self.coordinator, f"--{mode}", "--json"))
+        wall = time.monotonic() - began
+        after = self._spent()
+        spent = {"the command": _own_children() - own} | {who: after[who] - before.get(who, 0.0) for who in after}
+        exchanges = tuple(float(each["seconds"]) for each in told["exchanges"])
+        return RoundFigures(wall, sum(spent.values()), exchanges, spent)
+
+    def _spent(self) -> dict[str, float]:
+        """CPU seconds so far of all that was started here, by what it is; those that ended count with their parents."""
+        below, waiting = _children(), [process.pid for process in self._started.values()]
+        spent: dict[str, float] = {}
+        while waiting:
+            pid = waiting.pop()
+            waiting += below.get(pid, [])
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_text()
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                who = next((name for mark, name in PROCESSES.items() if mark in words), "supervisors")
+                spent[who] = spent.get(who, 0.0) + sum(map(int, fields[11:15])) / TICKS
+        return spent
+
+    def stop(self) -> None:
+        """Ask all to end, the holders first."""
+        for process in reversed(self._started.values()):
+            process.send_signal(signal.SIGTERM)
+        for process in self._started.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+
+
+@contextlib.contextmanager
+def loopback(folder: Path, width: int) -> Iterator[LoopbackFederation]:
+    """A federation of three holders that allow both kinds of round, up and connected."""
+    federation = LoopbackFederation(folder)
+    save_encoder(letter_encoder(width), folder / "encoder")
+    encoder, coordinator = f"dir:{folder / 'encoder'}", federation.coordinator
+    federation.call("coordinator", "init", coordinator, "--listen", f"127.0.0.1:{free_port()}", "--encoder", encoder)
+    federation.call("coordinator", "invite", coordinator)
+    invite = ("--invite", coordinator / "invite")
+    for name, letters in ALPHABETS.items():
+        corpus, home = folder / f"{name}.jsonl", folder / name
+        write_texts(corpus, _texts(name, letters))
+        settle = ("client", "init", home, *invite, "--domain", name, "--corpus", corpus, "--encoder", encoder)
+        federation.call(*settle)
+        settings = home / "client.toml"
+        settings.write_text(settings.read_text().replace("require_masking = true", "require_masking = false"))
+        federation.call("coordinator", "admit", coordinator, home / "holder.pub", "--name", name)
+    federation.call("coordinator", "invite", coordinator)
+    for name in ALPHABETS:
+        federation.call("client", "pin", folder / name, *invite)
+    try:
+        federation.start("up", "up ", "coordinator", "up", coordinator)
+        for name in ALPHABETS:
+            federation.start(name, "connected", "client", "join", folder / name)
+        yield federation
+    finally:
+        federation.stop()
+
+
+def letter_encoder(width: int) -> TableEncoder:
+    """An encoder over single characters with a random table."""
+    letters = sorted({letter for each in ALPHABETS.values() for letter in each})
+    definition = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {"<unk>": 0} | {letter: place for place, letter in enumerate(letters, start=1)},
+            "unk_token": "<unk>",
+        },
+    }
+    table = np.random.default_rng(0).standard_normal((len(letters) + 1, width))
+    return TableEncoder("letters", plain_definition(json.dumps(definition).encode()), *quantise(table))
+
+
+def _texts(name: str, letters: str) -> list[str]:
+    dice = random.Random(name)
+    return ["".join(dice.choices(letters, k=DOCUMENT_CHARACTERS)) for _ in range(DOCUMENTS)]
+
+
+def _children() -> dict[int, list[int]]:
+    """Every process of the machine by its parent."""
+    found: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            found.setdefault(parent, []).append(int(entry.name))
+    return found
+
+
+def _own_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
