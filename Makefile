@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick check check-mutants audit bench bench-large report clean
+.PHONY: setup demo test test-quick check check-mutants fuzz audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -40,6 +40,10 @@ check: setup
 # Removes each check on the holder's side in turn: some test must notice. Takes a quarter of an hour or more.
 check-mutants: setup
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.support.mutants
+
+# The compiled tokenizer under sanitizers, for a minute: needs gcc.
+fuzz: setup
+	$(BIN)/python -m tests.support.fuzz_tokenizer
 
 audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities

@@ -1,6 +1,7 @@
 """Text → token ids, without special tokens, truncation or padding.
 
-Knows the tokenizers library. Knows nothing of tables, corpora or routing.
+The tokenizers library says what the ids of a text are; where a compiled encoder is known to give the same, it does the
+work. Knows the library and the encoder. Knows nothing of tables, corpora or routing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
+from ridgeway.common.encoding.fast_bpe import fast_encoder
 
 Ids = NDArray[np.int32]
 
@@ -51,6 +53,12 @@ class Tokenizer:
         special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
         self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
+        self._fast = fast_encoder(definition, self._backend)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the compiled encoder does the work."""
+        return self._fast is not None
 
     @cached_property
     def rows(self) -> int:
@@ -73,13 +81,21 @@ class Tokenizer:
         return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
 
     def encode(self, text: str) -> Ids:
-        """The ids of one text; where each stands in the text is not asked for, which saves a seventh of the time."""
-        ids = np.array(self._encodings([text])[0].ids, dtype=np.int32)
-        dropped = self._is_special(ids)
-        return ids[~dropped] if dropped.any() else ids
+        """The ids of one text."""
+        return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
+        if self._fast is not None:
+            try:
+                ids, counts = self._fast.encode_many(texts)
+            except UnicodeEncodeError:  # lone surrogates
+                ids, counts = self._fast.encode_many([storable(text) for text in texts])
+            return np.frombuffer(ids, dtype=np.int32), np.frombuffer(counts, dtype=np.int64)
+        return self._by_the_library(texts)
+
+    def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """The same by the tokenizers library, whose ids are the right ones by definition."""
         encodings = self._encodings(list(texts))
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
         each = chain.from_iterable(map(attrgetter("ids"), encodings))

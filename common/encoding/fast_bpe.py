@@ -1,0 +1,165 @@
+"""A tokenizer's definition → the compiled encoder that gives the same ids many times as fast, where it is known to.
+
+Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of cl100k (Llama 3) or
+of Qwen 2. Everything else is left to the tokenizers library, and so is all text where the extension was not built.
+Knows definitions and the extension. Knows nothing of tables or routing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import Regex, pre_tokenizers
+
+from ridgeway.common.encoding.character_classes import character_classes
+
+if TYPE_CHECKING:
+    from ridgeway.common.encoding.byte_bpe import Encoder
+
+SWITCH = "RIDGEWAY_TOKENIZER"
+"""Set to `reference`, this variable leaves all texts to the library."""
+
+MAX_ID = 1 << 30
+OTHER, LETTER, NUMBER, SPACE = range(4)
+CLASS_PATTERNS = (r"[^\s\p{L}\p{N}]", r"\p{L}", r"\p{N}", r"\s")
+SURROGATES = range(0xD800, 0xE000)
+CHECKED_VERSIONS = frozenset({"0.22.2", "0.23.1", "0.23.2", "0.23.3"})
+"""Versions of the library whose classes of characters were compared with ours; others are compared when met."""
+EXTRA_DIGITS = (*range(0x11DE0, 0x11DEA), 0x16FF4, 0x16FF5, 0x16FF6)
+"""Characters that the library's `Digits` takes for numbers and its expressions do not."""
+
+CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN = range(4)
+SPLITS = {CL100K: CL100K_PATTERN, CL100K.replace("{1,3}", ""): QWEN2_PATTERN}
+
+SELF_CHECK = (
+    "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!? \u00a0\u2003x ſ'ſ <|im_start|> "
+    "ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff" + "no" * 40
+)
+
+
+def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> Encoder | None:
+    """The compiled encoder of a definition that the library has read, or None where the library must do the work."""
+    if os.environ.get(SWITCH) == "reference":
+        return None
+    try:
+        from ridgeway.common.encoding.byte_bpe import Encoder
+    except ImportError:
+        return None
+    read: dict[str, Any] = json.loads(definition)
+    pattern = _pattern(read.get("pre_tokenizer"))
+    tokens = library.get_added_tokens_decoder()  # the library may have given them other numbers than the definition
+    if pattern is None or read.get("normalizer") or not _is_plain(read["model"], tokens.values()):
+        return None
+    vocabulary: dict[str, int] = read["model"]["vocab"]
+    if max(vocabulary.values(), default=0) >= MAX_ID or not classes_are_the_library_s():
+        return None
+    classes = character_classes()
+    if pattern == GPT2_DIGITS_PATTERN:
+        classes[list(EXTRA_DIGITS)] = NUMBER
+    letters = {letter: byte for byte, letter in byte_letters().items()}
+    byte_ids = np.array([vocabulary.get(letter, -1) for letter in byte_letters().values()], dtype=np.int32)
+    whole = vocabulary if read["model"].get("ignore_merges") else {}
+    words = [
+        (bytes(map(letters.__getitem__, word)), number)
+        for word, number in whole.items()
+        if word and letters.keys() >= set(word)
+    ]
+    added = [(token.content.encode(), -1 if token.special else number) for number, token in tokens.items()]
+    encoder = Encoder(
+        pattern,
+        classes.tobytes(),
+        byte_ids.tobytes(),
+        _merges(read["model"]["merges"], vocabulary),
+        *_packed(words),
+        *_packed(added),
+    )
+    return encoder if _agrees(encoder, library, {number for number, token in tokens.items() if token.special}) else None
+
+
+def classes_are_the_library_s() -> bool:
+    """Whether the file says what the installed library does: all of each class are one match of its expression."""
+    if tokenizers.__version__ in CHECKED_VERSIONS:
+        return True
+    classes = character_classes()
+    classes[SURROGATES.start : SURROGATES.stop] = len(CLASS_PATTERNS)  # they never reach it
+    same = all(
+        len(pre_tokenizers.Split(Regex(f"{pattern}+"), "isolated").pre_tokenize_str(_text(classes == number))) == 1
+        for number, pattern in enumerate(CLASS_PATTERNS)
+    )
+    classes[list(EXTRA_DIGITS)] = NUMBER
+    digits = pre_tokenizers.Digits(individual_digits=False)
+    numbers, others = _text(classes == NUMBER), _text(classes < NUMBER)
+    return same and len(digits.pre_tokenize_str(numbers)) == len(digits.pre_tokenize_str(others)) == 1
+
+
+def byte_letters() -> dict[int, str]:
+    """The printable character that stands for each byte in a byte-level vocabulary."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
+
+
+def _text(chosen: NDArray[np.bool_]) -> str:
+    return "".join(map(chr, np.flatnonzero(chosen).tolist()))
+
+
+def _pattern(split: dict[str, Any] | None) -> int | None:
+    """The number of a pre-tokeniser's pattern, if it is one of those that the extension has."""
+    steps = [step for step in (split or {}).get("pretokenizers", [split]) if step]
+    if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
+        return None
+    before, own = steps[:-1], steps[-1].get("use_regex", True)
+    if own and not before:
+        return GPT2_PATTERN
+    if own and [step.get("type") for step in before] == ["Digits"] and before[0].get("individual_digits"):
+        return GPT2_DIGITS_PATTERN
+    if own or [step.get("type") for step in before] != ["Split"]:
+        return None
+    only = before[0]
+    if only.get("behavior") != "Isolated" or only.get("invert"):
+        return None
+    return SPLITS.get(only.get("pattern", {}).get("Regex"))
+
+
+def _agrees(encoder: Encoder, library: tokenizers.Tokenizer, special: set[int]) -> bool:
+    """Whether both give the same ids for a text in which much is met that could go wrong."""
+    ids, _ = encoder.encode_many([SELF_CHECK])
+    return np.frombuffer(ids, np.int32).tolist() == [
+        number for number in library.encode(SELF_CHECK, add_special_tokens=False).ids if number not in special
+    ]
+
+
+def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:
+    """Whether the model is BPE with nothing that the extension does not do, and added tokens stand for themselves."""
+    others = "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback"
+    marks = "lstrip", "rstrip", "single_word", "normalized"
+    return (
+        model.get("type") == "BPE"
+        and not any(model.get(name) for name in others)
+        and all(token.content and not any(getattr(token, mark) for mark in marks) for token in added)
+    )
+
+
+def _merges(pairs: list[str | list[str]], vocabulary: dict[str, int]) -> bytes:
+    """Left, right and merged id of each merge, the first to be merged first."""
+    split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
+    rows = [(vocabulary[left], vocabulary[right], vocabulary[left + right]) for left, right in split]
+    return np.array(rows, dtype=np.uint32).tobytes()
+
+
+def _packed(entries: list[tuple[bytes, int]]) -> tuple[bytes, bytes]:
+    """Strings of bytes with an id each: where each begins, its size and id, and all of them in one."""
+    sizes = [len(content) for content, _ in entries]
+    starts = np.cumsum([0, *sizes[:-1]]) if sizes else []
+    rows = np.array([*zip(starts, sizes, (number for _, number in entries), strict=True)], dtype=np.int64)
+    return rows.astype(np.uint32).tobytes(), b"".join(content for content, _ in entries)

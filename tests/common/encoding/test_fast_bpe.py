@@ -1,0 +1,181 @@
+"""The compiled encoder gives the ids of the tokenizers library, or leaves texts to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.encoding import fast_bpe
+from ridgeway.common.encoding.character_classes import character_classes
+from ridgeway.common.encoding.tokenizer import Tokenizer, plain_definition
+from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition, every_character
+
+byte_bpe = pytest.importorskip("ridgeway.common.encoding.byte_bpe", reason="the extension was not built here")
+
+FORMS: dict[str, dict[str, Any]] = {
+    **{pattern: {"pattern": pattern} for pattern in PATTERNS},
+    **{f"{pattern}, whole words": {"pattern": pattern, "whole_words": True} for pattern in ("gpt2", "cl100k")},
+    "without some bytes": {"pattern": "digits", "without": b"\x00\x7f\x80\x81\xc3\xe6 "},
+}
+TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
+
+
+def both(form: str) -> tuple[Tokenizer, Tokenizer]:
+    """A tokenizer with the compiled encoder, and the same by the library alone."""
+    raw = definition(**FORMS[form])
+    fast, reference = Tokenizer(raw), Tokenizer(raw)
+    assert fast.is_fast
+    reference._fast = None
+    return fast, reference
+
+
+def assert_same(fast: Tokenizer, reference: Tokenizer, texts: list[str]) -> None:
+    ids, lengths = fast.encode_many(texts)
+    expected, expected_lengths = reference.encode_many(texts)
+    assert lengths.tolist() == expected_lengths.tolist()
+    assert ids.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(texts=st.lists(TEXTS, max_size=4))
+def test_any_text_has_the_library_s_ids(form: str, texts: list[str]) -> None:
+    """Spaces, line ends, contractions, digits, added tokens and lone surrogates in any order."""
+    assert_same(*both(form), texts)
+
+
+@pytest.mark.parametrize("form", ["digits", "cl100k"])
+def test_characters_of_all_blocks_in_all_contexts_have_the_library_s_ids(form: str) -> None:
+    """A part of all code points in eleven contexts; `make fuzz` tries them all."""
+    assert_same(*both(form), list(every_character(step=61)))
+
+
+def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is listed equals the installed library's, and a library of another mind would be noticed."""
+    assert tokenizers.__version__ in fast_bpe.CHECKED_VERSIONS
+    monkeypatch.setattr(fast_bpe, "CHECKED_VERSIONS", frozenset())
+    assert fast_bpe.classes_are_the_library_s()
+    changed = character_classes()
+    changed[ord("x")] = fast_bpe.NUMBER
+    monkeypatch.setattr(fast_bpe, "character_classes", changed.copy)
+    assert not fast_bpe.classes_are_the_library_s()
+
+
+def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
+    """SmolLM2, whose vocabulary lacks 21 bytes, on real sentences and on odd ones."""
+    tokenizer = smollm2.tokenizer
+    assert tokenizer.is_fast
+    texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK, "".join(map(chr, range(0x250)))]
+    expected = tokenizer._by_the_library(texts)
+    assert [part.tolist() for part in tokenizer.encode_many(texts)] == [part.tolist() for part in expected]
+
+
+def changed(change: Any) -> bytes:
+    made = json.loads(definition("gpt2"))
+    change(made)
+    return json.dumps(made).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(normalizer={"type": "NFC"}),
+        lambda d: d["pre_tokenizer"].update(add_prefix_space=True),
+        lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
+        lambda d: d.update(pre_tokenizer=None),
+        lambda d: d["model"].update(unk_token="<|a|>"),
+        lambda d: d["model"].update(byte_fallback=True),
+        lambda d: d["model"].update(end_of_word_suffix="</w>"),
+        lambda d: d["model"].update(dropout=0.5),
+        lambda d: d["added_tokens"][0].update(lstrip=True),
+        lambda d: d["added_tokens"][0].update(normalized=True),
+        lambda d: d["added_tokens"][0].update(single_word=True),
+    ],
+)
+def test_a_definition_that_is_not_known_is_left_to_the_library(change: Any) -> None:
+    """Whatever the extension does not do, it does not try."""
+    assert not Tokenizer(changed(change)).is_fast
+
+
+def test_the_library_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RIDGEWAY_TOKENIZER=reference turns the extension off."""
+    monkeypatch.setenv(fast_bpe.SWITCH, "reference")
+    assert not Tokenizer(definition("gpt2")).is_fast
+
+
+def test_an_encoder_that_gives_other_ids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short check at the start compares both: here the extension is told of wrong classes."""
+    wrong = character_classes()
+    wrong[:] = fast_bpe.LETTER
+    monkeypatch.setattr(fast_bpe, "character_classes", wrong.copy)
+    assert not Tokenizer(definition("gpt2")).is_fast
+
+
+def test_threads_share_an_encoder_and_get_their_own_ids() -> None:
+    """Calls that run at the same time have caches of their own."""
+    fast, reference = both("digits")
+    texts = [list(every_character([context], step=97)) for context in ("{} a", "b{}", "{}1{}", "'{}")]
+    expected = [reference.encode_many(each)[0].tolist() for each in texts]
+    found: dict[int, list[bool]] = {place: [] for place in range(len(texts))}
+
+    def work(place: int) -> None:
+        for _ in range(5):
+            found[place].append(fast.encode_many(texts[place])[0].tolist() == expected[place])
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found.values()) and all(map(all, found.values()))
+
+
+def tables() -> list[Any]:
+    """Tables of a smallest encoder: bytes are ids, and `a` and `b` merge."""
+    merges = np.array([[97, 98, 256]], dtype=np.uint32).tobytes()
+    classes = character_classes().tobytes()
+    return [0, classes, np.arange(256, dtype=np.int32).tobytes(), merges, b"", b"", b"", b""]
+
+
+def test_tables_that_do_not_fit_together_are_refused() -> None:
+    """No length, place, class or pattern is taken on trust."""
+    byte_bpe.Encoder(*tables())
+    entry = np.array([0, 4, 7], dtype=np.uint32).tobytes()
+    wrong = {
+        0: [-1, 4, 1 << 31],
+        1: [b"", tables()[1] + b"\0", b"\4" + tables()[1][1:]],
+        2: [b"", bytes(1023), bytes(1025)],
+        3: [bytes(11)],
+        4: [bytes(11), bytes(12), entry, np.array([2**32 - 1, 2, 7], dtype=np.uint32).tobytes()],
+        6: [bytes(13), bytes(12), entry],
+    }
+    for place, values in wrong.items():
+        for value in values:
+            given = tables()
+            given[place] = value
+            with pytest.raises((ValueError, OverflowError)):
+                byte_bpe.Encoder(*given)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    """Other types raise, and leave the encoder usable."""
+    encoder = byte_bpe.Encoder(*tables())
+    for texts in (None, 1, [None], ["a", b"b"], [["a"]]):
+        with pytest.raises(TypeError):
+            encoder.encode_many(texts)
+    with pytest.raises(UnicodeEncodeError):
+        encoder.encode_many(["\ud800"])
+    ids, counts = encoder.encode_many(["ab", "", "ba"])
+    assert np.frombuffer(ids, np.uint32).tolist() == [256, 98, 97]
+    assert np.frombuffer(counts, np.int64).tolist() == [1, 0, 2]
+
+
+def test_a_definition_without_limits_is_fast_too(smollm2: Any) -> None:
+    """What encoders store is the plain definition."""
+    assert Tokenizer(plain_definition(smollm2.definition)).is_fast
