@@ -163,6 +163,15 @@ def test_a_round_after_an_older_copy_was_restored_has_a_number_that_holders_take
     assert {clear.holder(name).newest for name in PEOPLE} == {4}
 
 
+def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
+    """One may say anything; a number that no copy can be behind by is not followed."""
+    ledger = clear.federation().ledger
+    ledger.note("delivered", name="law-1", number=1 << 50, release="0" * 64)
+    assert clear.federation().next_number == 1
+    ledger.note("delivered", name="law-1", number=7, release="0" * 64)
+    assert clear.federation().next_number == 8
+
+
 def test_an_older_copy_opens_no_sums_and_forks_no_log(parties: Parties, tmp_path: Path) -> None:
     """Holders that know of more opened sums are left out by name, and get no log that would look like a fork."""
     run_round(parties.federation(), Asked(parties), no_watch)
@@ -233,6 +242,13 @@ def test_a_total_that_would_set_a_holder_apart_is_foreseen_by_every_holder(parti
         run_round(parties.federation(), Asked(parties), no_watch)
     parties.change_corpus("law-1")
     assert run_round(parties.federation(), Asked(parties), no_watch).number == 2
+
+
+def test_under_terms_that_it_has_not_agreed_to_a_holder_does_no_work(parties: Parties) -> None:
+    """It names them and sums nothing: sums over other windows of its text are not even made."""
+    parties.rewrite("law-1", "window = 8", "window = 9")
+    assert obstacles(parties, Asked(parties))["law-1"] == {"window_not_allowed": []}
+    assert not (parties.homes["law-1"] / "statistics" / "current.stats").exists()
 
 
 def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties) -> None:
