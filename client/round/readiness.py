@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.policy import check_cohort
+from ridgeway.client.round.policy import check_cohort, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.differencing import set_apart
 from ridgeway.common.protocol.cohort import Cohort
@@ -21,8 +21,12 @@ SPARE_BYTES = 64 << 20
 
 
 def obstacles(holder: Holder, cohort: Cohort) -> list[Exception]:
-    """What goes wrong in each check; none is what is wanted."""
+    """What goes wrong in each check; none is what is wanted. Under terms that it has not agreed to it does no work."""
     found: list[Exception] = []
+    try:
+        check_terms(holder.settings.policy, cohort.terms)
+    except Refused as error:
+        return [error]
     for check in CHECKS if cohort.terms.mode == "masked" else CLEAR_CHECKS:
         try:
             check(holder, cohort)

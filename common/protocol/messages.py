@@ -188,7 +188,7 @@ class Deliver(Message, kind="deliver", blobs=range(4, 5)):
 class HeldRelease(Record):
     """A release that a holder has stored. Two of one number are two releases: the id says which it is."""
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, le=1 << 53)
     release: Digest
 
 

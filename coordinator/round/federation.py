@@ -41,6 +41,9 @@ POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
 """A change waits this long for another to end: a delivery in the background must not stand in its way."""
 
+MAX_LEAD = 1000
+"""How far beyond the newest release here one at a holder is believed to be: a holder may say anything."""
+
 NAME = re.compile("[0-9a-z-]{1,64}")
 
 
@@ -218,8 +221,9 @@ class Federation:
     def next_number(self) -> int:
         """One more than that of any release here, or at a holder, where this folder is an older copy."""
         standing = self.ledger.standing()
-        numbers = {each.number for each in standing.releases} | {each.number for each in standing.delivered.values()}
-        return max(numbers, default=0) + 1
+        newest = max((each.number for each in standing.releases), default=0)
+        held = {each.number for each in standing.delivered.values() if each.number <= newest + MAX_LEAD}
+        return max({newest, *held}) + 1
 
     def point_to_latest(self) -> None:
         """Let releases/latest name the newest release; done again after a crash.

@@ -127,7 +127,7 @@ signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(LOTS)
 obstacles = st.builds(Obstacle, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
-held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 80), release=digests)
+held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
 adverts = st.builds(
     Advert,

@@ -71,7 +71,7 @@ def test_a_member_that_has_not_pinned_the_others_is_told_what_to_do(parties: Par
     for name in ("law-1", "law-2"):
         parties.change_corpus(name)
     unpin(parties.homes["medicine"], [parties.holder("law-1").identity.public])
-    words = r"medicine refused \(forged_roster: .*`ridgeway client pin`.*--allow-missing"
+    words = r"medicine refused \(forged_roster: .*`ridgeway client pin DIR`.*--allow-missing"
     with pytest.raises(RoundFailed, match=words):
         round_of(parties)
     assert latest(parties) == "0001"

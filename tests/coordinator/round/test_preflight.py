@@ -13,10 +13,12 @@ import pytest
 from ridgeway.client.round.kept_log import fork
 from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.messages import Here
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
-from ridgeway.coordinator.round.federation import NODES
+from ridgeway.coordinator.round.federation import NODES, Federation
 from ridgeway.coordinator.round.membership import retire, rollback
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import (
@@ -25,10 +27,13 @@ from ridgeway.coordinator.round.progress import (
     Event,
     HoldersAwaited,
     RoundOpened,
+    Watch,
     no_watch,
 )
 from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, LONGER_LOG, OTHER_RELEASE, REMEDIES, SILENT
 from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.run_order import RunOrder
+from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, populate
 
@@ -158,6 +163,15 @@ def test_a_round_after_an_older_copy_was_restored_has_a_number_that_holders_take
     assert {clear.holder(name).newest for name in PEOPLE} == {4}
 
 
+def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
+    """One may say anything; a number that no copy can be behind by is not followed."""
+    ledger = clear.federation().ledger
+    ledger.note("delivered", name="law-1", number=1 << 50, release="0" * 64)
+    assert clear.federation().next_number == 1
+    ledger.note("delivered", name="law-1", number=7, release="0" * 64)
+    assert clear.federation().next_number == 8
+
+
 def test_an_older_copy_opens_no_sums_and_forks_no_log(parties: Parties, tmp_path: Path) -> None:
     """Holders that know of more opened sums are left out by name, and get no log that would look like a fork."""
     run_round(parties.federation(), Asked(parties), no_watch)
@@ -230,6 +244,13 @@ def test_a_total_that_would_set_a_holder_apart_is_foreseen_by_every_holder(parti
     assert run_round(parties.federation(), Asked(parties), no_watch).number == 2
 
 
+def test_under_terms_that_it_has_not_agreed_to_a_holder_does_no_work(parties: Parties) -> None:
+    """It names them and sums nothing: sums over other windows of its text are not even made."""
+    parties.rewrite("law-1", "window = 8", "window = 9")
+    assert obstacles(parties, Asked(parties))["law-1"] == {"window_not_allowed": []}
+    assert not (parties.homes["law-1"] / "statistics" / "current.stats").exists()
+
+
 def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties) -> None:
     """No path, no count, no text: not even where its corpus is broken and its log tells the whole story."""
     spoil(parties, "code-2")
@@ -252,3 +273,39 @@ def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_
     )
     for code in set(REMEDIES) - {AWAY, SILENT, BUNDLE, OTHER_RELEASE, LONGER_LOG}:
         assert source.count(f'"{code}"') > 1, code
+
+
+def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Yes, no, or not asked because of that; the exit code says whether something is in the way."""
+    transport = Asked(parties, "law-2")
+    transport.down = {"medicine"}
+    unpin(parties.homes["code-1"], [parties.holder("law-1").identity.public])
+
+    def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
+        assert order.work == "preflight"
+        check_holders(parties.federation(), transport, watch)
+
+    monkeypatch.setattr(supervisor, "run_work", run_work)
+    shop = Workshop(parties.folder)
+    done = shop.call("coordinator", "preflight", "coordinator")
+    assert done.code == 1, done.stderr
+    rows = {words[0]: words[2:] for words in map(str.split, done.stdout.splitlines()) if words}
+    assert {name: rows[name] for name in PEOPLE} == {
+        "code-1": ["yes", "yes", "no", "yes", "yes", "yes"],
+        "code-2": ["yes"] * 6,
+        "law-1": ["yes"] * 6,
+        "law-2": ["yes", "no", *["?"] * 4],
+        "medicine": ["no", *["?"] * 5],
+    }
+    said = [line.split()[:3] for line in done.stderr.splitlines()]
+    assert said == [
+        ["next", name, code]
+        for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
+    ]
+    assert "law-1" in done.stderr and installed_sha256() in done.stderr
+    parties.pin_all()
+    transport = Asked(parties)
+    assert shop.call("coordinator", "preflight", "coordinator").code == 0
+    assert shop.call("coordinator", "preflight", "coordinator", "--json").json["clear"] is True
