@@ -30,6 +30,7 @@ ROOMS = {
     "client/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
     "client/sums",
     "client/deploy": "common/base common/protocol common/deploy client/round",
+    "client/page": "common/base common/protocol common/deploy common/http client client/round",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
     "coordinator/solving": "common/base common/encoding common/statistics common/routing common/protocol",

@@ -1,4 +1,4 @@
-"""ridgeway client verify, export: proof of what left a holder's machine, for whoever must answer for it.
+"""ridgeway client verify, export, page: proof of what left a holder's machine, for whoever must answer for it.
 
 Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeway.common.base.errors import InputError, JournalError
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import AllowHost, Host, Json, Keys, Port, RequestRate, TlsCert, TlsKey
 from ridgeway.common.cli.terminal import emit_json, step, table
 
 if TYPE_CHECKING:
@@ -102,4 +102,26 @@ def _members(record: HolderRecord, item: SentItem) -> str:
     return ", ".join([*names[:MEMBERS_SHOWN], *more])
 
 
-COMMANDS = (verify, export)
+def page(
+    folder: Copy,
+    host: Host = "127.0.0.1",
+    port: Port = 8082,
+    keys: Keys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    rate: RequestRate = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Show DIR as a page in the browser: what left this machine, what was refused, what was opened, the approved code.
+
+    The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as with `serve`.
+    """
+    from ridgeway.client.page.holder_page import holder_page
+    from ridgeway.client.page.holder_view import HolderView
+    from ridgeway.common.cli.page_server import PageAddress, serve_page
+
+    parts = holder_page(HolderView(folder))
+    serve_page(parts, PageAddress(host, port, keys, tls_cert, tls_key, rate, tuple(allow_host or ())))
+
+
+COMMANDS = (verify, export, page)

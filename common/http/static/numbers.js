@@ -25,7 +25,13 @@ export function moment(seconds) {
   return new Date(1000 * seconds).toLocaleString("en-GB", options);
 }
 
+export function size(bytes) {
+  return bytes < 1e3 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
 export const when = (iso) => moment(Date.parse(iso) / 1000);
+
+export const stamp = (iso) => new Date(iso).toLocaleString("sv-SE"); // short, and in the order of time
 
 export function duration(seconds) {
   if (seconds < 60) return `${plain(seconds)} s`;

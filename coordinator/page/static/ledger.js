@@ -3,7 +3,7 @@
 
 import { ask } from "./api.js";
 import { announce, fill, find, make, scrolling, table } from "./dom.js";
-import { count, short, whole, when } from "./numbers.js";
+import { count, short, stamp, whole } from "./numbers.js";
 
 let rows = [];
 let older = false;
@@ -45,8 +45,8 @@ async function readEntries(before = null) {
 }
 
 function paint() {
-  const cells = rows.map((entry) => [whole(entry.number), when(entry.time), entry.kind.replaceAll("_", " "), detail(entry), make("code", { title: entry.hash }, short(entry.hash))]);
-  const made = table(["Entry", "Time", "What", "Facts", "Hash"], cells, { caption: "Entries of the ledger", unseen: true, numbersFrom: 5, kind: "entries" });
+  const cells = rows.map((entry) => [whole(entry.number), stamp(entry.time), entry.kind.replaceAll("_", " "), detail(entry), make("code", { title: entry.hash }, short(entry.hash))]);
+  const made = table(["Entry", "Time", "What", "Facts", "Hash"], cells, { caption: "Entries of the ledger", unseen: true, numbersFrom: 5, kind: "wide" });
   fill(find("entries-box"), scrolling("Entries of the ledger", made), older ? button() : null);
 }
 

@@ -4,7 +4,7 @@
 import { showAccuracy, startAccuracy } from "./accuracy.js";
 import { ask } from "./api.js";
 import { facts, fill, find, make, scrolling, table } from "./dom.js";
-import { percent, points, short, whole, when } from "./numbers.js";
+import { percent, points, short, stamp, whole } from "./numbers.js";
 import { arrange, named } from "./palette.js";
 
 const FEW = 10;
@@ -37,7 +37,7 @@ function listed() {
   const rows = releases.toReversed().map((each) => [
     padded(each.number),
     make("code", { title: each.release }, short(each.release)),
-    when(each.time),
+    stamp(each.time),
     each.cause,
     each.settings["λ"] ? `λ ${each.settings["λ"]}, ${each.settings.selector}` : each.whole ? "–" : "its manifest is gone, or is another one",
     whole(each.domains.length),
@@ -45,9 +45,9 @@ function listed() {
     accuracy(each.mean),
   ]);
   const heads = ["Release", "Id", "Made", "By", "Chosen", "Domains", "Members", "Accuracy, 95 % interval"];
-  const first = scrolling("Releases", table(heads, rows.slice(0, FEW), { caption: "Releases, the newest first", unseen: true, numbersFrom: 5 }));
+  const first = scrolling("Releases", table(heads, rows.slice(0, FEW), { caption: "Releases, the newest first", unseen: true, numbersFrom: 5, kind: "wide" }));
   if (rows.length <= FEW) return first;
-  const older = scrolling("Older releases", table(heads, rows.slice(FEW), { caption: "Older releases", unseen: true, numbersFrom: 5 }));
+  const older = scrolling("Older releases", table(heads, rows.slice(FEW), { caption: "Older releases", unseen: true, numbersFrom: 5, kind: "wide" }));
   return [first, make("details", {}, make("summary", {}, `${whole(rows.length - FEW)} older`), older)];
 }
 

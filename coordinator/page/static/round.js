@@ -5,7 +5,7 @@ import { ask } from "./api.js";
 import { facts, fill, find, make, scrolling, table } from "./dom.js";
 import { backticks, meter } from "./folder.js";
 import { OUTCOMES } from "./glance.js";
-import { count, duration, whole, when } from "./numbers.js";
+import { count, duration, stamp, whole, when } from "./numbers.js";
 
 let shown = "";
 
@@ -73,7 +73,7 @@ export async function readRounds() {
 function made(rounds) {
   const rows = rounds.map((round) => [
     String(round.number),
-    when(round.began),
+    stamp(round.began),
     round.seconds === null ? "–" : duration(round.seconds),
     round.mode,
     OUTCOMES[round.outcome],
@@ -81,5 +81,5 @@ function made(rounds) {
     whole(round.refused),
     whole(round.absent.length),
   ]);
-  return table(["Round", "Began", "Took", "Statistics", "It", "Why", "Refused", "Away"], rows, { caption: `The latest ${count(rounds.length, "round")}`, numbersFrom: 6 });
+  return table(["Round", "Began", "Took", "Statistics", "It", "Why", "Refused", "Away"], rows, { caption: `The latest ${count(rounds.length, "round")}`, numbersFrom: 6, kind: "wide" });
 }

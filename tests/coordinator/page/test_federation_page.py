@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
@@ -27,8 +26,8 @@ from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
 from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import run_round
-from tests.support.commands import Finished, Workshop
 from tests.support.hostile import MEMBERS
+from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
 ADDRESSES = ("/v1/standing", "/v1/rounds", "/v1/releases", "/v1/ledger", "/v1/ledger/verification", "/metrics")
@@ -55,12 +54,6 @@ def metric(http: TestClient, name: str, **labels: str) -> float | None:
     families = text_string_to_metric_families(http.get("/metrics").text)
     samples = [each for family in families for each in family.samples if each.name == f"ridgeway_{name}"]
     return next((each.value for each in samples if each.labels == labels), None)
-
-
-def file_hashes(folder: Path) -> dict[str, str]:
-    """Every file but those in which SQLite keeps track of its readers."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
-    return {str(path.relative_to(folder)): sha256_of_file(path) for path in paths}
 
 
 def words_of(found: Any) -> str:
@@ -288,44 +281,22 @@ def test_nothing_is_written(later: Parties) -> None:
 
 
 def test_keys_and_hosts_guard_the_page_as_they_guard_serving(later: Parties, tmp_path: Path) -> None:
-    """Without a key there are the page's files and its health, and nothing of the folder; strange hosts get nothing."""
+    """As `serve` does: the same rules, by the same guard."""
     key, _ = add_key(tmp_path / "keys.toml", "operator")
-    rules = make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"])
-    with asked(later, rules=rules) as http:
-        for address in (*ADDRESSES, "/v1/releases/1/1"):
-            assert http.get(address).status_code == 401
-            assert http.get(address, headers={"authorization": f"Bearer {key}"}).status_code == 200
-        page = http.get("/")
-        assert page.status_code == http.get("/health").status_code == 200
-        assert "default-src 'none'" in page.headers["content-security-policy"] and "medicine" not in page.text
-        assert http.get("/v1/standing", headers={"host": "evil.example"}).status_code == 403
-        assert http.get("/", headers={"origin": "https://evil.example"}).status_code == 403
+    with asked(later, rules=make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"])) as http:
+        must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"), "medicine")
 
 
-def page_command(folder: Path, *options: str) -> Finished:
-    return Workshop(folder.parent).call("coordinator", "page", folder, *options)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--host", "0.0.0.0"), "can be reached from other machines, and that takes keys"),
-        (("--tls-cert", "x.crt"), "--tls-cert and --tls-key go together"),
-        (("--keys", "none.toml"), "there is no file of keys"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), UNSAFE_OPTIONS)
 def test_options_that_would_not_be_safe_are_refused(later: Parties, options: tuple[str, ...], words: str) -> None:
     """One sentence and exit code 2, before anything listens."""
-    done = page_command(later.folder / "coordinator", *options)
-    assert done.code == 2 and words in done.stderr and "Traceback" not in done.stderr
-    assert done.stderr.count("\n") <= 2
+    assert words in page_command("coordinator", later.folder / "coordinator", *options).stderr
 
 
 def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(later: Parties, tmp_path: Path) -> None:
     """Exit code 2."""
-    done = page_command(tmp_path / "nothing")
-    assert done.code == 2 and "is not a coordinator's folder" in done.stderr
+    assert "is not a coordinator's folder" in page_command("coordinator", tmp_path / "nothing").stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = page_command(later.folder / "coordinator", "--port", str(port))
-    assert done.code == 2 and f"port {port} is in use on 127.0.0.1" in done.stderr
+        refused = page_command("coordinator", later.folder / "coordinator", "--port", str(port))
+    assert f"port {port} is in use on 127.0.0.1" in refused.stderr

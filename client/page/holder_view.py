@@ -1,0 +1,193 @@
+"""A holder's folder as its page shows it: what left, what was refused, what was opened, and the code that may run.
+
+Reads the folder's records, which hold no text of the corpus, and writes nothing. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeway.client.evidence import HolderRecord, SentItem
+from ridgeway.client.round.holder import SETTINGS
+from ridgeway.client.round.kept_log import FORKED, KEPT, fork, kept_log
+from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
+from ridgeway.common.protocol.opened_log import hashes
+
+JOURNAL = "journal.db"
+AUDIT = "audit.json"
+"""Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is put there."""
+AUDIT_FIGURES = ("found", "recovered", "rare_recovered", "chance", "precision", "exact", "proven", "window")
+"""What is shown of a finding; whatever else the file holds is left out."""
+
+CONTENTS: Mapping[str, str] = {
+    "here": "that it is there, and which release it has",
+    "offer": "that it can take part: its domain, a hash of its sums, its public keys for this session",
+    "clear_statistics": "its sums, in the clear",
+    "scores": "counts of its held-out documents by domain, in the clear",
+    "reliability": "counts of its held-out documents by confidence, in the clear",
+    "envelopes": "shares of its masks' secrets, each encrypted for one other member",
+    "held": "that it keeps the others' shares",
+    "sealed_sums": "its numbers under masks: noise until a sum over many members is opened",
+    "confirmed": "its signature over who is in a sum",
+    "revealed": "shares that take the masks off a sum, never off one member's part",
+    "receipt": "that a release came and was verified",
+    "refusal": "that it refuses, a code, and a reason without anything private",
+}
+"""What an answer holds, by its kind."""
+
+
+class HolderView:
+    """Looks again only when a file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        HolderRecord(folder)  # raises if it is none
+        self._folder = folder
+        self._kept: tuple[list[Any], dict[str, Any]] | None = None
+
+    def standing(self) -> dict[str, Any]:
+        """Everything but the check of the records."""
+        stamps = [stamp_if_there(self._folder / name) for name in self._watched()]
+        if self._kept is None or self._kept[0] != stamps:
+            self._kept = stamps, self._looked()
+        return self._kept[1]
+
+    def _watched(self) -> Iterable[str | Path]:
+        return (JOURNAL, f"{JOURNAL}-wal", SETTINGS, KEPT, FORKED, AUDIT, "roster.json")
+
+    def _looked(self) -> dict[str, Any]:
+        record = HolderRecord(self._folder)
+        items = record.sent()
+        left = [each for each in items if each.bytes]
+        received = record.journal.entries("received")
+        found = fork(self._folder)
+        return {
+            "domain": record.settings.domain,
+            "key": record.key,
+            "coordinator": record.settings.policy.coordinator,
+            "address": record.settings.address,
+            "release": received[-1].facts["number"] if received else None,
+            "fork": found["reason"] if found else None,
+            **_sent(record, items),
+            "kinds": _by_kind(left),
+            "budget": budget(record, items),
+            "log": _log(record),
+            "bundle": _bundle(record),
+            "audit": audit_figures(self._folder / AUDIT),
+        }
+
+    def checks(self) -> list[dict[str, Any]]:
+        """Whether the records are as they were written, and agree."""
+        record = HolderRecord(self._folder)
+        return [{"name": each.name, "words": self.plain(each.words), "good": each.good} for each in record.check()]
+
+    def plain(self, error: object) -> str:
+        """What an error or a sentence says, without the place of the folder."""
+        words = str(error)
+        for place in (self._folder.resolve(), self._folder):
+            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
+        return words
+
+
+def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
+    """What left and what was refused, the newest first; cohorts stand once, by the names that are known here."""
+    cohorts: dict[tuple[str, ...], int] = {}
+    rows = []
+    for each in items:
+        facts = each.to_json()
+        place = cohorts.setdefault(each.members, len(cohorts)) if each.members else None
+        rows.append({**facts, "members": len(each.members), "cohort": place, "holds": CONTENTS.get(each.kind, "")})
+    named = [sorted(record.names.get(key, f"{key[:12]}…") for key in keys) for keys in cohorts]
+    return {"items": rows[::-1], "cohorts": named}
+
+
+def _by_kind(left: list[SentItem]) -> list[dict[str, Any]]:
+    times = Counter(each.kind for each in left)
+    sizes = Counter[str]()
+    for each in left:
+        sizes[each.kind] += each.bytes
+    return [
+        {"kind": kind, "holds": CONTENTS.get(kind, ""), "times": times[kind], "bytes": sizes[kind]}
+        for kind in sorted(times, key=lambda kind: -sizes[kind])
+    ]
+
+
+def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
+    """What was told about this holder so far, in sums and in counts.
+
+    sums:      masked sums with this holder's part that were opened, or may have been, by what was summed.
+    clear:     answers that showed its own numbers.
+    questions: the counts that it signed for: candidates, or temperatures, that were tried on its held-out documents.
+    """
+    masked = [each for each in items if each.kind == "sealed_sums"]
+    asked = [each.facts for each in record.journal.entries("counted")]
+    policy = record.settings.policy
+    return {
+        "sums": Counter(f"{each.lot} {each.opened}" for each in masked if each.opened in ("yes", "perhaps")),
+        "unopened": sum(each.opened == "no" for each in masked),
+        "clear": sum(each.opened == "clear" for each in items),
+        "questions": [
+            {"round": each["round"], "lot": each["lot"], "total": each["total"], "candidates": len(each["candidates"])}
+            for each in asked
+        ],
+        "policy": {
+            "require_masking": policy.require_masking,
+            "min_cohort": policy.min_cohort,
+            "min_difference": policy.min_difference,
+        },
+    }
+
+
+def _log(record: HolderRecord) -> dict[str, Any] | None:
+    """The coordinator's log of opened sums as it was last shown, the newest first; None before the first time."""
+    log = kept_log(record.folder)
+    if log is None:
+        return None
+    rows = [
+        {
+            "number": each.number,
+            "round": each.round,
+            "lot": each.lot,
+            "members": len(each.parts),
+            "own": record.key in each.by_key(),
+            "opened": each.opened,
+            "hash": hash_,
+        }
+        for each, hash_ in zip(log.entries, hashes(log.entries), strict=True)
+    ]
+    return {"number": log.head.number, "hash": log.head.hash, "rows": rows[::-1]}
+
+
+def _bundle(record: HolderRecord) -> dict[str, Any]:
+    """The code of this installation, and whether it is what the owner has approved."""
+    return {**_installed(), "approved": _installed()["sha256"] in record.settings.bundles} | {
+        "approvals": list(record.settings.bundles)
+    }
+
+
+@cache
+def _installed() -> dict[str, Any]:
+    files = [
+        {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in bundle_files().items()
+    ]
+    return {"sha256": installed_sha256(), "files": files, "lines": sum(each["lines"] for each in files)}
+
+
+def audit_figures(path: Path) -> list[dict[str, Any]] | None:
+    """The figures of an audit; None where there is none, or the file is something else."""
+    try:
+        findings = json.loads(path.read_bytes())["findings"]
+        return [
+            {"view": str(each["view"])[:100]}
+            | {name: each[name] for name in AUDIT_FIGURES if isinstance(each.get(name), int | float)}
+            for each in findings
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,199 @@
+"""The holder's page over HTTP, in this process: everything that left, nothing of the corpus, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from ridgeway.client.evidence import HolderRecord
+from ridgeway.client.page.holder_page import holder_page
+from ridgeway.client.page.holder_view import CONTENTS, HolderView
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.kept_log import FORKED
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
+from ridgeway.common.http.access_rules import AccessRules, make_rules
+from ridgeway.common.http.api_keys import add_key
+from ridgeway.common.http.page_app import create_page_app
+from ridgeway.common.protocol.messages import Hello
+from ridgeway.common.protocol.packet import seal_packet
+from ridgeway.coordinator.round.round import run_round
+from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
+from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, hurry, no_watch, populate
+
+ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """A masked round of three, and one request by a stranger that law has refused."""
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        parties = found(tmp_path_factory.mktemp("played"), mode="masked")
+        populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+        run_round(parties.federation(), Direct(parties), no_watch)
+        stranger = parties.holder("code").identity
+        answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
+        return parties
+
+
+@pytest.fixture
+def home(played: Parties, tmp_path: Path) -> Path:
+    """A copy of law's folder, all of its journal in one file: SQLite may move what lies beside it when it is read."""
+    shutil.copytree(played.homes["law"], tmp_path / "law")
+    with sqlite3.connect(tmp_path / "law/journal.db") as database:
+        database.execute("pragma wal_checkpoint(truncate)")
+    database.close()
+    return tmp_path / "law"
+
+
+@contextmanager
+def asked(home: Path, rules: AccessRules | None = None) -> Iterator[TestClient]:
+    with TestClient(create_page_app(holder_page(HolderView(home)), rules)) as http:
+        yield http
+
+
+def standing(home: Path) -> Any:
+    with asked(home) as http:
+        return http.get("/v1/standing").json()
+
+
+def test_everything_that_left_is_there_with_its_hash_and_its_cohort(home: Path) -> None:
+    """The same list as `ridgeway client export`, the newest first, members by the names that are known here."""
+    record, now = HolderRecord(home), standing(home)
+    wanted = [(each.time, each.kind, each.lot, each.bytes, each.sha256, each.number) for each in record.sent()]
+    fields = ("time", "kind", "lot", "bytes", "sha256", "number")
+    assert [tuple(item[name] for name in fields) for item in reversed(now["items"])] == wanted
+    sums = [item for item in now["items"] if item["kind"] == "sealed_sums"]
+    assert {item["lot"] for item in sums} == {"statistics", "scores", "reliability"}
+    assert all(now["cohorts"][item["cohort"]] == ["code", "law (self)", "medicine"] for item in sums)
+    assert sum(each["bytes"] for each in now["kinds"]) == sum(each.bytes for each in record.sent())
+    assert sum(each["times"] for each in now["kinds"]) == len(wanted)
+
+
+def test_every_kind_of_answer_has_words_for_what_it_holds(home: Path) -> None:
+    """Nobody has to guess what left."""
+    assert all(item["holds"] for item in standing(home)["items"])
+    assert {each["kind"] for each in standing(home)["kinds"]} < set(CONTENTS)
+
+
+def test_what_was_told_is_counted_in_sums_and_questions(home: Path) -> None:
+    """One total, and one sum of counts for each of two questions about it."""
+    budget = standing(home)["budget"]
+    assert budget["sums"] == {"statistics yes": 1, "scores yes": 1, "reliability yes": 1}
+    assert (budget["clear"], budget["unopened"]) == (0, 0)
+    assert {each["lot"] for each in budget["questions"]} == {"scores", "reliability"}
+
+
+def test_a_refusal_and_a_refused_bundle_are_there_with_their_reasons(home: Path) -> None:
+    """Also those that never came to an answer."""
+    Journal(home / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": "not approved <b>here</b>"}))
+    refused = {item["code"]: item["reason"] for item in standing(home)["items"] if item["code"]}
+    assert set(refused) == {"unknown_coordinator", "bundle_refused"}
+    assert refused["bundle_refused"] == "not approved <b>here</b>"
+
+
+def test_the_log_of_opened_sums_has_a_head_to_compare(home: Path) -> None:
+    """And a log that the coordinator has told in two ways is an alarm."""
+    now = standing(home)
+    assert [each["number"] for each in now["log"]["rows"]] == [3, 2, 1] and now["fork"] is None
+    assert now["log"]["rows"][0]["hash"] == now["log"]["hash"] and all(each["own"] for each in now["log"]["rows"])
+    (home / FORKED).write_text(json.dumps({"reason": "two stories"}))
+    assert standing(home)["fork"] == "two stories"
+
+
+def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(home: Path) -> None:
+    """The page is open while the owner changes client.toml."""
+    with asked(home) as http:
+        bundle = http.get("/v1/standing").json()["bundle"]
+        assert bundle["sha256"] == installed_sha256() and not bundle["approved"]
+        assert [each["name"] for each in bundle["files"]] == list(bundle_files())
+        path = home / "client.toml"
+        path.write_text(path.read_text().replace(NO_BUNDLE, installed_sha256()))
+        assert http.get("/v1/standing").json()["bundle"]["approved"]
+
+
+def test_an_audit_is_shown_in_figures_and_nothing_else_of_its_file(home: Path) -> None:
+    """Tokens that somebody has added to the file stay in the file; a file of another kind is no audit."""
+    assert standing(home)["audit"] is None
+    finding = {"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True, "tokens": ["secret"], "window": "x"}
+    (home / "audit.json").write_text(json.dumps({"findings": [finding]}))
+    assert standing(home)["audit"] == [{"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True}]
+    for other in ("[1]", "{", '{"findings": 1}', '{"findings": [1]}'):
+        (home / "audit.json").write_text(other)
+        assert standing(home)["audit"] is None
+
+
+def test_no_text_and_no_path_is_in_any_answer(played: Parties, home: Path) -> None:
+    """Neither a piece of the corpus nor where anything lies on this machine."""
+    [corpus] = played.holder("law").settings.corpus
+    texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
+    pieces = {text[start : start + 12] for text in texts for start in range(0, len(text) - 12, 6)}
+    with asked(home) as http:
+        answers = [http.get(address).text for address in (*ADDRESSES, "/")]
+    assert len(pieces) > 50
+    for text in answers:
+        assert not [piece for piece in pieces if piece in text]
+        assert str(home) not in text and str(played.folder) not in text and corpus not in text
+
+
+def test_an_altered_journal_is_found(home: Path) -> None:
+    """By the check if it can be read, and by every part of the page if not."""
+    with sqlite3.connect(home / "journal.db") as database:
+        database.execute("update entries set time = '2020' where number = 2")
+    database.close()
+    with asked(home) as http:
+        checks = {each["name"]: each for each in http.get("/v1/checks").json()}
+        assert not checks["journal"]["good"] and "entry 2" in checks["journal"]["words"] and checks["log"]["good"]
+        assert str(home) not in json.dumps(checks)
+    with sqlite3.connect(home / "journal.db") as database:
+        database.execute("update entries set facts = '{' where number = 2")
+    database.close()
+    with asked(home) as http:
+        answer_ = http.get("/v1/standing")
+        assert answer_.status_code == 503 and "entry 2" in answer_.json()["error"]["message"]
+        assert str(home) not in answer_.text and http.get("/health").status_code == 200
+
+
+def test_nothing_is_written(home: Path) -> None:
+    """Every address is asked, and every file of the folder is as it was; a new answer is seen all the same."""
+    before = file_hashes(home)
+    with asked(home) as http:
+        for address in (*ADDRESSES, "/", "/health"):
+            assert http.get(address).status_code == 200, address
+            assert http.post(address).status_code == http.delete(address).status_code == 405
+        assert file_hashes(home) == before
+        seen = len(http.get("/v1/standing").json()["items"])
+        sent = {"round": "cd" * 16, "number": 9, "kind": "here", "sha256": "ab" * 32, "bytes": 5}
+        Journal(home / "journal.db").append(("sent", sent))
+        assert len(http.get("/v1/standing").json()["items"]) == seen + 1
+
+
+def test_keys_and_hosts_guard_the_page_as_they_guard_serving(home: Path, tmp_path: Path) -> None:
+    """As `serve` does: the same rules, by the same guard."""
+    key, _ = add_key(tmp_path / "keys.toml", "owner")
+    with asked(home, make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"])) as http:
+        must_guard(http, key, ADDRESSES, "medicine")
+
+
+@pytest.mark.parametrize(("options", "words"), UNSAFE_OPTIONS)
+def test_options_that_would_not_be_safe_are_refused(home: Path, options: tuple[str, ...], words: str) -> None:
+    """One sentence and exit code 2, before anything listens."""
+    assert words in page_command("client", home, *options).stderr
+
+
+def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(home: Path, tmp_path: Path) -> None:
+    """Exit code 2."""
+    assert "is not a holder's folder" in page_command("client", tmp_path / "nothing").stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} is in use on 127.0.0.1" in page_command("client", home, "--port", str(port)).stderr
