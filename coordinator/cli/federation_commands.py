@@ -353,9 +353,9 @@ def status(folder: Folder, json: Json = False) -> None:
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
-    from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+    from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.round.progress import DeliveryBlocked
     from ridgeway.coordinator.round.remedies import OTHER_RELEASE
 

@@ -92,7 +92,8 @@ def register(federation: Federation, client: SuperLinkClient, word: Word) -> Non
 def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None) -> str:
     """Submit a round, or a delivery, and follow it to its end; returns the hash of the bundle that it ran.
 
-    Raises RoundFailed if it does not end well. bundle: the first digits of the bundle to run; else the one that the fewest holders refuse.
+    Raises RoundFailed if it does not end well. bundle: the first digits of the bundle to run; else the one that the
+    fewest holders refuse is run.
     """
     client = SuperLinkClient(federation.link)
     if not client.is_up():
