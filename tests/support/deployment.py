@@ -25,7 +25,7 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.coordinator.round.progress import Follower, no_watch
-from tests.support.commands import RIDGEWAY, Finished
+from tests.support.commands import RIDGEWAY, Finished, Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
@@ -123,9 +123,9 @@ class Deployment:
     # Commands
 
     @property
-    def environment(self) -> dict[str, str]:
+    def own_environment(self) -> dict[str, str]:
         own = {"RIDGEWAY_CACHE": self.folder / "cache", "RIDGEWAY_CONFIG": self.folder / "config", TEST: self.folder}
-        return {**os.environ, **{name: str(path) for name, path in own.items()}}
+        return {name: str(path) for name, path in own.items()}
 
     def start(self, name: str, *words: str | Path) -> Running:
         """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""
@@ -138,21 +138,16 @@ class Deployment:
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
-                env=self.environment,
+                env={**os.environ, **self.own_environment},
                 cwd=self.folder,
                 start_new_session=True,
             )
         self.running[name] = Running(name, process, out, err, self.written, self.tails)
         return self.running[name]
 
-    def run(self, *words: str | Path) -> Finished:
-        """Run `ridgeway WORDS...` to its end, however it ends."""
-        name = "-".join(word for word in words[:2] if isinstance(word, str) and word.isidentifier())
-        return self.start(name, *words).end()
-
     def do(self, *words: str | Path) -> Finished:
-        """Run `ridgeway WORDS...` to its good end."""
-        done = self.run(*words)
+        """Run `ridgeway WORDS...` to its good end, by its main function: a process for each would cost a second."""
+        done = Workshop(self.folder).call(*words, **self.own_environment)
         assert done.code == 0, f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
         assert "Traceback" not in done.stderr
         return done
