@@ -202,6 +202,7 @@ HANDLERS: dict[type[Message], Callable[[Holder, Opened[Any]], Answer]] = {
     messages.Hold: masked_answers.answer_hold,
     messages.Seal: masked_answers.answer_seal,
     messages.ConfirmSum: masked_answers.answer_confirm,
+    messages.LockSum: masked_answers.answer_lock,
     messages.OpenSum: masked_answers.answer_open,
     messages.Evaluate: _evaluate,
     messages.Calibrate: _calibrate,

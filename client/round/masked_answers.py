@@ -17,22 +17,20 @@ from ridgeway.client.round.kept_log import logged_sums
 from ridgeway.client.round.policy import check_cohort, check_shares
 from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
 from ridgeway.client.round.session_store import GONE, Answered, SessionState
-from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
 from ridgeway.common.masking.differencing import Parts, set_apart
 from ridgeway.common.masking.history import PastSum, history_bytes, pool_bytes, read_pool
-from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
-from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.masking.member import advertise, confirm, lock, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Lot, Message, data_of, lots_beside
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, data_of, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
-ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
-"""The shares of a seed and a mask key for each lot, and the tag."""
 
 
 def advertised(
@@ -83,8 +81,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
-            envelopes = b"".join(envelope for _, envelope in sorted(dealt.envelopes.items()))
-            changes = {"agreed": (cohort, agreement), "kept": dealt.kept.hex()}
+            envelopes = pack_by_place(dealt.envelopes)
+            changes = {"agreed": (cohort, agreement), "kept": dealt.kept.hex(), "dealt": tuple(sorted(dealt.envelopes))}
             state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)
@@ -129,18 +127,26 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         check_survivors(agreement, shared, shared)
         if own not in shared:
             raise Refused("not_in_cohort", "this holder has shared its secrets and is said not to have")
-        others = [place for place in shared if place != own]
-        content = bytes(request.blobs[0])
-        if len(content) != ENVELOPE_BYTES * len(others):
-            raise Refused("bad_envelope", "the shares of the other members are not of the right size")
-        held, secrets_ = {own: bytes.fromhex(state.kept)}, state.secrets
-        for index, place in enumerate(others):
-            envelope = content[ENVELOPE_BYTES * index : ENVELOPE_BYTES * (index + 1)]
+        envelopes = _envelopes(request.blobs[0])
+        others = set(shared) - {own}
+        if not set(envelopes) <= others or (not agreement.neighbourhood and set(envelopes) != others):
+            raise Refused("bad_envelope", "the shares are not those of the other members that have shared")
+        held, secrets_ = {own: bytes.fromhex(state.kept)} if state.kept else {}, state.secrets
+        for place, envelope in envelopes.items():
             held[place] = open_envelope(agreement, secrets_, own, place, envelope)
-        kept = tuple(held[place].hex() for place in shared)
-        state = state.with_answer("hold", request.digest, shared=shared, held=kept, kept=GONE, cipher=GONE)
+        holding = tuple(sorted(held))
+        kept = tuple(held[place].hex() for place in holding)
+        changes = {"shared": shared, "holding": holding, "held": kept, "kept": GONE, "cipher": GONE}
+        state = state.with_answer("hold", request.digest, **changes)
         holder.sessions.save(state)
     return state
+
+
+def _envelopes(content: Blob) -> dict[Place, bytes]:
+    try:
+        return unpack_by_place(content, ENVELOPE_BYTES)
+    except MaskingError:
+        raise Refused("bad_envelope", "the shares of the other members are not of the right size") from None
 
 
 def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
@@ -194,7 +200,8 @@ def _sealed(
     """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
     _, agreement = state.session
     before = _sealable(state, request, lot)
-    made = seal(agreement, state.secrets, state.place, lot, state.shared, vector)
+    neighbours = {*state.dealt, *state.holding}
+    made = seal(agreement, state.secrets, state.place, lot, state.shared, neighbours, vector)
     digest = sha256(made.data)
     if before is None:
         holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest))
@@ -229,7 +236,7 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
         signature = confirm(agreement, holder.identity, lot, state.shared, sent, question)
         before = state.answered.get(step)
         if before is None or before.reply != _places(sent):
-            if f"open {lot}" in state.answered:
+            if {f"lock {lot}", f"open {lot}"} & set(state.answered):
                 raise Refused("already_answered", f"this holder has helped to open a sum of {lot} in this session")
             if before is not None and not set(sent) < set(_read_places(before.reply)):
                 raise Refused("two_survivor_sets", "another set of senders was confirmed before, and not a larger one")
@@ -242,6 +249,29 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
         return messages.Confirmed(session=message.session, lot=lot, signature=signature), ()
 
 
+def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
+    """Write down that this holder opens the sum that it signed last, and no other, then sign that."""
+    message = request.message
+    lot, step = message.lot, f"lock {message.lot}"
+    with holder.sessions.alone():
+        state = _state(holder, request, message.session)
+        sent = _signed_last(state, lot, message.sent)
+        signature = lock(state.session[1], holder.identity, lot, state.shared, sent, _question(state, lot))
+        if state.taken(step, request.digest) is None:
+            holder.memory.lock(message.session, PastSum.of(lot, _parts(state, lot, sent)))
+            holder.sessions.save(state.with_answer(step, request.digest))
+        return messages.Locked(session=message.session, lot=lot, signature=signature), ()
+
+
+def _signed_last(state: SessionState, lot: Lot, shown: Sequence[Place]) -> tuple[Place, ...]:
+    """The members of a sum; raises Refused unless it is the one of this lot that this holder signed last."""
+    sent = tuple(sorted(set(shown)))
+    confirmed = state.answered.get(f"confirm {lot}")
+    if confirmed is None or confirmed.reply != _places(sent):
+        raise Refused("two_survivor_sets", "another set of senders is to be opened than this holder confirmed")
+    return sent
+
+
 def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
     """Reveal the shares that take the masks off a sum: the last step, after which this lot's secrets are gone."""
     message = request.message
@@ -251,18 +281,18 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
         if state.taken(step, request.digest) is None:
             _, agreement = state.session
             question = _question(state, lot)
-            sent = tuple(sorted(set(message.sent)))
-            confirmed = state.answered.get(f"confirm {lot}")
-            if confirmed is None or confirmed.reply != _places(sent):
-                raise Refused("two_survivor_sets", "another set of senders is to be opened than this holder confirmed")
+            sent = _signed_last(state, lot, message.sent)
+            if agreement.neighbourhood and f"lock {lot}" not in state.answered:
+                raise Refused("not_locked", "this holder opens a sum of so many members only after it has locked it")
             given = reveal(
                 *(agreement, state.place, lot, state.shares(), state.shared, sent),
                 dict(message.confirmations),
                 question,
+                dict(message.locks),
             )
             holder.memory.open(message.session, state.round, PastSum.of(lot, _parts(state, lot, sent)))
-            revealed = b"".join(share for _, share in sorted(given.items()))
-            state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed.hex())
+            revealed = pack_by_place(given).hex()
+            state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed)
             holder.sessions.save(state)
         return messages.Revealed(session=message.session, lot=lot), (bytes.fromhex(state.answered[step].reply),)
 

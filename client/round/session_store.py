@@ -45,7 +45,8 @@ class SessionState(Record):
     advert:   what was shown of the secrets. announced: the request it was shown for.
     history:  what was shown of the sums that were opened before.
     agreed:   what secrets were shared for.
-    shared:   the members whose shares are held, by place. held: those shares.
+    dealt:    the members that hold shares of this one's secrets, by place.
+    shared:   the members that have shared. holding: those of them whose shares are held here. held: those shares.
     answered: the steps that were taken, by name.
     """
 
@@ -59,7 +60,9 @@ class SessionState(Record):
     seeds: tuple[str, ...]
     agreed: tuple[Cohort, Agreement] | None = None
     kept: str = ""
+    dealt: tuple[Place, ...] = ()
     shared: tuple[Place, ...] = ()
+    holding: tuple[Place, ...] = ()
     held: tuple[str, ...] = ()
     answered: dict[str, Answered] = Field(default_factory=dict)
 
@@ -85,7 +88,7 @@ class SessionState(Record):
 
     def shares(self) -> dict[Place, bytes]:
         """The shares that this member holds, by whose they are."""
-        return {place: bytes.fromhex(each) for place, each in zip(self.shared, self.held, strict=True)}
+        return {place: bytes.fromhex(each) for place, each in zip(self.holding, self.held, strict=True)}
 
     def taken(self, step: str, request: str) -> Answered | None:
         """How a step was answered, if this very request asked for it before; any other is refused."""

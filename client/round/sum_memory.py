@@ -22,6 +22,10 @@ class SumMemory:
         """Write down a sum that is about to be signed. away: the session's members that are not in it."""
         self._journal.append(("signed", {"session": session, "away": list(away), **signed.model_dump(mode="json")}))
 
+    def lock(self, session: str, locked: PastSum) -> None:
+        """Write down a sum that is about to be locked: it may be opened from then on, and no other of its lot."""
+        self._journal.append(("locked", {"session": session, **locked.model_dump(mode="json")}))
+
     def open(self, session: str, round_: str, opened: PastSum) -> None:
         """Write down a sum whose shares are about to be revealed."""
         self._journal.append(("opened", {"round": round_, "session": session, **opened.model_dump(mode="json")}))
@@ -52,7 +56,7 @@ class SumMemory:
         """All that is known: what this holder did itself, and what it was told by members that are still pinned."""
         accounts: dict[tuple[str, str], Account] = {}
         heard: dict[PastSum, None] = {}
-        for entry in self._journal.entries("sent", "signed", "opened", "void", "learned"):
+        for entry in self._journal.entries("sent", "signed", "locked", "opened", "void", "learned"):
             for account in _accounts(entry, accounts):
                 accounts[account.session, account.lot] = account
             if entry.kind == "learned" and self._pinned & set(entry.facts["from"]):
@@ -77,7 +81,7 @@ def _accounts(entry: JournalEntry, before: Mapping[tuple[str, str], Account]) ->
     if entry.kind == "signed":
         signed = tuple(dict.fromkeys((*known.signed, PastSum.from_facts(facts))))
         yield known.model_copy(update={"signed": signed, "away": tuple(facts["away"])})
-    if entry.kind == "opened":
+    if entry.kind in ("locked", "opened"):
         opened = PastSum.from_facts(facts)
         yield known.model_copy(
             update={"signed": (*(each for each in known.signed if each != opened), opened), "opened": True}

@@ -20,6 +20,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import is_signed_by
 from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
@@ -87,11 +88,21 @@ class Agreement(Record):
 
     @cached_property
     def id(self) -> bytes:
-        return bytes.fromhex(sha256(canonical_json(self.model_dump(mode="json"))))
+        return bytes.fromhex(sha256(self.model_dump_json().encode()))
 
     @property
     def places(self) -> range:
         return range(1, len(self.adverts) + 1)
+
+    @property
+    def neighbourhood(self) -> Neighbourhood | None:
+        """How many hold a member's shares, by the size of the cohort alone; none if everybody does."""
+        return neighbourhood_for(len(self.adverts))
+
+    @property
+    def share_threshold(self) -> int:
+        """How many shares give a secret back."""
+        return self.neighbourhood.threshold if self.neighbourhood else self.threshold
 
     def place(self, key: str) -> Place:
         return next((place for place in self.places if self.advert(place).key == key), 0)
@@ -164,6 +175,14 @@ def survivor_words(
             "sent": sorted(set(sent)),
         }
     )
+
+
+def lock_words(survivors: bytes) -> bytes:
+    """What a member of a large cohort signs before it reveals anything: that it will for this set, and for no other.
+
+    survivors: what it signed of the set before.
+    """
+    return canonical_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
 
 
 def self_key(agreement: Agreement, lot: str, place: Place, seed: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Secure aggregation, the member's side: advertise, share, seal, confirm, reveal.
+"""Secure aggregation, the member's side: advertise, share, seal, confirm, lock, reveal.
 
 Bonawitz et al. 2017 in the variant against a hostile server: every pair of members shares a mask that cancels in the
 sum, every member has a mask of its own, and both can be taken off only with shares that the others hold. A member gives
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -29,6 +30,7 @@ from ridgeway.common.masking.agreement import (
     advert_words,
     check_survivors,
     envelope_key,
+    lock_words,
     pair_key,
     private_key,
     public_half,
@@ -38,9 +40,11 @@ from ridgeway.common.masking.agreement import (
 )
 from ridgeway.common.masking.history import History, history_bytes
 from ridgeway.common.masking.keystream import Sealed, apply_masks
+from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
 NO_HISTORY = sha256(history_bytes(History()))
+NO_LOCKS: Mapping[Place, str] = MappingProxyType({})
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -76,20 +80,29 @@ def advertise(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dealt:
-    """A member's secrets, dealt out: an envelope for each other member, and the part that it keeps itself."""
+    """A member's secrets, dealt out: an envelope for each other holder, and the part that it keeps itself, if any."""
 
     envelopes: dict[Place, bytes]
     kept: bytes
+
+    def holders(self, own: Place) -> set[Place]:
+        """Those that hold the shares, the member itself among them if it kept some."""
+        return {*self.envelopes, own} if self.kept else set(self.envelopes)
 
     def __repr__(self) -> str:
         return f"<Dealt to {len(self.envelopes)}>"
 
 
 def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) -> Dealt:
-    """Round 1: shares of every seed and every mask key, encrypted for each other member."""
+    """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a large cohort for some.
+
+    Which ones is drawn here, and nobody else has a say in it.
+    """
+    sizes, others = agreement.neighbourhood, [place for place in agreement.places if place != own]
+    holders = draw(others, sizes.holders, random) if sizes else agreement.places
     shared = [secret for pair in zip(secrets.seeds, secrets.masks, strict=True) for secret in pair]
-    parts = [split(secret, agreement.threshold, agreement.places, random) for secret in shared]
-    dealt = {place: b"".join(part[place] for part in parts) for place in agreement.places}
+    parts = [split(secret, agreement.share_threshold, holders, random) for secret in shared]
+    dealt = {place: b"".join(part[place] for part in parts) for place in holders}
     envelopes = {
         other: ChaCha20Poly1305(envelope_key(agreement, secrets, own, other, sender=own)).encrypt(
             NONCE, content, agreement.id
@@ -97,7 +110,7 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
         for other, content in dealt.items()
         if other != own
     }
-    return Dealt(envelopes, dealt[own])
+    return Dealt(envelopes, dealt.get(own, b""))
 
 
 def open_envelope(agreement: Agreement, secrets: Secrets, own: Place, sender: Place, envelope: bytes) -> bytes:
@@ -113,9 +126,18 @@ def open_envelope(agreement: Agreement, secrets: Secrets, own: Place, sender: Pl
 
 
 def seal(
-    agreement: Agreement, secrets: Secrets, own: Place, lot: str, shared: Collection[Place], vector: NDArray[np.int64]
+    agreement: Agreement,
+    secrets: Secrets,
+    own: Place,
+    lot: str,
+    shared: Collection[Place],
+    neighbours: Collection[Place],
+    vector: NDArray[np.int64],
 ) -> Sealed:
-    """Round 2: the vector under this member's own mask and one for every other member that has shared its secrets."""
+    """Round 2: the vector under this member's own mask and one for every neighbour that has shared its secrets.
+
+    neighbours: those that this member has dealt to, and those that have dealt to it.
+    """
     check_survivors(agreement, shared, shared)
     if own not in shared:
         raise Refused("not_in_cohort", "this holder is not among those who shared, so nothing of it may be summed")
@@ -124,10 +146,9 @@ def seal(
     added = [self_key(agreement, lot, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
-    for other in shared:
-        if other != own:
-            key = pair_key(agreement, lot, own, other, private, agreement.advert(other).masks[index])
-            (added if own < other else subtracted).append(key)
+    for other in sorted(set(shared) & set(neighbours) - {own}):
+        key = pair_key(agreement, lot, own, other, private, agreement.advert(other).masks[index])
+        (added if own < other else subtracted).append(key)
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
 
@@ -147,6 +168,21 @@ def confirm(
     return identity.sign(survivor_words(agreement, lot, shared, sent, question))
 
 
+def lock(
+    agreement: Agreement,
+    identity: Identity,
+    lot: str,
+    shared: Collection[Place],
+    sent: Collection[Place],
+    question: str = "",
+) -> str:
+    """Between rounds 3 and 4, in a large cohort: sign that shares will be revealed for this set and for no other."""
+    check_survivors(agreement, shared, sent)
+    if agreement.place(identity.public) not in sent:
+        raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
+    return identity.sign(lock_words(survivor_words(agreement, lot, shared, sent, question)))
+
+
 def reveal(
     agreement: Agreement,
     own: Place,
@@ -156,21 +192,38 @@ def reveal(
     sent: Collection[Place],
     confirmations: Mapping[Place, str],
     question: str = "",
+    locks: Mapping[Place, str] = NO_LOCKS,
 ) -> dict[Place, bytes]:
     """Round 4: of every member that has sent, the share of its seed; of every other, the share of its mask key.
 
-    held: the shares that this member has, its own among them. Never both kinds for one member.
+    held:  the shares that this member has, its own among them if it kept one. Never both kinds for one member.
+    locks: in a large cohort, the signatures of those that will reveal for no other set. A member's own mask comes off
+           only with shares of holders that have seen its confirmation; so each looks at those of whom it holds shares.
     """
     check_survivors(agreement, shared, sent)
     if own not in sent:
         raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
     words = survivor_words(agreement, lot, shared, sent, question)
-    for place in set(sent) - {own}:
+    for place in set(sent) & set(held) - {own}:
         if not is_signed_by(agreement.advert(place).key, confirmations.get(place, ""), words):
             raise Refused("not_confirmed", "a member of this sum has not signed that it may be opened")
-    if not set(shared) <= set(held):
+    if agreement.neighbourhood:
+        _check_locked(agreement, lock_words(words), sent, locks)
+    elif not set(shared) <= set(held):
         raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
-    return {place: _part(agreement, lot, held[place], of_seed=place in sent) for place in sorted(shared)}
+    return {
+        place: _part(agreement, lot, held[place], of_seed=place in sent) for place in sorted(set(shared) & set(held))
+    }
+
+
+def _check_locked(agreement: Agreement, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> None:
+    """Two sets cannot both be locked by more than two thirds: an honest member would have locked both."""
+    needed = agreement.threshold
+    for place in sorted(set(locks) & set(sent)):
+        needed -= is_signed_by(agreement.advert(place).key, locks[place], words)
+        if not needed:
+            return
+    raise Refused("not_locked", f"{needed} members too few have signed that they open this sum and no other")
 
 
 def _part(agreement: Agreement, lot: str, content: bytes, *, of_seed: bool) -> bytes:

@@ -27,16 +27,20 @@ from ridgeway.common.masking.shares import combine
 
 
 class Opening:
-    """Adds up sealed vectors and takes the masks off. Until `total` returns it holds nothing but noise."""
+    """Adds up sealed vectors and takes the masks off. Until `total` returns it holds nothing but noise.
 
-    def __init__(self, agreement: Agreement, lot: str, shared: Collection[Place], size: int) -> None:
-        self._agreement, self._lot, self._shared = agreement, lot, frozenset(shared)
+    holders: for every member that has shared its secrets, those that hold the shares.
+    """
+
+    def __init__(self, agreement: Agreement, lot: str, holders: Mapping[Place, Collection[Place]], size: int) -> None:
+        self._agreement, self._lot = agreement, lot
+        self._holders = {place: frozenset(each) for place, each in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
         self.sent: set[Place] = set()
 
     def add(self, place: Place, sealed: Sealed) -> None:
         """Take in one member's sealed vector; a second one, or one of another size, is refused."""
-        if place not in self._shared or place in self.sent:
+        if place not in self._holders or place in self.sent:
             raise Refused("duplicate", f"member {place} has sent already, or has not shared its secrets")
         if len(sealed) != len(self._sum):
             raise Refused("shape_mismatch", f"a sealed vector of {len(sealed)} numbers where {len(self._sum)} belong")
@@ -48,30 +52,40 @@ class Opening:
         sealed.take_from(self._sum)
         self.sent.remove(place)
 
+    def out_of_reach(self) -> list[Place]:
+        """The members whose secrets cannot be put together any more, because too few of their holders are left."""
+        needed = self._agreement.share_threshold
+        return [place for place, holders in sorted(self._holders.items()) if len(holders & self.sent) < needed]
+
     def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
         agreement, index = self._agreement, self._agreement.lots.index(self._lot)
         added: list[bytes] = []
         subtracted: list[bytes] = []
-        for place in sorted(self._shared):
+        for place in sorted(self._holders):
             secret = self._secret(place, reveals)
             if place in self.sent:
                 subtracted.append(self_key(agreement, self._lot, place, secret))
                 continue
             private = private_key(secret)
-            for other in sorted(self.sent):  # undo the masks that the senders share with the one who fell away
+            for other in sorted(self._neighbours(place) & self.sent):  # undo the masks with the one who fell away
                 key = pair_key(agreement, self._lot, place, other, private, agreement.advert(other).masks[index])
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted)
         return opened.view("<i8").astype(np.int64, copy=False)
 
+    def _neighbours(self, place: Place) -> set[Place]:
+        """Those with whom a member shares masks: who holds its shares, and whose it holds."""
+        return {*self._holders[place], *(other for other, holders in self._holders.items() if place in holders)}
+
     def _secret(self, place: Place, reveals: Mapping[Place, Mapping[Place, bytes]]) -> bytes:
         """A member's seed or mask key, held against what it advertised."""
         given = {giver: parts[place] for giver, parts in sorted(reveals.items()) if place in parts}
-        if len(given) < self._agreement.threshold:
-            raise Refused("too_few_shares", f"{len(given)} shares where {self._agreement.threshold} are needed")
-        for chosen in _selections(list(given), self._agreement.threshold):
+        needed = self._agreement.share_threshold
+        if len(given) < needed:
+            raise Refused("too_few_shares", f"{len(given)} shares where {needed} are needed")
+        for chosen in _selections(list(given), needed):
             with contextlib.suppress(MaskingError):
                 secret = combine({giver: given[giver] for giver in chosen})
                 if self._is_as_advertised(place, secret):

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import Agreement, Place, Secrets, check_agreement, threshold_for
 from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.member import Dealt, advertise, confirm, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.member import (
+    Dealt,
+    advertise,
+    confirm,
+    lock,
+    new_secrets,
+    open_envelope,
+    reveal,
+    seal,
+    share,
+)
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import Random
 
@@ -39,9 +49,11 @@ class Transcript:
     members: Mapping[Place, Identity]
     secrets: Mapping[Place, Secrets]
     dealt: Mapping[Place, Dealt]
+    holders: Mapping[Place, set[Place]]
     held: Mapping[Place, Mapping[Place, bytes]]
     sealed: Mapping[Place, Sealed]
     confirmations: Mapping[Place, str]
+    locks: Mapping[Place, str]
     reveals: Mapping[Place, Mapping[Place, bytes]]
     total: NDArray[np.int64]
 
@@ -85,25 +97,27 @@ def masked_sum(
     )
 
     # 1. Every member checks that against the keys it has pinned, and deals its secrets out in shares, encrypted for
-    #    each other member; the coordinator passes the envelopes on.
+    #    each other member (in a large cohort, for some that it draws); the coordinator passes the envelopes on.
     pinned = [who.public for who in members]
     dealt = {}
     for own in present("share"):
         check_agreement(agreement, agreement.advert(own), pinned)
         dealt[own] = share(agreement, secrets[own], own, random("shares", own))
     shared = sorted(dealt)
+    holders = {place: dealt[place].holders(place) for place in shared}
 
-    # 2. Every member opens its envelopes, and seals its vector: a mask of its own, and one with each other that shared.
+    # 2. Every member opens its envelopes, and seals its vector: a mask of its own, and one with each that it dealt to
+    #    or that dealt to it, if that one shared.
     held, sealed = {}, {}
     for own in shared:
-        held[own] = {own: dealt[own].kept}
+        held[own] = {own: dealt[own].kept} if dealt[own].kept else {}
         for other in shared:
-            if other != own:
+            if own in dealt[other].envelopes:
                 held[own][other] = open_envelope(agreement, secrets[own], own, other, dealt[other].envelopes[own])
-        sealed[own] = seal(agreement, secrets[own], own, lot, shared, vector[own])
+        sealed[own] = seal(agreement, secrets[own], own, lot, shared, {*holders[own], *held[own]}, vector[own])
 
     # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall away here.
-    opening = Opening(agreement, lot, shared, len(vector[1]))
+    opening = Opening(agreement, lot, holders, len(vector[1]))
     for place in present("send"):
         opening.add(place, sealed[place])
 
@@ -121,13 +135,22 @@ def masked_sum(
         for place in set(sent) - set(confirmations):
             opening.remove(place, sealed[place])
 
-    # 5. Members give out the share of each signer's own mask, and of the pair masks of those who shared and are not in
+    # 5. In a large cohort, a member's shares lie with fewer than two thirds, so members first lock the sum: each signs
+    #    that it will open no other, and opens it once more than two thirds have.
+    locks = {
+        place: lock(agreement, identity[place], lot, shared, sent)
+        for place in present("open")
+        if agreement.neighbourhood and place in sent
+    }
+
+    # 6. Members give out the share of each signer's own mask, and of the pair masks of those who shared and are not in
     #    the sum; the coordinator takes these masks off.
     reveals = {
-        place: reveal(agreement, place, lot, held[place], shared, sent, confirmations) for place in present("open")
+        place: reveal(agreement, place, lot, held[place], shared, sent, confirmations, locks=locks)
+        for place in present("open")
     }
     total = opening.total(reveals)
-    return Transcript(agreement, identity, secrets, dealt, held, sealed, confirmations, reveals, total)
+    return Transcript(agreement, identity, secrets, dealt, holders, held, sealed, confirmations, locks, reveals, total)
 
 
 def source_of(member: Identity) -> str:

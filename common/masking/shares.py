@@ -15,6 +15,7 @@ PRIME = (1 << 256) + 297
 
 SECRET_BYTES = 32
 SHARE_BYTES = 33
+PLACE_BYTES = 2
 
 Random = Callable[[int], bytes]
 """Gives as many random bytes as it is asked for: `secrets.token_bytes`, or fixed ones in tests."""
@@ -40,6 +41,22 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     if secret >> 256:
         raise MaskingError("the shares do not belong together")
     return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def pack_by_place(parts: Mapping[int, bytes]) -> bytes:
+    """Parts that are sent together, in the order of the places that stand before them."""
+    return b"".join(place.to_bytes(PLACE_BYTES, "big") + part for place, part in sorted(parts.items()))
+
+
+def unpack_by_place(content: bytes | memoryview, size: int) -> dict[int, bytes]:
+    """The inverse, for parts of one size; raises MaskingError unless all are whole and in order."""
+    whole = bytes(content)
+    step = PLACE_BYTES + size
+    entries = [whole[start : start + step] for start in range(0, len(whole), step)]
+    parts = {int.from_bytes(entry[:PLACE_BYTES], "big"): entry[PLACE_BYTES:] for entry in entries}
+    if len(whole) % step or len(parts) != len(entries) or list(parts) != sorted(parts):
+        raise MaskingError(f"these are not parts of {size} bytes in the order of their places")
+    return parts
 
 
 def _evaluate(coefficients: Sequence[int], place: int) -> int:

@@ -13,6 +13,7 @@ from pydantic import Field
 from ridgeway.common.base.schema import Digest, DomainName, PublicKey, Record
 from ridgeway.common.base.settings import Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
+from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 
 MAX_BLOBS = 64
@@ -32,6 +33,8 @@ Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Fiel
 Lot = Literal["statistics", "scores", "reliability"]
 LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
 """What a masked round adds up: three vectors, each under masks of its own."""
+ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
+"""The shares of a seed and a mask key for each lot, and the tag."""
 
 
 def data_of(advert: Advert, lot: Lot) -> str:
@@ -106,7 +109,7 @@ class Share(Message, kind="share", blobs=range(1, 2)):
 
 
 class Hold(Message, kind="hold", blobs=range(1, 2)):
-    """Keep these shares. Blob: what every other member that has shared sent to you, in the order of their places."""
+    """Keep these shares. Blob: the envelopes that other members have dealt to you, by their places."""
 
     session: Digest
     shared: Places
@@ -124,6 +127,14 @@ class ConfirmSum(Message, kind="confirm_sum"):
     sent: Places
 
 
+class LockSum(Message, kind="lock_sum"):
+    """All members of this set have signed it: sign that you will open no other. Asked in large cohorts only."""
+
+    session: Digest
+    lot: Lot
+    sent: Places
+
+
 class OpenSum(Message, kind="open_sum"):
     """Enough members have signed this set: reveal your shares of what takes the masks off its sum."""
 
@@ -131,6 +142,7 @@ class OpenSum(Message, kind="open_sum"):
     lot: Lot
     sent: Places
     confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MAX_HOLDERS)
+    locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
 
 class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
@@ -250,7 +262,7 @@ class Reliability(Message, kind="reliability"):
 
 
 class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):
-    """Secrets dealt out. Blob: an envelope for every other member, in the order of their places."""
+    """Secrets dealt out. Blob: envelopes for the other members, or for some in a large cohort, by their places."""
 
     session: Digest
 
@@ -276,8 +288,16 @@ class Confirmed(Message, kind="confirmed"):
     signature: Signature
 
 
+class Locked(Message, kind="locked"):
+    """A signature over the one set that this member will open."""
+
+    session: Digest
+    lot: Lot
+    signature: Signature
+
+
 class Revealed(Message, kind="revealed", blobs=range(1, 2)):
-    """Shares of what takes the masks off a sum. Blob: one for every member that has shared, in the order of places."""
+    """Shares of what takes the masks off a sum. Blob: one for every member whose shares are held, by places."""
 
     session: Digest
     lot: Lot

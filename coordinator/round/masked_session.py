@@ -14,15 +14,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.base.errors import MaskingError, Refused, RoundFailed
 from ridgeway.common.base.identity import is_signed_by
-from ridgeway.common.masking.agreement import Agreement, Place, survivor_words, threshold_for
+from ridgeway.common.masking.agreement import Agreement, Place, lock_words, survivor_words, threshold_for
 from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.neighbourhood import GONE
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.protocol.messages import LOTS, Lot, Message, Offer, data_of
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message, Offer, data_of
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
@@ -52,6 +53,7 @@ class Session:
         self.place_of = {name: place for place, name in self.name_of.items()}
         self.shared: tuple[Place, ...] = ()
         self._envelopes: dict[Place, dict[Place, bytes]] = {}
+        self._holders: dict[Place, set[Place]] = {}
 
     def sources(self, names: Collection[str], lot: Lot) -> dict[str, str]:
         """What stands for what these members put into a sum, by their keys, as they have signed it."""
@@ -68,14 +70,19 @@ class Session:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 own = self.place_of[answer.name]
-                others = [place for place in self.agreement.places if place != own]
-                content = bytes(answer.blobs[0])
-                if not content or len(content) % len(others):
-                    raise Refused("bad_envelope", "there is not an envelope for every other member")
-                self._envelopes[own] = _by_place(others, content)
+                self._envelopes[own] = dealt = self._dealt(own, answer.blobs[0])
+                self._holders[own] = set(dealt) if self.agreement.neighbourhood else {*dealt, own}
                 self._watch(SecretsShared(answer.name))
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
+
+    def _dealt(self, own: Place, content: Blob) -> dict[Place, bytes]:
+        """The envelopes that a member has made: for every other, or for as many as a large cohort needs."""
+        sizes, others = self.agreement.neighbourhood, set(self.agreement.places) - {own}
+        dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
+        if not set(dealt) <= others or len(dealt) != (sizes.holders if sizes else len(others)):
+            raise Refused("bad_envelope", "there is not an envelope for every member that needs one")
+        return dealt
 
     def hold(self) -> set[str]:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
@@ -105,16 +112,20 @@ class Session:
             return self._open(lot, opening, self._channel.last_request, check, kept)
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
-        """What is passed on to each member that has shared: the others' envelopes, in the order of their places."""
+        """What is passed on to each member that has shared: the envelopes that others have made for it."""
         return {
-            self.name_of[own]: [b"".join(self._envelopes[place][own] for place in self.shared if place != own)]
+            self.name_of[own]: [
+                pack_by_place(
+                    {place: self._envelopes[place][own] for place in self.shared if own in self._envelopes[place]}
+                )
+            ]
             for own in self.shared
         }
 
     def _add_up(
         self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]], kept: SealedFile
     ) -> Opening:
-        opening = Opening(self.agreement, lot, self.shared, size)
+        opening = Opening(self.agreement, lot, self._holders, size)
         for answer in answers:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
@@ -146,7 +157,8 @@ class Session:
             for place in unsigned:
                 opening.remove(place, kept.of(place))
             done = f"signed the sum of {lot}"
-        reveals = self._revealed(lot, sent, confirmations)
+        locks = self._locked(lot, sent, opening, question) if self.agreement.neighbourhood else {}
+        reveals = self._revealed(lot, sent, confirmations, locks)
         self._must_suffice(len(reveals), f"opened the sum of {lot}")
         try:
             total = opening.total(reveals)
@@ -172,22 +184,52 @@ class Session:
                 signatures[place] = answer.message.signature
         return signatures
 
+    def _locked(self, lot: Lot, sent: tuple[Place, ...], opening: Opening, question: str) -> dict[Place, str]:
+        """The signatures of members of a large cohort that they will open this set and no other."""
+        if lost := opening.out_of_reach():
+            raise RoundFailed(
+                f"so many members fell away that too few hold shares of {self.name_of[lost[0]]} "
+                f"({len(lost)} in all); nothing was opened, so run the round again. A cohort of {len(self.name_of)} "
+                f"opens if one in {GONE} of its members falls away"
+            )
+        words = lock_words(survivor_words(self.agreement, lot, self.shared, sent, question))
+        locks: dict[Place, str] = {}
+        request = messages.LockSum(session=self.id, lot=lot, sent=sent)
+        for answer in self._channel.ask(request, messages.Locked, names=[self.name_of[place] for place in sent]):
+            with answer.accept():
+                self._must_be_of_this_session(answer.message.session)
+                place = self.place_of[answer.name]
+                if not is_signed_by(self.agreement.advert(place).key, answer.message.signature, words):
+                    raise Refused("bad_confirmation", "another set of members was locked than the one that was signed")
+                locks[place] = answer.message.signature
+        self._must_suffice(len(locks), f"locked the sum of {lot}")
+        return locks
+
     def _revealed(
-        self, lot: Lot, sent: tuple[Place, ...], confirmations: Mapping[Place, str]
+        self,
+        lot: Lot,
+        sent: tuple[Place, ...],
+        confirmations: Mapping[Place, str],
+        locks: Mapping[Place, str],
     ) -> dict[Place, dict[Place, bytes]]:
         """The shares that those who confirmed give out, by giver and by the member whose secret it is."""
         reveals: dict[Place, dict[Place, bytes]] = {}
-        pairs = tuple(sorted(confirmations.items()))
-        request = messages.OpenSum(session=self.id, lot=lot, sent=sent, confirmations=pairs)
-        for answer in self._channel.ask(
-            request, messages.Revealed, names=[self.name_of[place] for place in confirmations]
-        ):
+        request = messages.OpenSum(
+            session=self.id,
+            lot=lot,
+            sent=sent,
+            confirmations=tuple(sorted(confirmations.items())),
+            locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
+        )
+        asked = [self.name_of[place] for place in (locks or confirmations)]
+        for answer in self._channel.ask(request, messages.Revealed, names=asked):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
-                content = bytes(answer.blobs[0])
-                if len(content) != SHARE_BYTES * len(self.shared):
-                    raise Refused("shape_mismatch", "there is not one share for every member")
-                reveals[self.place_of[answer.name]] = _by_place(self.shared, content)
+                giver = self.place_of[answer.name]
+                shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
+                if set(shares) != {place for place, holders in self._holders.items() if giver in holders}:
+                    raise Refused("shape_mismatch", "there is not one share for every member that it holds shares of")
+                reveals[giver] = shares
         return reveals
 
     def _must_be_of_this_session(self, session: str) -> None:
@@ -226,7 +268,9 @@ class SealedFile:
         return Sealed.of_bytes(self._file.read(size))
 
 
-def _by_place(places: Sequence[Place], content: bytes) -> dict[Place, bytes]:
-    """A blob cut into pieces of one size, one for each place."""
-    size = len(content) // len(places)
-    return {place: content[size * index : size * (index + 1)] for index, place in enumerate(places)}
+def _by_place(content: Blob, size: int, code: str) -> dict[Place, bytes]:
+    """A blob's parts of one size, by the places that stand before them; else refused with this code."""
+    try:
+        return unpack_by_place(content, size)
+    except MaskingError as error:
+        raise Refused(code, str(error)) from None

@@ -175,12 +175,14 @@ def _shared(run: Transcript) -> None:
     agreement, own = run.agreement, run.secrets[1]
     check_agreement(agreement, agreement.advert(1), {advert.key for advert in agreement.adverts})
     share(agreement, own, 1, secrets.token_bytes)
-    for sender in agreement.places[1:]:
-        open_envelope(agreement, own, 1, sender, run.dealt[sender].envelopes[1])
+    for sender, dealt in run.dealt.items():
+        if 1 in dealt.envelopes:
+            open_envelope(agreement, own, 1, sender, dealt.envelopes[1])
 
 
 def sealed_vector(run: Transcript, place: int, vector: Vector) -> Sealed:
-    return seal(run.agreement, run.secrets[place], place, LOT, run.agreement.places, vector)
+    neighbours = {*run.holders[place], *run.held[place]}
+    return seal(run.agreement, run.secrets[place], place, LOT, run.agreement.places, neighbours, vector)
 
 
 def _masked(run: Transcript, vector: Vector) -> Sealed:
@@ -190,7 +192,7 @@ def _masked(run: Transcript, vector: Vector) -> Sealed:
 
 
 def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
-    opening = Opening(run.agreement, LOT, run.agreement.places, len(sealed[1]))
+    opening = Opening(run.agreement, LOT, run.holders, len(sealed[1]))
     for place, vector in sealed.items():
         opening.add(place, vector)
     return opening.total(run.reveals)

@@ -35,6 +35,8 @@ from ridgeway.common.protocol.messages import (
     Hello,
     Here,
     Hold,
+    Locked,
+    LockSum,
     Message,
     Obstacle,
     Offer,
@@ -178,6 +180,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Hold: st.builds(Hold, session=digests, shared=member_places),
     Seal: st.builds(Seal, session=digests, shared=member_places),
     ConfirmSum: st.builds(ConfirmSum, session=digests, lot=lots, sent=member_places),
+    LockSum: st.builds(LockSum, session=digests, lot=lots, sent=member_places),
     OpenSum: st.builds(
         OpenSum,
         session=digests,
@@ -202,6 +205,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Held: st.builds(Held, session=digests),
     SealedSums: st.builds(SealedSums, session=digests, lot=lots),
     Confirmed: st.builds(Confirmed, session=digests, lot=lots, signature=signatures),
+    Locked: st.builds(Locked, session=digests, lot=lots, signature=signatures),
     Revealed: st.builds(Revealed, session=digests, lot=lots),
     Receipt: st.builds(Receipt, release=digests, number=st.integers(1, 99)),
     Refusal: st.builds(

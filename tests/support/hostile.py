@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
 from ridgeway.common.masking.history import History, PastSum, pool_bytes, read_history
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
     LOTS,
     Announce,
     Calibrate,
@@ -34,6 +35,8 @@ from ridgeway.common.protocol.messages import (
     Evaluate,
     Held,
     Hold,
+    Locked,
+    LockSum,
     Lot,
     Message,
     Offer,
@@ -189,13 +192,19 @@ class Hostile:
 
     def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
         """What the others have sent to a member."""
-        own = self.place(name)
-        parts = []
-        for sender in self.in_order(shared or self.shared):
-            if sender != name:
-                at = own - 1 - (self.place(sender) < own)
-                parts.append(self.envelopes[sender][ENVELOPE_BYTES * at : ENVELOPE_BYTES * (at + 1)])
-        return b"".join(parts)
+        own, senders = self.place(name), shared or self.shared
+        dealt = {self.place(sender): self.dealt(sender) for sender in senders if sender != name}
+        return pack_by_place({place: parts[own] for place, parts in dealt.items() if own in parts})
+
+    def dealt(self, name: str) -> dict[int, bytes]:
+        """The envelopes that a member has made, by the place of whom they are for."""
+        return unpack_by_place(self.envelopes[name], ENVELOPE_BYTES)
+
+    def holders(self) -> dict[int, set[int]]:
+        """Who holds shares of each member that has shared; in a small cohort itself, too."""
+        complete = self.agreement().neighbourhood is None
+        places = {self.place(name): set(self.dealt(name)) for name in self.shared}
+        return {place: {*to, place} if complete else to for place, to in places.items()}
 
     def hold_request(self, kind: type[Hold], shared: Collection[str] | None = None) -> Hold:
         return kind(session=self.session, shared=self.places(shared or self.shared))
@@ -243,24 +252,40 @@ class Hostile:
             signatures[self.place(name)] = reply.signature
         return signatures
 
-    def open_request(self, lot: Lot, sent: Collection[str], signatures: Mapping[int, str]) -> OpenSum:
-        pairs = tuple(sorted(signatures.items()))
-        return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs)
+    def lock_request(self, lot: Lot, sent: Collection[str]) -> LockSum:
+        return LockSum(session=self.session, lot=lot, sent=self.places(sent))
+
+    def lock(self, lot: Lot, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
+        """These members of a large cohort sign that they will open this sum and no other."""
+        locks = {}
+        for name in names:
+            reply = self.ask(name, self.lock_request(lot, sent or names)).message
+            assert isinstance(reply, Locked), reply
+            locks[self.place(name)] = reply.signature
+        return locks
+
+    def open_request(
+        self,
+        lot: Lot,
+        sent: Collection[str],
+        signatures: Mapping[int, str],
+        locks: Mapping[int, str] = MappingProxyType({}),
+    ) -> OpenSum:
+        pairs, locked = tuple(sorted(signatures.items())), tuple(sorted(locks.items()))
+        return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs, locks=locked)
 
     def open(self, lot: Lot, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]) -> Reveals:
-        """The shares that these members reveal, by place."""
+        """The shares that these members reveal, by place; in a large cohort they lock the sum before."""
         reveals: Reveals = {}
+        locks = self.lock(lot, names, sent) if self.agreement().neighbourhood else {}
         for name in names:
-            content = self._bulk(name, self.open_request(lot, sent, signatures))
-            places = self.places(self.shared)
-            assert len(content) == SHARE_BYTES * len(places)
-            cut = {place: content[SHARE_BYTES * at : SHARE_BYTES * (at + 1)] for at, place in enumerate(places)}
-            reveals[self.place(name)] = cut
+            content = self._bulk(name, self.open_request(lot, sent, signatures, locks))
+            reveals[self.place(name)] = unpack_by_place(content, SHARE_BYTES)
         return reveals
 
     def total(self, lot: Lot, sent: Collection[str], reveals: Reveals) -> NDArray[np.int64]:
         size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
-        opening = Opening(self.agreement(), lot, self.places(self.shared), size)
+        opening = Opening(self.agreement(), lot, self.holders(), size)
         for name in sent:
             opening.add(self.place(name), Sealed.of_bytes(bytes(self.sealed[lot][name])))
         return opening.total(reveals)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -29,7 +29,7 @@ from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import Agreement, Secrets
 from ridgeway.common.masking.member import Dealt, share
-from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
+from ridgeway.common.masking.shares import SHARE_BYTES, Random, split, unpack_by_place
 from ridgeway.common.protocol.messages import (
     Calibrate,
     Confirmed,
@@ -123,7 +123,7 @@ class Witness:
     def look_on(self, patch: pytest.MonkeyPatch) -> None:
         """See what secrets are dealt out, and in which shares."""
 
-        def split_seen(secret: bytes, threshold: int, places: range, random: Random) -> dict[int, bytes]:
+        def split_seen(secret: bytes, threshold: int, places: Sequence[int], random: Random) -> dict[int, bytes]:
             parts = split(secret, threshold, places, random)
             self._dealt |= dict.fromkeys(parts.values(), secret)
             return parts
@@ -166,8 +166,9 @@ class Witness:
 
     def _check_shares(self, message: Revealed, content: bytes) -> None:
         """Every share is of this session and lot, and of no member are both kinds ever shown, whoever shows them."""
-        for start in range(0, len(content), SHARE_BYTES):
-            secret = self._secrets[self._dealt[content[start : start + SHARE_BYTES]]]
+        for place, part in unpack_by_place(content, SHARE_BYTES).items():
+            secret = self._secrets[self._dealt[part]]
+            assert secret.place == place, "a share of another member was revealed"
             assert (secret.session, secret.lot) == (message.session, message.lot), "shares of another sum were revealed"
             kind = self._kinds.setdefault((secret.session, secret.place, secret.lot), secret.kind)
             assert kind == secret.kind, f"shares of both secrets of member {secret.place} were revealed"

@@ -75,7 +75,7 @@ def opened_sum(
     agreement: Agreement, lot: str, sealed: dict[int, Sealed], reveals: dict[int, dict[int, bytes]]
 ) -> NDArray[np.int64]:
     size = len(next(iter(sealed.values())))
-    opening = Opening(agreement, lot, SHARED, size)
+    opening = Opening(agreement, lot, dict.fromkeys(SHARED, agreement.places), size)
     for place, vector in sealed.items():
         opening.add(place, vector)
     return opening.total(reveals)

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.round.masked_answers import ENVELOPE_BYTES
 from ridgeway.client.round.roster import ROSTER, unpin
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
+from ridgeway.common.masking.shares import pack_by_place
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
     LOTS,
     Announce,
     Calibrate,
@@ -361,8 +362,12 @@ def test_different_cohorts_shown_to_two_members_are_noticed(at: Callable[[int], 
     smaller.share([VICTIM])
     coordinator.share(["law-2", "code-1", "code-2", "medicine"])
     coordinator.shared = tuple(coordinator.in_order(coordinator.names))
-    smaller.envelopes |= {name: coordinator.envelopes[name] for name in ("law-2", "code-1", "code-2")}
-    coordinator.envelopes[VICTIM] = smaller.envelopes[VICTIM] + bytes(ENVELOPE_BYTES)
+    for name in ("law-2", "code-1", "code-2"):
+        envelope = coordinator.dealt(name)[coordinator.place(VICTIM)]
+        smaller.envelopes[name] = pack_by_place({smaller.place(VICTIM): envelope})
+    others = [place for place in coordinator.places(coordinator.names) if place != coordinator.place(VICTIM)]
+    made = [*smaller.dealt(VICTIM).values(), bytes(ENVELOPE_BYTES)]
+    coordinator.envelopes[VICTIM] = pack_by_place(dict(zip(others, made, strict=True)))
     smaller.shared = tuple(smaller.in_order(fewer))
     assert code_of(smaller.ask(VICTIM, smaller.hold_request(Seal), (smaller.post(VICTIM),))) == "bad_envelope"
     assert code_of(coordinator.ask("law-2", coordinator.hold_request(Seal), (coordinator.post("law-2"),))) == (
@@ -375,7 +380,7 @@ def test_different_cohorts_shown_to_two_members_are_noticed(at: Callable[[int], 
 
 
 @pytest.mark.parametrize("kind", [Hold, Seal])
-@pytest.mark.parametrize("change", ["flip", "cut", "grow", "swap", "own", "empty"])
+@pytest.mark.parametrize("change", ["flip", "move", "cut", "grow", "swap", "own", "empty"])
 def test_changed_envelopes_are_refused_and_nothing_is_sealed(
     at: Callable[[int], Hostile], kind: type[Hold], change: str
 ) -> None:
@@ -383,7 +388,8 @@ def test_changed_envelopes_are_refused_and_nothing_is_sealed(
     coordinator = at(SEAL)
     post, size = coordinator.post(VICTIM), len(coordinator.post(VICTIM)) // 4
     changed = {
-        "flip": bytes([post[0] ^ 1]) + post[1:],
+        "flip": post[:-1] + bytes([post[-1] ^ 1]),
+        "move": bytes([post[0] ^ 1]) + post[1:],
         "cut": post[:-1],
         "grow": post + b"x",
         "swap": post[size : 2 * size] + post[:size] + post[2 * size :],

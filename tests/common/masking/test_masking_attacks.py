@@ -212,8 +212,8 @@ def test_a_member_declared_dead_confirms_and_opens_nothing(session: Transcript) 
 def test_nothing_is_sealed_for_a_set_without_the_member(session: Transcript) -> None:
     """Its vector would be counted under masks that nobody takes off, or under none."""
     own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
-    assert refused(lambda: seal(session.agreement, own, 1, "sums", ALL[1:], vector)) == "not_in_cohort"
-    assert refused(lambda: seal(session.agreement, own, 1, "sums", (1,), vector)) == "too_few_survivors"
+    assert refused(lambda: seal(session.agreement, own, 1, "sums", ALL[1:], ALL, vector)) == "not_in_cohort"
+    assert refused(lambda: seal(session.agreement, own, 1, "sums", (1,), ALL, vector)) == "too_few_survivors"
 
 
 # Uploads
@@ -221,7 +221,7 @@ def test_nothing_is_sealed_for_a_set_without_the_member(session: Transcript) -> 
 
 def opened_with(session: Transcript, reveals_of: Callable[[dict[int, dict[int, bytes]]], None]) -> list[int]:
     """The sum of all members' (0, 1, 2, 3), opened with shares that were tampered with."""
-    opening = Opening(session.agreement, "sums", ALL, 4)
+    opening = Opening(session.agreement, "sums", session.holders, 4)
     for place, vector in session.sealed.items():
         opening.add(place, vector)
     reveals = {place: dict(given) for place, given in session.reveals.items()}
@@ -250,7 +250,7 @@ def test_one_member_that_lies_does_not_stop_the_others(session: Transcript, liar
 
 def test_a_second_upload_and_one_of_another_size_are_refused(session: Transcript) -> None:
     """A vector counts once, whole."""
-    opening = Opening(session.agreement, "sums", ALL[:6], 4)
+    opening = Opening(session.agreement, "sums", dict.fromkeys(ALL[:6], ALL), 4)
     vector = Sealed(np.zeros(4, dtype=np.uint64))
     opening.add(1, vector)
     assert refused(lambda: opening.add(1, vector)) == "duplicate"
@@ -263,7 +263,7 @@ def test_a_key_of_small_order_is_refused(session: Transcript) -> None:
     weak = session.agreement.advert(2).model_copy(update={"masks": ("00" * 32, "00" * 32)})
     agreement = session.agreement.model_copy(update={"adverts": other_adverts(session, 2, weak)})
     own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
-    assert refused(lambda: seal(agreement, own, 1, "sums", ALL, vector)) == "bad_key"
+    assert refused(lambda: seal(agreement, own, 1, "sums", ALL, ALL, vector)) == "bad_key"
 
 
 def test_the_same_session_played_honestly_opens(session: Transcript) -> None:

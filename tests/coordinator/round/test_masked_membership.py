@@ -11,7 +11,8 @@ import pytest
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.protocol.messages import LOTS, Confirmed, Envelopes, Message, Revealed, SealedSums
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Confirmed, Envelopes, Message, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
@@ -193,6 +194,10 @@ def as_long(change: Callable[[bytes], bytes]) -> Lie:
     return lambda opened: (opened.message, (change(bytes(opened.blobs[0])),))
 
 
+def each_part(content: bytes, size: int, change: Callable[[bytes], bytes]) -> bytes:
+    return pack_by_place({place: change(part) for place, part in unpack_by_place(content, size).items()})
+
+
 def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(parties: Parties) -> None:
     """The masks hide who; the ledger holds, nothing is released, and the next round goes well."""
     lying = Lying(parties, SealedSums, as_long(lambda content: content[::-1]))
@@ -259,14 +264,18 @@ def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
 
 def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
     """The others' are enough, and what they give is held against what was advertised."""
-    lying = Lying(parties, Revealed, as_long(lambda content: bytes(len(content))))
+    lying = Lying(
+        parties, Revealed, as_long(lambda content: each_part(content, SHARE_BYTES, lambda part: bytes(SHARE_BYTES)))
+    )
     assert len(round_of(parties, transport=lying).members) == 5
     assert len(entries(parties, "opened_sum")) == 3
 
 
 def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Parties) -> None:
     """Every other member refuses what it cannot open, and says whose it was."""
-    lying = Lying(parties, Envelopes, as_long(lambda content: content[::-1]))
+    lying = Lying(
+        parties, Envelopes, as_long(lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1]))
+    )
     place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(parties.holder(LIAR).identity.public)
     with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed on their way"):
         round_of(parties, transport=lying)

@@ -1,0 +1,237 @@
+"""A hostile coordinator in a large cohort: shares lie with a few members of each one's choice, and sums are locked.
+
+What makes a cohort large is patched here, so that five holders are one: each deals to three others, two of whom open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.masked_answers import _parts
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.masking import neighbourhood
+from ridgeway.common.masking.history import PastSum
+from ridgeway.common.masking.neighbourhood import Neighbourhood
+from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, ConfirmSum, Locked, Seal, SealedSums
+from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste
+from tests.support.hostile import (
+    CONFIRM,
+    MEMBERS,
+    OPEN,
+    SEAL,
+    SHARE,
+    Hostile,
+    Stages,
+    code_of,
+    nothing_revealed,
+    plain_sum,
+)
+from tests.support.masked_faults import Witness
+from tests.support.simulated_federation import Direct, Parties, no_watch
+
+VICTIM = "law-1"
+ALL = list(MEMBERS)
+FEWER = [name for name in ALL if name != "medicine"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def large() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        patch.setattr(neighbourhood, "COMPLETE", 3)
+        patch.setattr(neighbourhood, "TABLE", ((10, Neighbourhood(3, 2)),))
+        yield
+
+
+@pytest.fixture(scope="module")
+def large_stages(large: None, tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("large"))
+
+
+@pytest.fixture
+def coordinator(large_stages: Stages, tmp_path: Path, request: pytest.FixtureRequest) -> Hostile:
+    """Right before the step that the test names."""
+    return large_stages.at(request.param, tmp_path / "parties")
+
+
+before = lambda step: pytest.mark.parametrize("coordinator", [step], indirect=True)  # noqa: E731
+
+
+def total_of(coordinator: Hostile, names: list[str]) -> list[int]:
+    return plain_sum(coordinator.parties, coordinator.cohort(), names).tolist()
+
+
+@before(SHARE)
+def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(coordinator: Hostile) -> None:
+    """Each to three others, not all to the same, and the total is the plain sum."""
+    coordinator.share()
+    dealt = {name: set(coordinator.dealt(name)) for name in ALL}
+    assert all(len(to) == 3 and coordinator.place(name) not in to for name, to in dealt.items())
+    coordinator.seal()
+    assert coordinator.finish("statistics").tolist() == total_of(coordinator, ALL)
+
+
+@before(CONFIRM)
+def test_who_falls_away_before_it_signs_is_taken_out(coordinator: Hostile) -> None:
+    """As in a small cohort: its masks come off with the shares that its neighbours hold."""
+    coordinator.confirm("statistics", FEWER, ALL)
+    signatures = coordinator.confirm("statistics", FEWER)
+    reveals = coordinator.open("statistics", FEWER, FEWER, signatures)
+    assert coordinator.total("statistics", FEWER, reveals).tolist() == total_of(coordinator, FEWER)
+
+
+@before(OPEN)
+def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> None:
+    """Neither by a member that has not locked it, nor with one lock too few, nor with locks of something else."""
+    signatures = coordinator.signatures
+    unlocked = coordinator.open_request("statistics", ALL, signatures)
+    assert code_of(coordinator.ask(VICTIM, unlocked)) == "not_locked"
+    locks = coordinator.lock("statistics", ALL)
+    for bad in (
+        dict(list(locks.items())[:3]),
+        {place: signatures[place] for place in locks},
+        dict.fromkeys(locks, locks[1]),
+        {place + 10: lock for place, lock in locks.items()},
+    ):
+        request = coordinator.open_request("statistics", ALL, signatures, bad)
+        assert code_of(coordinator.ask(VICTIM, request)) == "not_locked"
+    nothing_revealed(coordinator)
+    four = dict(list(locks.items())[:4])
+    assert (
+        coordinator.ask(VICTIM, coordinator.open_request("statistics", ALL, signatures, four)).message.kind
+        == "revealed"
+    )
+
+
+@before(CONFIRM)
+def test_who_has_locked_a_sum_signs_and_locks_no_other(coordinator: Hostile) -> None:
+    """Two sums of one lot would tell their difference; the very same lock is given again."""
+    coordinator.confirm("statistics", ALL)
+    lock = coordinator.lock_request("statistics", ALL)
+    first = coordinator.ask(VICTIM, lock)
+    assert isinstance(first.message, Locked)
+    assert coordinator.ask(VICTIM, lock).message == first.message
+    assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))) == "already_answered"
+    assert code_of(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER))) == "two_survivor_sets"
+
+
+@before(CONFIRM)
+def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(coordinator: Hostile) -> None:
+    """Who has signed a smaller one has given the larger up."""
+    assert code_of(coordinator.ask(VICTIM, coordinator.lock_request("statistics", ALL))) == "two_survivor_sets"
+    coordinator.confirm("statistics", [VICTIM], ALL)
+    coordinator.confirm("statistics", [VICTIM], FEWER)
+    assert code_of(coordinator.ask(VICTIM, coordinator.lock_request("statistics", ALL))) == "two_survivor_sets"
+    assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
+
+
+@before(OPEN)
+def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(coordinator: Hostile) -> None:
+    """Each holder looks for the signatures of those whose shares it holds."""
+    locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
+    dealers = [coordinator.place(name) for name in ALL if own in coordinator.dealt(name)]
+    for missing in dealers:
+        signatures = {place: each for place, each in coordinator.signatures.items() if place != missing}
+        request = coordinator.open_request("statistics", ALL, signatures, locks)
+        assert code_of(coordinator.ask(VICTIM, request)) == "not_confirmed"
+    nothing_revealed(coordinator)
+
+
+@before(SEAL)
+def test_envelopes_of_others_than_those_who_shared_are_refused(coordinator: Hostile) -> None:
+    """Moved to another sender's place, changed, or from nobody at all."""
+    sent = unpack_by_place(coordinator.post(VICTIM), ENVELOPE_BYTES)
+    own = coordinator.place(VICTIM)
+    place, envelope = next(iter(sent.items()))
+    others = [each for each in range(1, 6) if each not in (*sent, own)]
+    for bad in (
+        {**sent, own: envelope},
+        {**sent, 6: envelope},
+        {**sent, place: envelope[::-1]},
+        *({**sent, other: envelope} for other in others),
+    ):
+        answer = coordinator.ask(VICTIM, coordinator.hold_request(Seal), (pack_by_place(bad),))
+        assert code_of(answer) == "bad_envelope"
+    assert coordinator.gave(SealedSums) == []
+
+
+@before(SEAL)
+def test_a_withheld_envelope_leaves_masks_on_the_sum(coordinator: Hostile) -> None:
+    """Its sender has masked for the one who never got it, so what comes of it is noise."""
+    sent = unpack_by_place(coordinator.post(VICTIM), ENVELOPE_BYTES)
+    mutual = coordinator.dealt(VICTIM)
+    withheld = next((place for place in sent if place not in mutual), None)
+    if withheld is None:
+        pytest.skip("this time every dealer was also dealt to")
+    coordinator.seal([name for name in ALL if name != VICTIM])
+    fewer = pack_by_place({place: envelope for place, envelope in sent.items() if place != withheld})
+    coordinator.sealed["statistics"][VICTIM] = coordinator.ask(VICTIM, coordinator.hold_request(Seal), (fewer,)).blobs[
+        0
+    ]
+    assert coordinator.finish("statistics").tolist() != total_of(coordinator, ALL)
+
+
+@before(OPEN)
+def test_a_locked_sum_is_remembered_as_one_that_may_be_open(coordinator: Hostile) -> None:
+    """A member that is never asked for its shares keeps it in mind, and tells of it."""
+    holder = coordinator.parties.holder(VICTIM)
+    state = holder.sessions.of_round(coordinator.round)
+    signed = PastSum.of("statistics", _parts(state, "statistics", coordinator.places(ALL)))
+    coordinator.lock("statistics", ALL)
+    account = coordinator.parties.holder(VICTIM).memory.history().accounts[-1]
+    assert (account.signed[-1], account.opened) == (signed, True)
+
+
+# The honest coordinator
+
+
+class Watched(Direct):
+    """Every answer passes the witness; what a holder sends may be changed on its way."""
+
+    def __init__(self, parties: Parties, witness: Witness) -> None:
+        super().__init__(parties, ALL)
+        self._witness, self.kinds = witness, Counter[str]()
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        for reply in super().answers(name, peer, packet):
+            self._witness.saw(packet, reply)
+            self.kinds[open_packet(reply).message.kind] += 1
+            yield reply
+
+
+def test_a_round_of_a_large_cohort_opens_its_sums(
+    large_stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every sum is locked before it is opened, and of nobody are both kinds of shares ever shown."""
+    parties, witness = large_stages.parties.copy(tmp_path / "parties"), Witness()
+    witness.look_on(monkeypatch)
+    transport = Watched(parties, witness)
+    run_round(parties.federation(), transport, no_watch)
+    assert transport.kinds["locked"] == transport.kinds["revealed"] >= 2 * len(ALL)
+    assert len(witness.opened("statistics")) == 1
+
+
+def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(
+    large_stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator knows who holds whose shares, and sees that they do not suffice any more."""
+    monkeypatch.setattr(neighbourhood, "TABLE", ((10, Neighbourhood(3, 3)),))
+    parties = large_stages.parties.copy(tmp_path / "parties")
+
+    class Falling(Watched):
+        def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+            if name == "medicine" and isinstance(open_packet(packet).message, ConfirmSum):
+                return iter(())
+            return super().answers(name, peer, packet)
+
+    transport = Falling(parties, Witness())
+    with pytest.raises(RoundFailed, match="so many members fell away that too few hold shares of"):
+        run_round(parties.federation(), transport, no_watch)
+    assert transport.kinds["locked"] == transport.kinds["revealed"] == 0
