@@ -136,8 +136,9 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
             held[place] = open_envelope(agreement, secrets_, own, place, envelope)
         holding = tuple(sorted(held))
         kept = tuple(held[place].hex() for place in holding)
-        changes = {"shared": shared, "holding": holding, "held": kept, "kept": GONE, "cipher": GONE}
-        state = state.with_answer("hold", request.digest, **changes)
+        state = state.with_answer(
+            "hold", request.digest, shared=shared, holding=holding, held=kept, kept=GONE, cipher=GONE
+        )
         holder.sessions.save(state)
     return state
 

@@ -166,10 +166,9 @@ def bundle_changes(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[F
         before, after = old.get(name), new.get(name)
         if before != after:
             change = "added" if before is None else "removed" if after is None else "changed"
-            lines = [(each or b"").splitlines() for each in (before, after)]
-            blocks = [
-                each[1:] for each in SequenceMatcher(None, *lines, autojunk=False).get_opcodes() if each[0] != "equal"
-            ]
+            old_lines, new_lines = (before or b"").splitlines(), (after or b"").splitlines()
+            matcher = SequenceMatcher(None, old_lines, new_lines, autojunk=False)
+            blocks = [each[1:] for each in matcher.get_opcodes() if each[0] != "equal"]
             counts = sum(each[3] - each[2] for each in blocks), sum(each[1] - each[0] for each in blocks)
             digest = hashlib.sha256(after).hexdigest() if after is not None else ""
             found.append(FileChange(change, name, *counts, digest))

@@ -135,7 +135,7 @@ def _agrees(encoder: Encoder, library: tokenizers.Tokenizer, special: set[int]) 
     """Whether both give the same ids for a text in which much is met that could go wrong."""
     expected = library.encode(SELF_CHECK, add_special_tokens=False).ids
     found = np.frombuffer(encoder.encode_many([SELF_CHECK])[0], np.int32)
-    return found.tolist() == [number for number in expected if number not in special]
+    return np.array_equal(found, [number for number in expected if number not in special])
 
 
 def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:

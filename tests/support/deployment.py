@@ -145,9 +145,13 @@ class Deployment:
         self.running[name] = Running(name, process, out, err, self.written, self.tails)
         return self.running[name]
 
+    def run(self, *words: str | Path) -> Finished:
+        """Run `ridgeway WORDS...` to its end, by its main function: a process for each would cost a second."""
+        return Workshop(self.folder).call(*words, cwd=self.folder, stdin=b"", **self.own_environment)
+
     def do(self, *words: str | Path) -> Finished:
-        """Run `ridgeway WORDS...` to its good end, by its main function: a process for each would cost a second."""
-        done = Workshop(self.folder).call(*words, **self.own_environment)
+        """Run `ridgeway WORDS...` to its good end."""
+        done = self.run(*words)
         assert done.code == 0, f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
         assert "Traceback" not in done.stderr
         return done

@@ -61,7 +61,8 @@ def coordinator(large_stages: Stages, tmp_path: Path, request: pytest.FixtureReq
     return large_stages.at(request.param, tmp_path / "parties")
 
 
-before = lambda step: pytest.mark.parametrize("coordinator", [step], indirect=True)  # noqa: E731
+def before(step: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("coordinator", [step], indirect=True)
 
 
 def total_of(coordinator: Hostile, names: list[str]) -> list[int]:
