@@ -15,9 +15,7 @@ Pure; knows nothing of keys or files.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
-from math import comb
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,12 +104,27 @@ class _Combinations:
         self._left = np.eye(columns) - directions[:rank].T @ directions[:rank]  # what no combination reaches
         self._seems_alone = self._of_single_columns()
 
-    def groups(self, most: int) -> Iterator[tuple[str, ...]]:
-        """Every group of this many members."""
+    def groups(self, most: int) -> list[tuple[str, ...]]:
+        """The groups of this many members, but of those that differ only by members which are alike, one.
+
+        Members are alike if their data is in the same sums with the same weights: most are, in most federations.
+        """
         most = min(most, len(self._at))
-        if comb(len(self._at), most) > MAX_GROUPS:
-            raise Refused("too_many_to_judge", f"there are more than {MAX_GROUPS:,} groups of {most} members to judge")
-        return combinations(sorted(self._at), most)
+        alike: dict[tuple[bytes, ...], list[str]] = {}
+        for key in sorted(self._at):
+            alike.setdefault(tuple(sorted(self._weights[:, at].tobytes() for at in self._at[key].values())), []).append(
+                key
+            )
+        groups: list[tuple[str, ...]] = [()]
+        for members in alike.values():
+            groups = [
+                (*group, *members[:taken])
+                for group in groups
+                for taken in range(min(most - len(group), len(members)) + 1)
+            ]
+            if len(groups) > MAX_GROUPS:
+                raise Refused("too_many_to_judge", f"there are more than {MAX_GROUPS:,} groups of members to judge")
+        return sorted(tuple(sorted(group)) for group in groups if len(group) == most)
 
     def shows_more(self, group: Sequence[str], before: _Combinations, new: Parts) -> bool:
         """Whether more of the group is shown than before `new`, or something of it that was in no sum before."""

@@ -181,11 +181,22 @@ def test_more_than_can_be_judged_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         set_apart(made_up, plain("abc"), 2)
     assert refused.value.code == "history_too_long"
-    many = {f"{number:04}": ("data", 1) for number in range(300)}
+    many = {f"{number:04}": ("data", 1 << 20 | number) for number in range(300)}
     with pytest.raises(Refused) as refused:
         set_apart([], many, 3)
     assert refused.value.code == "too_many_to_judge"
     assert set_apart([], many, 2) == ()
+
+
+def test_a_thousand_members_are_judged_by_those_that_are_alike() -> None:
+    """In any group, members in the same sums with the same weights stand for one another; two that left do not."""
+    whole = {f"{number:04}": ("data", 1 << 22) for number in range(1000)}
+    fewer = {key: part for key, part in whole.items() if key not in ("0007", "0008")}
+    fewest = {key: part for key, part in fewer.items() if key not in ("0100", "0200", "0300")}
+    assert set_apart([whole], fewest, 4) == ()
+    assert set_apart([whole], fewer, 3) == ("0007", "0008")
+    assert set_apart([whole, fewest], fewer, 3) == ("0007", "0008")
+    assert set_apart([whole, fewest], fewer, 2) == ()
 
 
 # Two sums

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "client/round": "answers masked_answers policy questions weights_check sum_memory session_store holder roster "
     "kept_log",
-    "common/masking": "agreement member differencing history shares keystream",
+    "common/masking": "agreement member neighbourhood differencing history shares keystream",
     "common/protocol": "packet cohort opened_log",
 }
 FILES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
@@ -45,7 +45,7 @@ TESTS = (
     *("tests/laws/test_weights_check_laws.py", "tests/coordinator/round/test_membership.py"),
 )
 MEMORY = re.compile(
-    r"(memory\.(sign|open|take_in)|sessions\.(save|erase)|journal\.append|note_asked|note_counted|take_log|"
+    r"(memory\.(sign|lock|open|take_in)|sessions\.(save|erase)|journal\.append|note_asked|note_counted|take_log|"
     r"forget_session|write_whole)$"
 )
 CHECK = re.compile(r"(^|[._])check(_\w+)?$")

@@ -19,6 +19,7 @@ from ridgeway.client.round import answers
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import threshold_for
+from ridgeway.common.masking.shares import SHARE_BYTES, unpack_by_place
 from ridgeway.common.protocol.messages import (
     LOTS,
     Announce,
@@ -181,7 +182,7 @@ class Fuzzer:
         reveals = {}
         for name in self.givers("statistics", sent):
             [content] = self.left[name, c.round, "revealed statistics", c.session]
-            reveals[c.place(name)] = _cut(content, c.places(c.shared))
+            reveals[c.place(name)] = unpack_by_place(content, SHARE_BYTES)
         c.learn(c.total("statistics", names, reveals), names)
 
     def opened(self) -> list[tuple[str, Lot]]:
@@ -198,11 +199,6 @@ def _sent(packet: Packet) -> tuple[int, ...]:
     message = open_packet(packet).message
     assert isinstance(message, ConfirmSum | OpenSum)
     return message.sent
-
-
-def _cut(content: bytes, places: tuple[int, ...]) -> dict[int, bytes]:
-    size = len(content) // len(places)
-    return {place: content[size * at : size * (at + 1)] for at, place in enumerate(places)}
 
 
 def killed_now_and_then(fuzzer: Fuzzer, work: Callable[..., Any]) -> Callable[..., Any]:
