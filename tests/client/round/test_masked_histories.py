@@ -185,6 +185,12 @@ def test_a_member_that_tells_too_much_is_refused() -> None:
     assert History(accounts=own, heard=much).told() == History(accounts=own[1:])
 
 
+def test_a_member_tells_one_history() -> None:
+    """Its digest is signed; with several it could not be said which."""
+    with pytest.raises(Refused, match="one history"):
+        read_history(pool_bytes([History(), History(heard=(made_up(1),))]))
+
+
 @pytest.mark.parametrize(("most", "code"), [(1, "too_large"), (2, "malformed")])
 def test_bytes_that_are_no_history_are_refused(monkeypatch: pytest.MonkeyPatch, most: int, code: str) -> None:
     """Those that are too many, before they are read."""
