@@ -195,7 +195,7 @@ class FederationView:
             "retired": name in standing.retired,
             "in_newest": newest is not None and any(member.name == name for member in newest.members),
             "release": held.number if held else None,
-            "behind": newest is not None and (held is None or held.number < newest.number),
+            "behind": newest is not None and (held is None or held.release != newest.release),
             "in_round": live["holders"].get(name, "") if live else "",
             "absent": last[0].absent.get(name, []) if last else [],
             "refusal": {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")} if refused else None,

@@ -55,6 +55,15 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
     return None
 
 
+def last_preflight(folder: Path, after: str) -> list[progress.HolderChecked]:
+    """What the newest preflight found, holder by holder; nothing if it was made before a time, such as a round's."""
+    for path in sorted((folder / "progress").glob("*.jsonl"), reverse=True)[:FILES_LOOKED_AT]:
+        checked = [event for event in _events(path) if isinstance(event, progress.HolderChecked)]
+        if checked:
+            return checked if path.stat().st_mtime > datetime.fromisoformat(after).timestamp() else []
+    return []
+
+
 def _events(path: Path) -> list[progress.Event]:
     """The events of a file up to its end, or up to a line that another version wrote."""
     found: list[progress.Event] = []

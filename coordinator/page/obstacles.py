@@ -11,10 +11,13 @@ from datetime import datetime
 
 from ridgeway.common.base.errors import CertificateError, RidgewayError
 from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
+from ridgeway.coordinator.page.live_round import last_preflight
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.masked_round import outlook
 from ridgeway.coordinator.round.remedies import REMEDIES
+
+BEGINNING = "1970-01-01T00:00:00+00:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ def obstacles(
     online: the holders that are there, or None if the coordinator is down. last: the newest round and how it ended.
     """
     found = [*_of_link(federation, online), *_of_roster(federation), *_of_last_round(federation, last)]
+    found += _of_preflight(federation, last[0].began if last else BEGINNING)
     found += [] if online is None else _of_absence(federation, online)
     found += _of_certificates(federation, now)
     return sorted(found, key=lambda each: not each.stops)
@@ -105,6 +109,18 @@ def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | N
         words = f"refused in round {record.number} ({code}): {reason}"
         found.append(Hindrance(False, words, REMEDIES.get(code, ""), tuple(sorted(names))))
     return found
+
+
+def _of_preflight(federation: Federation, after: str) -> list[Hindrance]:
+    """What holders said when they were asked, if no round was begun since."""
+    alike: dict[str, list[str]] = {}
+    for each in last_preflight(federation.folder, after):
+        for code, _ in each.obstacles:
+            alike.setdefault(code, []).append(each.name)
+    return [
+        Hindrance(False, f"found by the last preflight: {code}", REMEDIES.get(code, ""), tuple(sorted(names)))
+        for code, names in sorted(alike.items())
+    ]
 
 
 def _of_certificates(federation: Federation, now: datetime) -> list[Hindrance]:

@@ -24,6 +24,7 @@ from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
+from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import run_round
 from tests.support.hostile import MEMBERS
@@ -146,6 +147,17 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
     assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: forged_roster"
     assert ["round", "2", "5 holders", "encoder tiny", "statistics masked"] in running["progress"]["lines"]
     assert "round 2 was cut off" in words_of(dead)
+
+
+def test_what_a_preflight_found_is_shown_until_the_next_round(later: Parties) -> None:
+    """By what is in the way, with the holders that it keeps and what they have to do."""
+    with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
+        check_holders(later.federation(), Direct(later, ["code-1", "law-1"]), watch)
+    away = [each for each in standing(later, set(MEMBERS))["obstacles"] if "preflight" in each["words"]]
+    assert [each["names"] for each in away] == [["code-2", "law-2", "medicine"]]
+    assert "ridgeway client join" in away[0]["remedy"]
+    later.federation().ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
+    assert "preflight" not in words_of(standing(later, set(MEMBERS)))
 
 
 def test_looking_does_not_keep_a_round_from_beginning(later: Parties) -> None:
