@@ -66,6 +66,9 @@ def add_to(app: typer.Typer) -> None:
         remove,
         rollback,
         verify,
+        backup,
+        restore,
+        recover,
     ):
         app.command(command.__name__.rstrip("_"))(command)
 
@@ -584,12 +587,7 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
 def verify(folder: Folder, json: Json = False) -> None:
     """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's signature."""
     federation = _federation(folder)
-    counts = federation.ledger.verify()
-    made = federation.ledger.standing().releases
-    for each in made:
-        if _release(federation, each.number).id != each.release:
-            raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
-    counts |= {"releases": len(made)}
+    counts = federation.verify()
     if json:
         emit_json(counts)
         return
@@ -616,6 +614,66 @@ def page(
 
     parts = federation_page(FederationView(_federation(folder)))
     serve_page(parts, PageAddress(host, port, keys, tls_cert, tls_key, rate, tuple(allow_host or ())))
+
+
+def backup(
+    folder: Folder,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; none is overwritten.")],
+    json: Json = False,
+) -> None:
+    """Write the ledger, the sums, the releases, the settings and the keys of DIR to one FILE, and verify it.
+
+    A round may be running meanwhile. FILE holds the private keys, and only its owner can read it: keep it as safe as
+    DIR.
+    """
+    from ridgeway.common.cli.terminal import size
+    from ridgeway.coordinator.deploy.backup import back_up
+
+    made = back_up(_federation(folder), target)
+    if json:
+        emit_json({"file": str(target), "bytes": target.stat().st_size, **made.model_dump(mode="json")})
+        return
+    counted = count(len(made.files), "file"), f"ledger to entry {made.entries:,}", size(target.stat().st_size)
+    step("wrote", str(target), *counted, "read again and verified")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder to make of it.")],
+    json: Json = False,
+) -> None:
+    """Make the coordinator's folder DIR of a backup FILE; hashes, ledger, sums and releases are verified first."""
+    from ridgeway.coordinator.deploy.backup import restore as make
+
+    made = make(source, folder)
+    if json:
+        emit_json({"folder": str(folder), "time": made.time, "coordinator": made.coordinator, "entries": made.entries})
+        return
+    step("restored", str(folder), f"as of {made.time[:19]} UTC", f"ledger to entry {made.entries:,}", "verified")
+    step("first", "see that the old coordinator does not run any more: two with one key would tell two stories")
+    step("then", f"ridgeway coordinator up {folder}", f"and: ridgeway coordinator preflight {folder}")
+    step("note", "holders that know of more opened sums than this copy are named there, with what to do")
+
+
+def recover(
+    folder: Folder,
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="log/opened.json of a holder's folder.")],
+    json: Json = False,
+) -> None:
+    """Take the end of the log of opened sums over from a holder's copy LOG, after an older backup of DIR was restored.
+
+    The coordinator's own signature on it is verified, and that it begins as the log of DIR does. Rounds with the
+    holders that know of these sums are then possible again, and are judged beside them.
+    """
+    from ridgeway.coordinator.deploy.backup import recover_log
+
+    federation = _federation(folder)
+    with federation.alone():
+        added = recover_log(federation, log)
+    if json:
+        emit_json({"recovered": added, "log": len(federation.ledger.opened_log())})
+        return
+    step("recovered", count(added, "entry").replace("entrys", "entries"), "of the log of opened sums")
 
 
 def _federation(folder: Path) -> Federation:

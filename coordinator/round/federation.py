@@ -31,6 +31,7 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
 from ridgeway.common.routing.drift_sketch import SUFFIX
+from ridgeway.common.routing.release import load_release
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 from ridgeway.coordinator.solving.candidates import Grid
 
@@ -224,6 +225,15 @@ class Federation:
         newest = max((each.number for each in standing.releases), default=0)
         held = {each.number for each in standing.delivered.values() if each.number <= newest + MAX_LEAD}
         return max({newest, *held}) + 1
+
+    def verify(self) -> dict[str, int]:
+        """Check the ledger's chain, the stored sums, and every release's bytes and signature; returns what there is."""
+        counts = self.ledger.verify()
+        made = self.ledger.standing().releases
+        for each in made:
+            if load_release(self.release_folder(each.number), key=self.identity.public).id != each.release:
+                raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
+        return counts | {"releases": len(made)}
 
     def point_to_latest(self) -> None:
         """Let releases/latest name the newest release; done again after a crash.

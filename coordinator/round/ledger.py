@@ -344,13 +344,16 @@ class Ledger:
 
     def erase_outdated(self) -> None:
         """Delete sums that nothing needs any more, and what a killed process may have left of some."""
-        standing = self.standing()
-        named = {f"{contribution.digest}.sums" for contribution in standing.needed}
-        named |= {f"{stored.digest}.sums" for stored in standing.totals}
-        named |= {f"{kept.digest}.sums" for kept in standing.kept_counts}
+        named = self.file_names()
         for path in self._sums.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
+
+    def file_names(self) -> set[str]:
+        """The names of the files of sums that are still needed."""
+        standing = self.standing()
+        stored = (*standing.needed, *standing.totals, *standing.kept_counts)
+        return {self._path(each.digest).name for each in stored}
 
     def _path(self, digest: str) -> Path:
         return self._sums / f"{digest}.sums"

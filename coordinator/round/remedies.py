@@ -15,7 +15,7 @@ REMEDIES: Mapping[str, str] = {
     SILENT: "if it still sums, `ridgeway client ready DIR` does so ahead; else `logs/` in its folder says more",
     BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
     OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
-    LONGER_LOG: "restore the newest copy of the coordinator's folder; without one, its owner moves `log` away",
+    LONGER_LOG: "restore the newest backup, or take its `log/opened.json` over with `ridgeway coordinator recover`",
     "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",
     "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
     "corpus_unreadable": "it must mend its corpus; `logs/holder.log` in its folder says where",

@@ -1,0 +1,191 @@
+"""Backups: taken in the middle of a round, restored to the same bytes; an older one is noticed, and mended honestly."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.kept_log import KEPT, kept_log
+from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
+from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, recover_log, restore
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.progress import AnswerRefused, Event
+from ridgeway.coordinator.round.remedies import LONGER_LOG
+from ridgeway.coordinator.round.round import run_round
+from tests.support.deployment import files_of
+from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+
+DOMAINS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """A masked federation of four, whose folders every test copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        parties = found(tmp_path_factory.mktemp("settled"), mode="masked")
+        populate(parties, DOMAINS)
+        create_authority(parties.federation().link, [])
+    return parties
+
+
+@pytest.fixture
+def parties(settled: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    hurry(monkeypatch)
+    return settled.copy(tmp_path / "parties")
+
+
+class BackingUp(Direct):
+    """A transport in whose every exchange a backup is taken."""
+
+    def __init__(self, parties: Parties, place: Path) -> None:
+        super().__init__(parties)
+        self._parties, self._place = parties, place
+        self.taken: list[Path] = []
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+        yield from super().exchange(packets, seconds)
+        self.taken.append(self._place / f"{len(self.taken):02}.backup")
+        back_up(self._parties.federation(), self.taken[-1])
+
+
+def run(parties: Parties, transport: Direct | None = None, told: list[Event] | None = None) -> Federation:
+    federation = parties.federation()
+    watch = told.append if told is not None else no_watch
+    run_round(federation, transport or Direct(parties), watch)
+    return federation
+
+
+def restored(source: Path, parties: Parties) -> Federation:
+    """Put a backup in the place of the coordinator's folder, which is lost."""
+    shutil.rmtree(parties.folder / "coordinator")
+    restore(source, parties.folder / "coordinator")
+    return parties.federation()
+
+
+def test_a_backup_of_every_moment_of_a_round_is_whole(parties: Parties, tmp_path: Path) -> None:
+    """Whatever step it was taken in, it restores to a folder that verifies; the last to the release's very bytes."""
+    transport = BackingUp(parties, tmp_path / "backups")
+    federation = run(parties, transport)
+    assert len(transport.taken) >= 8
+    entries = []
+    for number, source in enumerate(transport.taken):
+        entries.append(restore(source, tmp_path / "restored" / str(number)).entries)
+        Federation(tmp_path / "restored" / str(number)).verify()
+    assert entries == sorted(entries) and entries[0] < entries[-1]
+    back_up(federation, tmp_path / "last")
+    restore(tmp_path / "last", tmp_path / "again")
+    again = Federation(tmp_path / "again")
+    assert again.ledger.standing() == federation.ledger.standing()
+    assert files_of(again.release_folder(1)) == files_of(federation.release_folder(1))
+    assert (again.folder / "releases" / "latest").resolve() == again.release_folder(1).resolve()
+    assert again.identity.public == federation.identity.public
+
+
+def test_nobody_else_can_read_a_backup_or_what_was_restored(parties: Parties, tmp_path: Path) -> None:
+    back_up(parties.federation(), tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    secrets = [tmp_path / "backup", *(tmp_path / "restored").rglob("*.key")]
+    assert len(secrets) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    assert stat.S_IMODE((tmp_path / "restored").stat().st_mode) == 0o700
+
+
+def test_nothing_is_overwritten(parties: Parties, tmp_path: Path) -> None:
+    """Neither an earlier backup nor a folder that holds anything."""
+    (tmp_path / "backup").write_bytes(b"mine")
+    with pytest.raises(InputError, match="exists already"):
+        back_up(parties.federation(), tmp_path / "backup")
+    back_up(parties.federation(), tmp_path / "other")
+    with pytest.raises(InputError, match="not empty"):
+        restore(tmp_path / "other", parties.folder / "coordinator")
+    assert (tmp_path / "backup").read_bytes() == b"mine"
+
+
+def altered(source: Path, name: str, content: bytes) -> Path:
+    """A copy of an archive in which one member has another content."""
+    target = source.with_name("altered")
+    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            found = old.extractfile(member)
+            assert found is not None
+            data = content if member.name == name else found.read()
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    return target
+
+
+def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_path: Path) -> None:
+    """One byte, one file less, one more, a list that is no list, half of it, none of it."""
+    run(parties)
+    source = tmp_path / "backup"
+    made = back_up(parties.federation(), source)
+    for name in (LEDGER, "coordinator.key", next(name for name in made.files if name.startswith("contributions/"))):
+        with pytest.raises(FormatError, match="damaged"):
+            restore(altered(source, name, b"x"), tmp_path / "new")
+    for content in (b"{}", b"[]", b""):
+        with pytest.raises(FormatError, match="not a backup"):
+            restore(altered(source, MANIFEST, content), tmp_path / "new")
+    whole = source.read_bytes()
+    for part in (b"", b"x" * 2000, whole[: len(whole) // 2]):
+        source.write_bytes(part)
+        with pytest.raises(FormatError):
+            restore(source, tmp_path / "new")
+    with pytest.raises(InputError, match="no file"):
+        restore(tmp_path / "nothing", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_after_yesterdays_backup_nothing_is_opened_until_the_log_is_recovered(parties: Parties, tmp_path: Path) -> None:
+    """Holders that know of more sums are left out and named, so no log forks; from a holder's copy, under the
+    coordinator's own signature, the ledger has the sums again, and the next release takes a number that nobody has."""
+    back_up(parties.federation(), tmp_path / "yesterday")
+    run(parties)
+    log = kept_log(parties.homes["law"])
+    assert log is not None
+    federation = restored(tmp_path / "yesterday", parties)
+    told: list[Event] = []
+    with pytest.raises(RoundFailed):
+        run(parties, told=told)
+    refused = {each.name for each in told if isinstance(each, AnswerRefused) and each.code == LONGER_LOG}
+    assert refused == set(DOMAINS) and federation.ledger.opened_log() == ()
+    assert recover_log(federation, parties.homes["law"] / KEPT) == len(log.entries) == 3
+    assert federation.ledger.opened_log() == log.entries
+    assert recover_log(federation, parties.homes["code"] / KEPT) == 0
+    for name in ("law", "code"):
+        parties.change_corpus(name)
+    assert run(parties).newest.number == 2  # type: ignore[union-attr]
+    assert parties.holder("law").newest == 2
+    extended = kept_log(parties.homes["law"])
+    assert extended is not None and extended.entries[:3] == log.entries
+
+
+def test_a_log_that_is_not_this_coordinators_is_not_taken_over(parties: Parties, tmp_path: Path) -> None:
+    """Neither another's, nor a changed one, nor one that does not begin as this ledger's does."""
+    run(parties)
+    kept = parties.homes["law"] / KEPT
+    stranger = found(tmp_path / "stranger").federation()
+    with pytest.raises(InputError, match="not signed by the coordinator's key"):
+        recover_log(stranger, kept)
+    federation = parties.federation()
+    federation.ledger.note(
+        "opened_sum", round="r", lot="statistics", terms="0" * 64, opened="0" * 64, parts={"1" * 64: ["2" * 64, 1]}
+    )
+    with pytest.raises(InputError, match="go on differently"):
+        recover_log(federation, _longer(kept, tmp_path))
+    with pytest.raises(InputError, match="there is no log"):
+        recover_log(federation, tmp_path / "nothing")
+
+
+def _longer(kept: Path, place: Path) -> Path:
+    target = place / "opened.json"
+    target.write_bytes(kept.read_bytes())
+    return target
