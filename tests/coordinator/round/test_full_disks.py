@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.errors import RidgewayError, RoundFailed
 from ridgeway.common.protocol.messages import Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.round.progress import Follower, RunFailed, progress_file
@@ -64,7 +64,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
             try:
                 with progress_file(said) as watch:
                     run_round(tried.federation(), Direct(tried, NAMES), watch)
-            except RoundFailed as error:
+            except RidgewayError as error:
                 assert "disk" in str(error) and "\n" not in str(error)
                 assert list(Follower(said).events())[-1] == RunFailed(str(error))
         federation = tried.federation()
