@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.packet import Packet
 from tests.support.flower_parts import ClientApp, FlowerMessage, LocalGrid, to_record
 
@@ -108,3 +109,10 @@ def test_a_superlink_that_is_away_for_a_while_costs_that_while(asked: Any, monke
     _, answers = asked({1: 0.0, 2: 3.0, 3: 4.0}, 600.0)
     assert [peer for peer, _ in answers] == [1, 2, 3]
     assert all(9.0 <= fetched <= 10.0 for _, fetched in answers[1:])
+
+
+def test_a_superlink_that_stays_away_is_one_sentence() -> None:
+    """As everything is that an operator can mend."""
+    wanted = r"^the SuperLink refuses .*what was accepted is kept$"
+    with pytest.raises(RoundFailed, match=wanted), server_app.superlink_answers():
+        raise httpx.ConnectError("away")
