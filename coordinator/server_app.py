@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
-from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
@@ -43,7 +43,12 @@ def main(grid: Grid, context: Context) -> None:
     link = Path(os.environ[LINK])
     order = take_order(link, context.run_id)
     federation = Federation(link.parent)
-    with suppress(RidgewayError), progress_file(federation.progress(order.name)) as watch, federation.logged():
+    with (
+        suppress(RidgewayError),
+        progress_file(federation.progress(order.name)) as watch,
+        federation.logged(),
+        superlink_answers(),
+    ):
         transport = GridTransport(grid)
         if order.work == "deliver":
             deliver_newest(federation, transport, watch)
@@ -51,6 +56,18 @@ def main(grid: Grid, context: Context) -> None:
             check_holders(federation, transport, watch)
         else:
             run_round(federation, transport, watch, order.mode, order.accept_worse, order.allow_missing)
+
+
+@contextmanager
+def superlink_answers() -> Iterator[None]:
+    """Flower tries again where the SuperLink is away; what it gives up for good becomes a sentence."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise RoundFailed(
+            f"the SuperLink refuses or does not answer ({error}); see that `coordinator up` runs, then run the same "
+            "again: what was accepted is kept"
+        ) from error
 
 
 class GridTransport:

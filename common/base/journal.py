@@ -140,7 +140,8 @@ class Journal:
                 self._opened = self._open()
             yield self._opened
         except sqlite3.OperationalError as error:
-            words = "the disk may be full, or the file may not be written" if "disk" in str(error) else str(error)
+            full = "the disk may be full, or the file may not be written; make room, and do the same again"
+            words = full if "disk" in str(error) else str(error)
             raise JournalError(f"{self.path} cannot be used now: {words}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(f"{self.path} cannot be used ({error}); restore it from a copy") from error

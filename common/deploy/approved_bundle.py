@@ -43,6 +43,7 @@ APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 LOG = "RIDGEWAY_BUNDLE_LOG"
 LOOK_PAUSE_S = 1.0
 """How long to wait between two looks for a task, if the SuperNode does not ring."""
+LISTENER_PAUSE_S = 0.1
 WARM_S = 60.0
 """How long a bundle stays imported after its last message."""
 MAX_WORD_BYTES = 4096
@@ -386,6 +387,20 @@ def die_with(parent: int) -> None:
             raise SystemExit(1)
 
 
+def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
+    """Wait until somebody listens there: Flower's loop would wait longer after each attempt, up to half a minute."""
+    host, _, port = address.rpartition(":")
+    parent = os.getppid()
+    while os.getppid() == parent:
+        try:
+            socket.create_connection((host, int(port)), timeout=pause_s).close()
+        except OSError:
+            time.sleep(pause_s)
+        else:
+            return
+    raise SystemExit(1)
+
+
 def check_loop(loop: ModuleType) -> None:
     """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are replaced."""
     called = loop.run_superexec.__code__.co_names
@@ -429,6 +444,7 @@ def main(task: str, address: str, secret: str, own: str) -> None:
     if holds:
         loop.time = Bell(own)  # type: ignore
     disable_process_dumping(strict=False)
+    await_listener(address)
     authority = None if holds else own
     loop.run_superexec(address, holds, authority, superexec_auth_secret=Path(secret).read_bytes())
 

@@ -7,13 +7,15 @@ without asking for it twice. Knows nothing of Flower.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import secrets
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
+from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
 from ridgeway.common.protocol.messages import (
@@ -50,6 +52,7 @@ from ridgeway.coordinator.solving.total import Total
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 COUNTED = {"scores", "reliability"}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def run_round(
@@ -67,7 +70,14 @@ def run_round(
     allow_missing: domains that may be lost because their holders are not there.
     """
     with federation.alone():
-        return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse)
+        try:
+            return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse)
+        except OSError as error:
+            seen = "the disk is full" if error.errno in FULL else (error.strerror or str(error)).lower()
+            raise RoundFailed(
+                f"the coordinator cannot write to its folder: {seen}. Make room, or mend it, and run the round again: "
+                "what was accepted is kept"
+            ) from error
 
 
 def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -> set[str]:
@@ -118,7 +128,8 @@ class _Round:
             self._watch(progress.TotalGathered(gathered.total.holders, gathered.total.domains))
             published = self._release_of(gathered, accept_worse)
         except RidgewayError as error:
-            self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
+            with contextlib.suppress(JournalError):  # a full disk, which is what the error tells of
+                self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
             raise
         self.deliver(published, set(offers))
         return published

@@ -10,12 +10,14 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
 NARROW, WIDE = 576, 4096
 MOST_SECONDS = {"masked": 30.0, "clear": 15.0, f"masked, h = {WIDE}": 60.0}
 MOST_EXCHANGE_SECONDS = 2.0
+MOST_MEGABYTES = 2000.0
 START_SECONDS, STOP_SECONDS = 300.0, 60.0
 LOOK_SECONDS = 0.2
 COMMAND = [sys.executable, "-m", "ridgeway"]
@@ -55,13 +58,14 @@ PROCESSES = {
 class RoundFigures:
     """wall: from the command to its end, when holders have the release. cpu: seconds of all processes.
 
-    exchanges: the seconds of each. spent: CPU seconds by process.
+    exchanges: the seconds of each. spent: CPU seconds by what a process is. peaks: the most memory of one, in bytes.
     """
 
     wall: float
     cpu: float
     exchanges: tuple[float, ...]
     spent: dict[str, float]
+    peaks: dict[str, int]
 
 
 def bench_deployment() -> list[Result]:
@@ -86,7 +90,15 @@ def _results(name: str, figures: RoundFigures) -> list[Result]:
         figure(f"  its CPU seconds, {name}", figures.cpu, f"{figures.cpu:.1f} s", spent),
     ]
     if name.endswith(str(WIDE)):
-        return [*results, figure(f"  its median exchange, {name}", middle, f"{middle:.1f} s", each)]
+        most, memory = (
+            max(figures.peaks.values()) / 1e6,
+            (f"{who} {size / 1e6:.0f}" for who, size in figures.peaks.items()),
+        )
+        return [
+            *results,
+            figure(f"  its median exchange, {name}", middle, f"{middle:.1f} s", each),
+            at_most(f"  its largest process, {name}, MB", most, MOST_MEGABYTES, f"{most:.0f} MB", ", ".join(memory)),
+        ]
     return [*results, at_most(f"  its median exchange, {name}", middle, MOST_EXCHANGE_SECONDS, f"{middle:.1f} s", each)]
 
 
@@ -126,26 +138,54 @@ class LoopbackFederation:
         """Run a round and measure it."""
         before, own = self._spent(), _own_children()
         began = time.monotonic()
-        told = json.loads(self.call("coordinator", "round", self.coordinator, f"--{mode}", "--json"))
+        with self._peaks() as peaks:
+            told = json.loads(self.call("coordinator", "round", self.coordinator, f"--{mode}", "--json"))
         wall = time.monotonic() - began
         after = self._spent()
         spent = {"the command": _own_children() - own} | {who: after[who] - before.get(who, 0.0) for who in after}
         exchanges = tuple(float(each["seconds"]) for each in told["exchanges"])
-        return RoundFigures(wall, sum(spent.values()), exchanges, spent)
+        return RoundFigures(wall, sum(spent.values()), exchanges, spent, peaks)
 
     def _spent(self) -> dict[str, float]:
         """CPU seconds so far of all that was started here, by what it is; those that ended count with their parents."""
-        below, waiting = _children(), [process.pid for process in self._started.values()]
         spent: dict[str, float] = {}
+        for who, place in self._processes():
+            with contextlib.suppress(OSError):
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                spent[who] = spent.get(who, 0.0) + sum(map(int, fields[11:15])) / TICKS
+        return spent
+
+    def _processes(self) -> Iterator[tuple[str, Path]]:
+        """What each process below this one is, and where /proc tells of it."""
+        below, waiting = _children(), [process.pid for process in self._started.values()]
         while waiting:
             pid = waiting.pop()
             waiting += below.get(pid, [])
+            place = Path(f"/proc/{pid}")
             with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_text()
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                who = next((name for mark, name in PROCESSES.items() if mark in words), "supervisors")
-                spent[who] = spent.get(who, 0.0) + sum(map(int, fields[11:15])) / TICKS
-        return spent
+                words = (place / "cmdline").read_text()
+                yield next((name for mark, name in PROCESSES.items() if mark in words), "supervisors"), place
+
+    @contextlib.contextmanager
+    def _peaks(self) -> Iterator[dict[str, int]]:
+        """The most memory that a process of each kind has had resident, looked at again and again within this block."""
+        peaks: dict[str, int] = {}
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(LOOK_SECONDS):
+                for who, place in self._processes():
+                    with contextlib.suppress(OSError):
+                        found = re.search(r"VmHWM:\s+(\d+) kB", (place / "status").read_text())
+                        peaks[who] = max(peaks.get(who, 0), int(found[1]) * 1024 if found else 0)
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            yield peaks
+        finally:
+            over.set()
+            watcher.join()
 
     def stop(self) -> None:
         """Ask all to end, the holders first."""

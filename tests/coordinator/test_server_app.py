@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.packet import Packet
 from tests.support.flower_parts import ClientApp, FlowerMessage, LocalGrid, to_record
 
@@ -72,3 +74,45 @@ def test_a_long_wait_costs_few_looks_and_ends_with_the_time(asked: Any) -> None:
 def test_parts_of_an_answer_that_is_still_being_sent_are_asked_for_again_soon() -> None:
     utils: Any = pytest.importorskip("flwr.supercore.inflatable.inflatable_utils")
     assert utils.pull_objects.__kwdefaults__["initial_backoff"] == server_app.PART_PAUSE_S
+
+
+def test_a_holder_slow_by_a_minute_is_waited_for(asked: Any) -> None:
+    """The deadline is ten minutes by default; the others' answers are used as they come."""
+    _, answers = asked({1: 0.0, 2: 60.0, 3: 61.0}, 600.0)
+    assert [peer for peer, _ in answers] == [1, 2, 3]
+    assert answers[0][1] == 0.0
+    assert 61.0 <= answers[2][1] <= 61.0 + server_app.MOST_PAUSE_S
+
+
+def test_an_answer_that_comes_after_its_time_is_handed_over_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks refuses it as late: it names the request that it answers."""
+    grid = SlowGrid({1: 0.0, 2: 90.0})
+    monkeypatch.setattr(server_app, "time", grid)
+    transport = server_app.GridTransport(grid)
+    assert [peer for peer, _ in transport.exchange({1: QUESTION, 2: QUESTION}, 60.0)] == [1]
+    assert grid.now == pytest.approx(60.0)
+    grid.now = 100.0
+    assert sorted(peer for peer, _ in transport.exchange({1: QUESTION}, 60.0)) == [1, 2]
+    assert [peer for peer, _ in transport.exchange({1: QUESTION}, 60.0)] == [1]
+
+
+def test_a_superlink_that_is_away_for_a_while_costs_that_while(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks for answers fail until it is back; none of them is lost."""
+    plain = SlowGrid.pull_messages
+
+    def pull(grid: SlowGrid, numbers: list[str]) -> list[Any]:
+        if 1.0 < grid.now < 9.0:
+            raise httpx.ConnectError("away")
+        return plain(grid, numbers)
+
+    monkeypatch.setattr(SlowGrid, "pull_messages", pull)
+    _, answers = asked({1: 0.0, 2: 3.0, 3: 4.0}, 600.0)
+    assert [peer for peer, _ in answers] == [1, 2, 3]
+    assert all(9.0 <= fetched <= 10.0 for _, fetched in answers[1:])
+
+
+def test_a_superlink_that_stays_away_is_one_sentence() -> None:
+    """As everything is that an operator can mend."""
+    wanted = r"^the SuperLink refuses .*what was accepted is kept$"
+    with pytest.raises(RoundFailed, match=wanted), server_app.superlink_answers():
+        raise httpx.ConnectError("away")

@@ -6,6 +6,8 @@ wide encoder takes, in time and in memory, `ridgeway bench deployment` measures.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +70,16 @@ class Played:
 
 @pytest.fixture(scope="module")
 def first(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A masked round in which one member is killed as soon as it has shared its secrets."""
+    """A masked round in which a member is killed after it has shared its secrets, and the SuperLink after it has passed
+    on what opened the total."""
     go_on()
     assert threshold_for(len(ALL)) == len(STAYING)
     before = Copy(town, STAYING, tmp_path_factory.mktemp("before"))
     running = town.round()
     town.wait_for("music has shared its secrets", lambda: town.heard("shared", DYING))
     town.kill(DYING)
+    town.wait_for("the total is opened", lambda: bool(town.ledger("opened_sum")))
+    os.kill(town.process("flower-superlink"), signal.SIGKILL)
     return Played(running.end(), before)
 
 
@@ -88,6 +93,7 @@ def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment,
     assert {name: town.sent(name, "revealed") for name in STAYING} == dict.fromkeys(STAYING, 2)
     assert max(each.stat().st_size for each in (town.coordinator / "contributions").iterdir()) >= TRIANGLE_BYTES
     assert TRIANGLE_BYTES > SMALL_BULK_BYTES
+    assert "superlink ended with code -9; it is started again" in town.running["up"].said
 
 
 def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(town: Deployment, first: Played) -> None:

@@ -6,8 +6,10 @@ holder's own sums and nothing of how the coordinator keeps or adds them.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,6 +96,29 @@ class Steps:
 
 def raise_crash() -> None:
     raise Crash
+
+
+class FullDisk(Steps):
+    """Every write on a disk that is full from one of them on, until there is room again.
+
+    full_from: the number of the first write that fails; 0 for none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(raise_crash)
+        self.full_from = 0
+
+    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **words: Any) -> Any:
+            self.taken += 1
+            if not 0 < self.full_from <= self.taken:
+                return work(*args, **words)
+            if args and isinstance(args[0], Journal):
+                with args[0]._connected():
+                    raise sqlite3.OperationalError("database or disk is full")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        return wrapped
 
 
 def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:

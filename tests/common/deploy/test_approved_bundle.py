@@ -8,8 +8,11 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -438,3 +441,17 @@ def test_a_superexec_that_has_changed_is_refused(gone: str) -> None:
     exec(f"def run_superexec(): return {', '.join(names)}", changed.__dict__)
     with pytest.raises(BundleRefused, match=gone):
         pinned.check_loop(changed)
+
+
+def test_the_loop_begins_as_soon_as_somebody_listens() -> None:
+    """The SuperNode takes some seconds to start; nobody waits longer for it than it takes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    waiting = threading.Thread(target=pinned.await_listener, args=(address, 0.01))
+    waiting.start()
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        waiting.join(10)
+        assert not waiting.is_alive()

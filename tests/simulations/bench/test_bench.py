@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -211,7 +212,8 @@ def test_deployment_reports_rounds_and_exchanges(
 
     class Measured(deployment.LoopbackFederation):
         def round(self, mode: str) -> deployment.RoundFigures:
-            return deployment.RoundFigures(9.0, 8.0, (0.5, seconds, 9.0), {"SuperLink": 5.0, "gate": 0.0})
+            peaks = {"SuperLink": 7_000_000, "gate": 1}
+            return deployment.RoundFigures(9.0, 8.0, (0.5, seconds, 9.0), {"SuperLink": 5.0, "gate": 0.0}, peaks)
 
     @contextmanager
     def loopback(folder: Path, width: int) -> Iterator[deployment.LoopbackFederation]:
@@ -221,8 +223,8 @@ def test_deployment_reports_rounds_and_exchanges(
     monkeypatch.setattr(deployment, "loopback", loopback)
     code, report = bench("deployment")
     assert (code, widths) == (exit_code, [576, 4096])
-    assert len(report["results"]) == 9
-    assert {each["ratio"] for each in report["results"]} == {9.0, 8.0, seconds}
+    assert len(report["results"]) == 10
+    assert {each["ratio"] for each in report["results"]} == {9.0, 8.0, seconds, 7.0}
 
 
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
@@ -243,6 +245,9 @@ def test_cpu_seconds_are_those_of_all_processes_also_of_those_that_have_ended(
     try:
         federation.start("busy", "done", FAMILY)
         assert 0.7 <= sum(federation._spent().values()) < 30
+        with federation._peaks() as peaks:
+            time.sleep(4 * deployment.LOOK_SECONDS)
+        assert 1_000_000 < peaks["supervisors"] < 1_000_000_000
     finally:
         federation.stop()
 
@@ -297,6 +302,7 @@ def test_an_impossible_size_is_refused(bench: Bench, size: str) -> None:
 LITTLE_INSTALLED = """
 import dataclasses
 import sys
+import time
 for name in "flwr cryptography gguf scipy threadpoolctl pydantic pyarrow zstandard huggingface_hub".split():
     sys.modules[name] = None
 from ridgeway.__main__ import main

@@ -1,0 +1,105 @@
+"""Disks that fill up in the middle of a masked round, the coordinator's or a holder's, at any write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeway.common.base.errors import RidgewayError, RoundFailed
+from ridgeway.common.protocol.messages import Message, SealedSums
+from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.round.progress import Follower, RunFailed, progress_file
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import FullDisk, check_folders, check_received, let_steps_be_seen
+from tests.support.making import contents
+from tests.support.masked_faults import let_holders_fall
+from tests.support.simulated_federation import Direct, Parties, no_watch
+
+NAMES = ("code-1", "law-1", "law-2", "medicine")
+FULL = "law-2"
+PARTS = 2
+"""The writes of a round are tried out in so many tests, each of which takes one in so many."""
+
+
+class Answering(Direct):
+    """As a holder's app does, say nothing where the answer cannot be given."""
+
+    disk: FullDisk | None = None
+
+    def sent_by(self, name: str) -> list[Message]:
+        return [open_packet(reply).message for who, reply in self.replies if who == name]
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        if self.disk is None or name != FULL:
+            yield from super().answers(name, peer, packet)
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            let_holders_fall(patch, self.disk)
+            try:
+                replies = list(super().answers(name, peer, packet))
+            except Exception:
+                return
+        yield from replies
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
+    parties: Parties, tmp_path: Path, part: int
+) -> None:
+    """At whichever write: one sentence, a ledger that holds, no half of a release, and then the release as ever."""
+    disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        let_steps_be_seen(patch, disk)
+        wanted = run_round(undisturbed.federation(), Direct(undisturbed, NAMES), no_watch)
+    writes = disk.taken
+    assert writes > 20
+    for first in range(1 + part, writes + 1, PARTS):
+        tried = parties.copy(tmp_path / str(first))
+        disk.taken, disk.full_from = 0, first
+        said = tried.folder / "progress.jsonl"
+        with pytest.MonkeyPatch.context() as patch:
+            let_steps_be_seen(patch, disk)
+            try:
+                with progress_file(said) as watch:
+                    run_round(tried.federation(), Direct(tried, NAMES), watch)
+            except RidgewayError as error:
+                assert "disk" in str(error) and "\n" not in str(error)
+                assert list(Follower(said).events())[-1] == RunFailed(str(error))
+        federation = tried.federation()
+        federation.ledger.verify()
+        check_folders(federation)
+        published = run_round(tried.federation(), Direct(tried, NAMES), no_watch)
+        router = federation.release_folder(published.number) / "router.safetensors"
+        assert router.read_bytes() == contents(undisturbed.federation().release_folder(wanted.number))[router.name]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
+    parties: Parties, tmp_path: Path, part: int
+) -> None:
+    """The others go on without it; its journal holds, and with room again it is in the next round or named in it."""
+    disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
+    transport = Answering(undisturbed, NAMES)
+    transport.disk = disk
+    run_round(undisturbed.federation(), transport, no_watch)
+    assert disk.taken > 10
+    for first in range(1 + part, disk.taken + 1, PARTS):
+        tried = parties.copy(tmp_path / str(first))
+        transport = Answering(tried, NAMES)
+        transport.disk = FullDisk()
+        transport.disk.full_from = first
+        published = run_round(tried.federation(), transport, no_watch)
+        holder, federation = tried.holder(FULL), tried.federation()
+        sealed = [each for each in transport.sent_by(FULL) if isinstance(each, SealedSums)]
+        assert [each.lot for each in sealed] == [entry.facts["lot"] for entry in holder.journal.entries("sent")]
+        assert holder.journal.verify() == len(holder.journal.entries())
+        federation.ledger.verify()
+        assert set(published.domains) == {"code", "law", "medicine"}
+        try:
+            run_round(tried.federation(), Direct(tried, NAMES), no_watch)
+        except RoundFailed as error:
+            assert f"only {FULL} has joined" in str(error)
+        else:
+            check_received(tried.holder(FULL), federation)
