@@ -352,7 +352,7 @@ class Ledger:
     def file_names(self) -> set[str]:
         """The names of the files of sums that are still needed."""
         standing = self.standing()
-        stored = (*standing.needed, *standing.totals, *standing.kept_counts)
+        stored: list[Contribution | Totalled | KeptCounts] = [*standing.needed, *standing.totals, *standing.kept_counts]
         return {self._path(each.digest).name for each in stored}
 
     def _path(self, digest: str) -> Path:

@@ -66,7 +66,7 @@ def before(step: int) -> pytest.MarkDecorator:
 
 
 def total_of(coordinator: Hostile, names: list[str]) -> list[int]:
-    return plain_sum(coordinator.parties, coordinator.cohort(), names).tolist()
+    return list(map(int, plain_sum(coordinator.parties, coordinator.cohort(), names)))
 
 
 @before(SHARE)

@@ -16,6 +16,7 @@ from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, recover_log, restore
+from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import AnswerRefused, Event
 from ridgeway.coordinator.round.remedies import LONGER_LOG
@@ -51,7 +52,7 @@ class BackingUp(Direct):
         self._parties, self._place = parties, place
         self.taken: list[Path] = []
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         yield from super().exchange(packets, seconds)
         self.taken.append(self._place / f"{len(self.taken):02}.backup")
         back_up(self._parties.federation(), self.taken[-1])
