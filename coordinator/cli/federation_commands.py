@@ -46,6 +46,10 @@ NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
+RunsBundle = Annotated[
+    str | None,
+    typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -234,32 +238,37 @@ def _hosts(*places: str) -> list[str]:
     return sorted({place.rpartition(":")[0].strip("[]") for place in places})
 
 
-def preflight(folder: Folder, json: Json = False) -> None:
+def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
     """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens nothing.
 
     Holders sum their corpora for it if they have not yet, so that the round need not. The exit code is 0 if nothing is
     in the way, 1 if something is, and 2 if holders could not be asked.
     """
     from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.round.masked_round import outlook
+    from ridgeway.coordinator.round.progress import OperatorNote
     from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = _federation(folder)
     told: list[Event] = []
-    bundle = run_work(federation, RunOrder(work="preflight"), told.append)
+    runs = run_work(federation, RunOrder(work="preflight"), told.append, bundle)
+    for event in told:
+        if isinstance(event, OperatorNote):
+            tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
     ahead = outlook(federation)
     is_clear = ahead is None and not any(each.obstacles for each in holders)
     if json:
         rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
-        emit_json({"clear": is_clear, "bundle": bundle, "foreseen": ahead, "holders": rows})
+        emit_json({"clear": is_clear, "bundle": runs, "foreseen": ahead, "holders": rows})
     else:
         table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
         for each in holders:
             for code, names in each.obstacles:
                 about = f"{code}: {', '.join(names)}" if names else code
-                step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {bundle}" if code == BUNDLE else "")
+                step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {runs}" if code == BUNDLE else "")
         if ahead:
             step("note", ahead)
         if is_clear:
@@ -296,10 +305,7 @@ def round_(
         typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
     ] = None,
     times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
-    bundle: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
-    ] = None,
+    bundle: RunsBundle = None,
     json: Json = False,
 ) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.

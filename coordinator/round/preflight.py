@@ -13,7 +13,7 @@ from ridgeway.common.protocol.messages import Hello, Here
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import cohort_of
-from ridgeway.coordinator.round.progress import HolderChecked, Watch
+from ridgeway.coordinator.round.progress import HolderChecked, HolderPresent, Watch
 from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
 
 
@@ -27,6 +27,7 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
         here: dict[str, Here] = {}
         for answer in channel.ask(question, Here):
             here[answer.name] = answer.message
+            watch(HolderPresent(answer.name))
             if (held := answer.message.release) and held != ledger.standing().delivered.get(answer.name):
                 ledger.note("delivered", name=answer.name, **held.model_dump())
         log, ahead = len(ledger.opened_log()), ledger.standing().ahead

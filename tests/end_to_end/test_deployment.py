@@ -238,7 +238,7 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     kept = settings.read_text()
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
-    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
+    asked = town.run("coordinator", "preflight", town.coordinator, "--json", "--bundle", installed_sha256()[:12])
     done = town.round("--bundle", installed_sha256()[:12]).end()
     town.leave("chess")
     settings.write_text(kept)

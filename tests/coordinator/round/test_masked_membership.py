@@ -50,12 +50,13 @@ def sums(parties: Parties) -> set[str]:
 
 def test_retiring_a_domain_needs_no_round_and_opens_nothing(later: Parties) -> None:
     """Its column is dropped at once, the others stay as they are to the bit."""
+    had = entries(later, "opened_sum")
     change = retire(later.federation(), "medicine")
     assert change.published is not None
     assert (change.published.number, change.published.domains) == (2, ("code", "law"))
     old, new = (load_release(later.federation().release_folder(number)) for number in (1, 2))
     assert new.weights.tobytes() == old.weights[:, :2].tobytes()
-    assert len(entries(later, "opened_sum")) == 3
+    assert entries(later, "opened_sum") == had
     later.federation().ledger.verify()
 
 
@@ -268,7 +269,7 @@ def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
         parties, Revealed, as_long(lambda content: each_part(content, SHARE_BYTES, lambda part: bytes(SHARE_BYTES)))
     )
     assert len(round_of(parties, transport=lying).members) == 5
-    assert len(entries(parties, "opened_sum")) == 3
+    assert {each["lot"] for each in entries(parties, "opened_sum")} == {"statistics", "scores"}
 
 
 def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Parties) -> None:
@@ -342,11 +343,11 @@ def test_rounds_open_a_total_where_two_have_changed_and_nothing_else(later: Part
     for _ in range(2):
         with suppress(RoundFailed):
             round_of(later)
-    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 1]
+    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 0]
     later.change_corpus("law-1")
     with pytest.raises(RoundFailed, match="only law-1 has changed"):
         round_of(later)
-    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 1]
+    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 0]
     later.change_corpus("law-2")
     round_of(later)
     later.change_corpus("code-1")

@@ -282,7 +282,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     transport.down = {"medicine"}
     unpin(parties.homes["code-1"], [parties.holder("law-1").identity.public])
 
-    def run_work(federation: Federation, order: RunOrder, watch: Watch) -> str:
+    def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> str:
         assert order.work == "preflight"
         check_holders(parties.federation(), transport, watch)
         return HASH
