@@ -1,0 +1,250 @@
+"""Images, compose file, units and chart: their commands are those of this Ridgeway, and they ask for few rights.
+
+What a tool must judge is judged where the tool is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml
+
+from ridgeway.client.cli import corpus_commands
+from ridgeway.coordinator.cli import key_commands, serve_command, solve_commands
+from tests.support.waiting import MAX_WAIT_S
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ROOT / "packages"
+TARGETS = ("coordinator", "client", "serve")
+UNITS = sorted((PACKAGES / "systemd").glob("*.service"))
+HARDENED = {
+    "ProtectSystem": "strict",
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "PrivateTmp": "yes",
+    "SystemCallFilter": "@system-service",
+    "UMask": "0077",
+}
+
+
+def needs(tool: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool} on this machine")
+
+
+def stages() -> dict[str, list[str]]:
+    """The instructions of each stage of the Containerfile, by its name."""
+    text = (PACKAGES / "Containerfile").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("FROM "):
+            found[line.split()[-1]] = own = [line]
+        elif found:
+            own.append(line)
+    return found
+
+
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((PACKAGES / "compose.yaml").read_text()))
+
+
+def unit(path: Path) -> ConfigParser:
+    parsed = ConfigParser(interpolation=None, strict=True)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read(path)
+    return parsed
+
+
+def chart_words() -> Iterator[list[str]]:
+    for path in (PACKAGES / "chart" / "templates").glob("*.yaml"):
+        text = re.sub(r"\{\{.*?\}\}", "x", path.read_text())
+        yield from (
+            ["ridgeway", *re.findall(r"- (\S+)", found)] for found in re.findall(r"args:\n((?: +- \S+\n)+)", text)
+        )
+        yield from scripts(text)
+
+
+def scripts(text: str) -> Iterator[list[str]]:
+    """Every `ridgeway …` of a shell script, up to the end of its command."""
+    for line in text.splitlines():
+        for found in re.findall(
+            r"(?:^|\|\| |exec )\s*(ridgeway .*)$", line.strip().removeprefix("- ").partition(" # ")[0]
+        ):
+            yield shlex.split(found)
+
+
+def commands() -> list[list[str]]:
+    """Every command of Ridgeway that anything in the packages runs."""
+    found = [
+        ["ridgeway", *json.loads(line[4:])] for lines in stages().values() for line in lines if line.startswith("CMD")
+    ]
+    for service in compose()["services"].values():
+        words = service.get("command", [])
+        found += scripts(words[0]) if service.get("entrypoint") else [["ridgeway", *words]] if words else []
+    for path in UNITS:
+        found.append(["ridgeway", *shlex.split(unit(path)["Service"]["ExecStart"])[1:]])
+    text = (ROOT / "docs" / "operating.md").read_text()
+    return [*found, *chart_words(), *(words for words in scripts(text))]
+
+
+def application() -> click.Command:
+    app = typer.Typer()
+    app.add_typer(corpus_commands.app, name="client")
+    app.add_typer(solve_commands.app, name="coordinator")
+    app.add_typer(key_commands.app, name="keys")
+    app.command()(serve_command.serve)
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_in_packages_and_in_the_operators_guide_is_one_of_this_ridgeway(words: list[str]) -> None:
+    """Its options and arguments, too: a command that is renamed must be renamed there."""
+    command, left = application(), words[1:]
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        command = command.get_command(context, left[0]) or pytest.fail(f"there is no command {' '.join(words)}")
+        left = left[1:]
+    command.make_context("ridgeway", [word for word in left if word != "…"], resilient_parsing=False)
+
+
+def test_all_commands_are_found() -> None:
+    """A pattern that finds nothing would let everything pass."""
+    found = {" ".join(words[1:3]) for words in commands()}
+    assert {
+        "coordinator up",
+        "client join",
+        "coordinator init",
+        "client init",
+        "client pin",
+        "coordinator admit",
+    } <= found
+
+
+# Images
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None:
+    """It has no compiler, no pip and no source; what is written goes to one volume."""
+    [start, *own] = stages()[target]
+    assert start == f"FROM runtime AS {target}"
+    assert [line for line in own if line.startswith("COPY")] == [
+        f"COPY --from={target}-build /opt/ridgeway /opt/ridgeway"
+    ]
+    assert any(line.startswith("HEALTHCHECK") for line in own)
+    runtime = stages()["runtime"]
+    assert "USER 10001:10001" in runtime and "VOLUME /data" in runtime
+    [build] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
+    assert build.count("-c constraints.txt") == 1 and build.endswith("pip uninstall --yes pip")
+
+
+def test_a_health_check_is_a_program_that_python_reads() -> None:
+    for target in TARGETS:
+        [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
+        name, flag, code = json.loads(check.partition("CMD ")[2])
+        assert (name, flag) == ("python3", "-c")
+        compile(code, target, "exec")
+
+
+def test_serve_needs_neither_flower_nor_torch() -> None:
+    """What `serve` imports is what its image installs."""
+    [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
+    assert "'.[serve]'" in build
+    assert not any("torch" in line or "gpu" in line for lines in stages().values() for line in lines)
+
+
+def test_what_is_copied_into_an_image_is_there() -> None:
+    copied = [word for line in stages()["source"] if line.startswith("COPY") for word in line.split()[1:-1]]
+    assert copied and all((ROOT / word).exists() for word in copied)
+    allowed = (PACKAGES / "Containerfile.dockerignore").read_text().splitlines()
+    assert {f"!{word}" for word in copied} == {line for line in allowed if line.startswith("!")}
+
+
+# Compose
+
+
+def test_every_service_is_hardened() -> None:
+    """A read-only root, no capability but the one that hands a volume over, no way to get others."""
+    for name, service in compose()["services"].items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service.get("cap_add", []) == (["CHOWN"] if name == "papers-init" else []), name
+        assert service["build"]["target"] in TARGETS, name
+
+
+def test_a_holders_text_and_keys_are_its_own() -> None:
+    """No two holders share a volume but for the papers; the service that routes only reads."""
+    services = compose()["services"]
+    for name in ("law", "code", "medicine"):
+        mounts = [mount.split(":")[0] for mount in services[name]["volumes"]]
+        assert mounts[:2] == [name, "papers"]
+        others = {mount for other, service in services.items() if name not in other for mount in service["volumes"]}
+        assert not {mount for mount in others if mount.startswith(f"{name}:") or f"/{name}:" in mount}
+    assert services["serve"]["volumes"][0] == "operator:/operator:ro"
+    assert set(compose()["volumes"]) == {"operator", "law", "code", "medicine", "papers", "keys"}
+
+
+def test_services_wait_for_services_that_are_there() -> None:
+    services = compose()["services"]
+    assert all(set(service.get("depends_on", {})) <= set(services) for service in services.values())
+
+
+# Units
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_is_hardened_and_writes_to_its_own_folder(path: Path) -> None:
+    service = unit(path)["Service"]
+    assert {name: service.get(name) for name in HARDENED} == HARDENED
+    name = path.stem.rstrip("@")
+    assert service["User"] == service["StateDirectory"] == service["CacheDirectory"] == name
+    assert f"/var/lib/{name}/" in service["ExecStart"]
+
+
+@needs("systemd-analyze")
+def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
+    """Verified as installed, with a command in place of Ridgeway's."""
+    for path in UNITS:
+        text = path.read_text().replace("/opt/ridgeway/bin/ridgeway", "/bin/true")
+        (tmp_path / path.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())], capture_output=True, text=True, timeout=MAX_WAIT_S
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Chart
+
+
+def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
+    values = yaml.safe_load((PACKAGES / "chart" / "values.yaml").read_text())
+    templates = {path.name: path.read_text() for path in (PACKAGES / "chart" / "templates").iterdir()}
+    whole = "".join(templates.values())
+    used = set(re.findall(r"\.Values\.([\w.]+)", whole))
+    assert len(used) > 10
+    for name in used:
+        found = values
+        for word in name.split("."):
+            found = found[word]
+    assert set(re.findall(r'include "([\w.]+)"', whole)) == set(re.findall(r'define "([\w.]+)"', whole))
+    for name, text in templates.items():
+        opened = len(re.findall(r"\{\{-? (?:if|with|range|define) ", text))
+        assert opened == len(re.findall(r"\{\{-? end ", text)), name
+
+
+@needs("helm")
+def test_helm_renders_the_chart() -> None:
+    words = ["--set", "coordinator.address=router.example.org:9443", "--set", "serve.enabled=true"]
+    for command in (["lint", "--strict"], ["template", "ridgeway"]):
+        subprocess.run(["helm", *command, str(PACKAGES / "chart"), *words], check=True, timeout=MAX_WAIT_S)
