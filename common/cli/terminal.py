@@ -204,7 +204,7 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(_system(error), BAD_INPUT)
     except ModuleNotFoundError as error:
-        extras = "install ridgeway[client] or ridgeway[coordinator]"
+        extras = "install ridgeway[client], ridgeway[coordinator] or, for serving and pages, ridgeway[serve]"
         return _fail(f"this command needs the package {error.name}; {extras}", BAD_INPUT)
     except (OverflowError, UnicodeError, ValueError) as error:
         return _fail(f"a value cannot be used: {first_line(error)}", BAD_INPUT)
