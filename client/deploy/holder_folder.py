@@ -46,6 +46,8 @@ device = {device}
 # Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
 address = {address}
 bundles = {bundles}
+# The proxy through which this machine reaches the coordinator, if not directly.
+{proxy}
 
 [policy]
 # What this holder agrees to. Requests that ask for anything else are refused, whoever sends them.
@@ -118,7 +120,9 @@ def settings_text(settings: HolderSettings) -> str:
     named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
     literals = {"statistics": '""'} | {name: toml_literal(value) for name, value in named}
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
+    proxy = "proxy = {proxy}" if settings.proxy else '# proxy = "http://proxy.example.org:3128"'
     source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
     if settings.held_out and not settings.corpus:
         source += "\nheld_out = {held_out}"
-    return TEMPLATE.format(**literals | {"source": source.format(**literals), "encoder": encoder.format(**literals)})
+    lines = {"source": source, "encoder": encoder, "proxy": proxy}
+    return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})
