@@ -231,6 +231,24 @@ def accept(
         step("accepted" if news else "note", words)
 
 
+def renew(folder: Folder, json: Json = False) -> None:
+    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key stays as it is.
+
+    The operator admits the new card under the name of before, and the old key is shut out.
+    """
+    from ridgeway.client.deploy.holder_folder import renew_node_key
+    from ridgeway.client.round.holder import CARD
+
+    open_holder(folder)
+    line = renew_node_key(folder)
+    if json:
+        emit_json({"card": str(folder / CARD), "node": line})
+        return
+    step("renewed", "the key of the SuperNode", str(folder / CARD))
+    step("next", f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit … --name as before")
+    step("then", f"start again: ridgeway client join {folder}")
+
+
 def status(folder: Folder, json: Json = False) -> None:
     """What the holder of DIR was asked for and sent, and when."""
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
@@ -548,4 +566,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, accept, status, releases, pin, unpin, roster, bundle, approve)
+COMMANDS = (init, ready, join, accept, renew, status, releases, pin, unpin, roster, bundle, approve)

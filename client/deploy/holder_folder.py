@@ -97,6 +97,18 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
     return Holder(folder)
 
 
+def renew_node_key(folder: Path) -> str:
+    """Give the SuperNode another key, and the holder a card with it, signed with the key that others have pinned."""
+    holder, draft = Holder(folder), folder / ".node.key.draft"
+    draft.unlink(missing_ok=True)
+    line = create_node_key(draft)
+    card = Card(domain=holder.domain, key=holder.identity.public, node=line)
+    draft.replace(folder / "node.key")
+    write_paper(card, holder.identity, folder / CARD)
+    holder.journal.append(("node_key", {"node": line}))
+    return line
+
+
 def approve_bundle(folder: Path, digest: str) -> None:
     """Add a bundle to those that client.toml approves, and leave every other word of it as its owner wrote it."""
     path = folder / SETTINGS
