@@ -55,7 +55,8 @@ def main(grid: Grid, context: Context) -> None:
         elif order.work == "preflight":
             check_holders(federation, transport, watch)
         else:
-            run_round(federation, transport, watch, order.mode, order.accept_worse, order.allow_missing)
+            permitted = order.accept_worse, order.allow_missing
+            run_round(federation, transport, watch, order.mode, *permitted, order.min_changed)
 
 
 @contextmanager

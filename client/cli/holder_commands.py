@@ -182,7 +182,7 @@ def join(folder: Folder) -> None:
     What it answers, what it refuses and what stands in its way is told as it happens, with times in UTC.
     """
     from ridgeway.client.deploy.join_report import JoinReport
-    from ridgeway.client.deploy.notices import NoticeWatch
+    from ridgeway.client.deploy.notices import Gate, NoticeWatch
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
     holder = open_holder(folder)
@@ -194,9 +194,11 @@ def join(folder: Folder) -> None:
         folder=folder,
         superlink=holder.settings.address,
         approved=approved,
+        proxy=holder.settings.proxy,
         config={"holder": str(folder.resolve())},
     )
-    watch = NoticeWatch(folder, holder.settings.address, holder.settings.policy.coordinator, approved)
+    gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+    watch = NoticeWatch(gate, holder.settings.policy.coordinator, approved)
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
         run(settings, stopped, lambda words: step("note", words), news, JoinReport(holder, step).tick)
@@ -227,6 +229,24 @@ def accept(
         return
     for words in news or ["nothing is new; what stands there was taken already"]:
         step("accepted" if news else "note", words)
+
+
+def renew(folder: Folder, json: Json = False) -> None:
+    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key stays as it is.
+
+    The operator admits the new card under the name of before, and the old key is shut out.
+    """
+    from ridgeway.client.deploy.holder_folder import renew_node_key
+    from ridgeway.client.round.holder import CARD
+
+    open_holder(folder)
+    line = renew_node_key(folder)
+    if json:
+        emit_json({"card": str(folder / CARD), "node": line})
+        return
+    step("renewed", "the key of the SuperNode", str(folder / CARD))
+    step("next", f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit … --name as before")
+    step("then", f"start again: ridgeway client join {folder}")
 
 
 def status(folder: Folder, json: Json = False) -> None:
@@ -357,17 +377,18 @@ def bundle(
 
 def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
     """The bundle to look at, and the newest approved one that can still be had, if that is another."""
-    from ridgeway.client.deploy.notices import announced_bundle, kept_notice, unapproved
+    from ridgeway.client.deploy.notices import Gate, announced_bundle, kept_notice, unapproved
     from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 
     settings, notice = holder.settings, kept_notice(holder.folder)
     waiting = unapproved(holder.folder, settings.bundles)
     if not waiting:
         return installed_bundle(), None
-    shown = announced_bundle(holder.folder, settings.address, waiting[0].sha256)
+    gate = Gate(holder.folder, settings.address, settings.proxy)
+    shown = announced_bundle(gate, waiting[0].sha256)
     known = [*(each.sha256 for each in notice.bundles), installed_sha256()] if notice else []
     earlier = next((digest for digest in known if digest in settings.bundles), None)
-    return shown, announced_bundle(holder.folder, settings.address, earlier) if earlier else None
+    return shown, announced_bundle(gate, earlier) if earlier else None
 
 
 def approve(
@@ -545,4 +566,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, accept, status, releases, pin, unpin, roster, bundle, approve)
+COMMANDS = (init, ready, join, accept, renew, status, releases, pin, unpin, roster, bundle, approve)

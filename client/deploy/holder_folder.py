@@ -46,6 +46,8 @@ device = {device}
 # Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
 address = {address}
 bundles = {bundles}
+# The proxy through which this machine reaches the coordinator, if not directly.
+{proxy}
 
 [policy]
 # What this holder agrees to. Requests that ask for anything else are refused, whoever sends them.
@@ -95,6 +97,18 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
     return Holder(folder)
 
 
+def renew_node_key(folder: Path) -> str:
+    """Give the SuperNode another key, and the holder a card with it, signed with the key that others have pinned."""
+    holder, draft = Holder(folder), folder / ".node.key.draft"
+    draft.unlink(missing_ok=True)
+    line = create_node_key(draft)
+    card = Card(domain=holder.domain, key=holder.identity.public, node=line)
+    draft.replace(folder / "node.key")
+    write_paper(card, holder.identity, folder / CARD)
+    holder.journal.append(("node_key", {"node": line}))
+    return line
+
+
 def approve_bundle(folder: Path, digest: str) -> None:
     """Add a bundle to those that client.toml approves, and leave every other word of it as its owner wrote it."""
     path = folder / SETTINGS
@@ -118,7 +132,9 @@ def settings_text(settings: HolderSettings) -> str:
     named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
     literals = {"statistics": '""'} | {name: toml_literal(value) for name, value in named}
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
+    proxy = "proxy = {proxy}" if settings.proxy else '# proxy = "http://proxy.example.org:3128"'
     source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
     if settings.held_out and not settings.corpus:
         source += "\nheld_out = {held_out}"
-    return TEMPLATE.format(**literals | {"source": source.format(**literals), "encoder": encoder.format(**literals)})
+    lines = {"source": source, "encoder": encoder, "proxy": proxy}
+    return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})

@@ -14,6 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -32,23 +33,34 @@ FETCH_TIMEOUT_S = 20.0
 FETCH_INTERVAL_S = 60.0
 
 
-def fetch(folder: Path, address: str, path: str, limit: int) -> bytes:
-    """What the coordinator's gate at this address has under a path."""
-    try:
-        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
-        with (
-            httpx.Client(verify=context, timeout=FETCH_TIMEOUT_S) as client,
-            client.stream("GET", f"https://{address}{path}") as response,
-        ):
-            response.raise_for_status()
-            content = b""
-            for piece in response.iter_bytes():
-                content += piece
-                if len(content) > limit:
-                    raise NodeError(f"what {address} has under {path} is larger than {limit:,} bytes")
-            return content
-    except (OSError, httpx.HTTPError) as error:
-        raise NodeError(f"{address} did not hand over {path} ({type(error).__name__}); try again later") from None
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The coordinator's gate, as a holder reaches it. folder: the holder's, with ca.crt. proxy: the URL of one."""
+
+    folder: Path
+    address: str
+    proxy: str | None = None
+
+    def fetch(self, path: str, limit: int) -> bytes:
+        """What the gate has under a path."""
+        try:
+            context = ssl.create_default_context(cafile=str(self.folder / AUTHORITY))
+            with (
+                httpx.Client(verify=context, timeout=FETCH_TIMEOUT_S, proxy=self.proxy) as client,
+                client.stream("GET", f"https://{self.address}{path}") as response,
+            ):
+                response.raise_for_status()
+                content = b""
+                for piece in response.iter_bytes():
+                    content += piece
+                    if len(content) > limit:
+                        raise NodeError(f"what {self.address} has under {path} is larger than {limit:,} bytes")
+                return content
+        except (OSError, httpx.HTTPError) as error:
+            through = " through the proxy" if self.proxy else ""
+            raise NodeError(
+                f"{self.address} did not hand over {path}{through} ({type(error).__name__}); try again later"
+            ) from None
 
 
 def kept_notice(folder: Path) -> Notice | None:
@@ -85,17 +97,17 @@ def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
     ]
 
 
-def announced_bundle(folder: Path, address: str, digest: str) -> bytes:
+def announced_bundle(gate: Gate, digest: str) -> bytes:
     """The bytes of a bundle, checked against its hash: this installation's, those kept here, or fetched now."""
-    path = folder / "bundles" / f"{digest}.fab"
+    path = gate.folder / "bundles" / f"{digest}.fab"
     own = installed_bundle()
     if bundle_sha256(own) == digest:
         return own
     if path.exists() and bundle_sha256(path.read_bytes()) == digest:
         return path.read_bytes()
-    content = fetch(folder, address, f"{BUNDLE_PATH}{digest}", MAX_BUNDLE_BYTES)
+    content = gate.fetch(f"{BUNDLE_PATH}{digest}", MAX_BUNDLE_BYTES)
     if bundle_sha256(content) != digest:
-        raise FormatError(f"what {address} handed over is not the bundle {digest}; do not approve it")
+        raise FormatError(f"what {gate.address} handed over is not the bundle {digest}; do not approve it")
     write_whole(path, content, private=True)
     return content
 
@@ -119,8 +131,8 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
 class NoticeWatch:
     """Fetches the notice now and then, in a thread of its own, and has the news when it is asked."""
 
-    def __init__(self, folder: Path, address: str, key: str, approved: Callable[[], Collection[str]]) -> None:
-        self._folder, self._address, self._key, self._approved = folder, address, key, approved
+    def __init__(self, gate: Gate, key: str, approved: Callable[[], Collection[str]]) -> None:
+        self._gate, self._key, self._approved = gate, key, approved
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._said: set[str] = set()
@@ -148,13 +160,13 @@ class NoticeWatch:
         """Fetch once, and tell what was not told before; that nobody answers is told by the SuperNode already."""
         told = []
         with suppress(NodeError):
-            content = fetch(self._folder, self._address, NOTICE_PATH, MAX_NOTICE_BYTES)
+            content = self._gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
             try:
-                told = take_notice(self._folder, content, self._key, datetime.now(UTC))
+                told = take_notice(self._gate.folder, content, self._key, datetime.now(UTC))
             except (RidgewayError, OSError) as error:
                 told = [f"a notice of the coordinator was not taken: {error}"]
         with suppress(RidgewayError, OSError):
-            told += tell_unapproved(self._folder, self._approved())
+            told += tell_unapproved(self._gate.folder, self._approved())
         new = [words for words in told if words not in self._said]
         self._said.update(new)
         return new

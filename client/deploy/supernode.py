@@ -54,12 +54,14 @@ class NodeSettings:
     folder:     holds ca.crt (the operator's) and node.key; gets logs/ and Flower's own files.
     superlink:  HOST:PORT of the coordinator's fleet proxy.
     approved:   tells the SHA-256 of every bundle that may run here; asked again every few seconds.
+    proxy:      the URL of a proxy through which to reach it.
     config:     what the ClientApp finds in `context.node_config`; it stays on this machine.
     """
 
     folder: Path
     superlink: str
     approved: Callable[[], tuple[str, ...]]
+    proxy: str | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -227,7 +229,11 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     write_whole(folder / "secret", secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
     words = _supernode(folder, settings.superlink, port)
-    node = Child("supernode", words, environment | {BELL: str(bell)}, folder / "logs/supernode.log")
+    own = {
+        BELL: str(bell),
+        **({"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy} if settings.proxy else {}),
+    }
+    node = Child("supernode", words, environment | own, folder / "logs/supernode.log")
     runner = str(Path(approved_bundle.__file__).resolve())
     words = [approved_bundle.CLIENT_APP, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
     executor = [sys.executable, "-P", runner, *words]

@@ -58,6 +58,7 @@ class HolderSettings(Record):
     device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
     bundles:    SHA-256 of the app bundles that may run here.
+    proxy:      through which the coordinator is reached, if not directly.
     """
 
     domain: DomainName
@@ -72,6 +73,7 @@ class HolderSettings(Record):
     encoder: str | None = None
     address: str
     bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
+    proxy: str | None = Field(default=None, pattern=r"^https?://([^\s/@]+@)?[^\s/@]+:[0-9]{1,5}/?$")
     policy: Policy
 
 

@@ -62,6 +62,7 @@ def add_to(app: typer.Typer) -> None:
         renew,
         preflight,
         round_,
+        schedule,
         deliver,
         status,
         releases,
@@ -353,6 +354,31 @@ def round_(
         )
         return
     _show_held_out(federation, newest.number)
+
+
+def schedule(
+    folder: Folder,
+    line: Annotated[str, typer.Argument(metavar="CRON", help="When: minute, hour, day, month, weekday, in UTC.")],
+    min_changed: Annotated[
+        int, typer.Option(help="The fewest holders that must be new or have changed since the newest release.", min=0)
+    ] = 0,
+) -> None:
+    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop it with Ctrl-C.
+
+    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than --min-changed
+    holders have changed, a line says so, nothing is opened, and the next time is waited for.
+    """
+    from ridgeway.coordinator.deploy.schedule import keep_schedule
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    def work() -> None:
+        run_work(_federation(folder), RunOrder(work="round", min_changed=min_changed), Narrator())
+
+    _federation(folder)
+    with stamped_steps(True), stop_on_signal() as stopped:
+        keep_schedule(line, work, stopped, lambda words: step("note", words))
 
 
 def deliver(folder: Folder) -> None:

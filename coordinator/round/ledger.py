@@ -124,7 +124,7 @@ class Standing:
 
     retired: holders, by name, whose domain was retired since they were last admitted.
     delivered: the release that each holder has, as it said last.
-    gone:    keys of holders that were removed; the SuperLink would not let them in again.
+    gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
     counts:  what was counted about each of them, by its digest and by lot.
     opened:  what was put into every masked sum that was ever opened, by lot.
@@ -151,6 +151,8 @@ class Standing:
         facts = entry.facts
         match entry.kind:
             case "admitted":
+                before = self.roster.get(facts["name"])
+                self.gone |= {before.node} - {facts["node"]} if before else set()
                 self.roster[facts["name"]] = Admitted(**facts)
                 self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
@@ -257,15 +259,19 @@ class Ledger:
         self.journal.append((kind, facts))
 
     def admit(self, name: str, card: Card, weight: int) -> Admitted:
-        """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice."""
+        """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice.
+
+        Its SuperNode may come with another key, since the card is signed with the holder's own; the one before is gone.
+        """
         holder = Admitted(name, card.domain, card.key, card.node, weight)
         standing = self.standing()
         if {card.key, card.node} & standing.gone:
             raise InputError(
-                "this holder was removed, and a removed key cannot come back; ask it to `init` a new folder"
+                "this holder was removed, or its SuperNode's key replaced, and a removed key cannot come back; ask for "
+                "its newest card, or for one of a new folder"
             )
         for other in standing.roster.values():
-            if (other.name, other.key, other.node) == (name, card.key, card.node):
+            if (other.name, other.key) == (name, card.key):
                 continue
             if other.name == name:
                 raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")

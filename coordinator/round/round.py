@@ -11,7 +11,7 @@ import contextlib
 import errno
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,16 +62,18 @@ def run_round(
     mode: Mode | None = None,
     accept_worse: Collection[str] = (),
     allow_missing: Collection[str] = (),
+    min_changed: int = 0,
 ) -> LedgerRelease:
     """Run one round to its release. Raises RoundFailed, with everything accepted so far kept, if there is none.
 
     The newest release is returned, and no other made, if it was made of the very same masked total with the same
     settings. mode: clear or masked; as the settings say if left out. accept_worse: domains that may get worse.
-    allow_missing: domains that may be lost because their holders are not there.
+    allow_missing: domains that may be lost because their holders are not there. min_changed: the fewest holders that
+    must be new or have changed since the newest release.
     """
     with federation.alone():
         try:
-            return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse)
+            return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse, min_changed)
         except OSError as error:
             seen = "the disk is full" if error.errno in FULL else (error.strerror or str(error)).lower()
             raise RoundFailed(
@@ -119,11 +121,12 @@ class _Round:
             federation, self._channel, self._terms, watch, self._must_lose_nothing
         )
 
-    def run(self, accept_worse: Collection[str] = ()) -> LedgerRelease:
+    def run(self, accept_worse: Collection[str] = (), min_changed: int = 0) -> LedgerRelease:
         """The round, step by step."""
         self._open()
         try:
             offers = self.announce()
+            self._must_have_changed(offers, min_changed)
             gathered = self._gathering.gather(offers)
             self._watch(progress.TotalGathered(gathered.total.holders, gathered.total.domains))
             published = self._release_of(gathered, accept_worse)
@@ -148,6 +151,14 @@ class _Round:
         while (online := len(self._channel.peers())) < wanted and time.monotonic() < until:
             self._watch(progress.HoldersAwaited(online, wanted))
             time.sleep(POLL_S)
+
+    def _must_have_changed(self, offers: Mapping[str, Offer], least: int) -> None:
+        """Raise RoundFailed, before anything is gathered, if too few holders have changed since the newest release."""
+        newest = self._federation.newest
+        known = {member.name: member.source for member in newest.members} if newest else {}
+        changed = sum(known.get(name) != offer.source for name, offer in offers.items())
+        if newest and changed < least:
+            raise RoundFailed(f"{changed} of the {least} holders that a round waits for are new or have changed so far")
 
     def _must_lose_nothing(self, names: Collection[str]) -> None:
         check_nothing_lost(self._federation, names, self._channel.refusals, self._allow_missing)

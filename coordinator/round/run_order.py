@@ -25,7 +25,7 @@ POLL_S = 0.1
 class RunOrder(Record):
     """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse.
 
-    allow_missing: domains that may be lost.
+    allow_missing: domains that may be lost. min_changed: the fewest holders that must be new or have changed.
     """
 
     work: Work
@@ -33,6 +33,7 @@ class RunOrder(Record):
     mode: Mode | None = None
     accept_worse: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
+    min_changed: int = 0
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:

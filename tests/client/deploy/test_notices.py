@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+import select
+import socket
 import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import approve_bundle
-from ridgeway.client.deploy.notices import take_notice, tell_unapproved
-from ridgeway.common.base.errors import CertificateError, FormatError, InputError
+from ridgeway.client.deploy.holder_folder import approve_bundle, settings_text
+from ridgeway.client.deploy.notices import Gate, take_notice, tell_unapproved
+from ridgeway.client.round.holder import HolderSettings
+from ridgeway.common.base.errors import CertificateError, FormatError, InputError, NodeError
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
@@ -140,3 +150,80 @@ def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(tmp_p
     with pytest.raises(InputError, match=r"add .* to `bundles`"):
         approve_bundle(parties.homes["law"], "ab" * 32)
     assert path.read_bytes() == before
+
+
+class Tunnel(BaseHTTPRequestHandler):
+    """A proxy that knows CONNECT alone, and notes where it was asked to connect to."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_CONNECT(self) -> None:
+        self.asked.append(self.path)
+        with socket.create_connection(("127.0.0.1", int(self.path.rpartition(":")[2]))) as far:
+            self.send_response(200)
+            self.end_headers()
+            while ready := select.select([self.connection, far], [], [], 10.0)[0]:
+                for near in ready:
+                    piece = near.recv(65536)
+                    if not piece:
+                        return
+                    (far if near is self.connection else self.connection).sendall(piece)
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Say nothing."""
+
+
+class OneFile(Tunnel):
+    """A gate that hands out the same words under every path."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "6")
+        self.end_headers()
+        self.wfile.write(b"notice")
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_holder_behind_a_proxy_reaches_the_gate_through_it(federation: Federation, holder: Path) -> None:
+    """By name, which the proxy resolves; TLS goes through it whole. The SuperNode gets it by its environment."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(federation.link / "server.crt", federation.link / "server.key")
+    with serving(OneFile, context) as port, serving(Tunnel) as proxy:
+        address = f"router.example.org:{port}"
+        assert Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch("/v1/ridgeway/notice", 10) == b"notice"
+        assert Tunnel.asked == [address]
+        with pytest.raises(NodeError, match="larger than 5 bytes"):
+            Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch("/v1/ridgeway/notice", 5)
+    with pytest.raises(NodeError, match="through the proxy"):
+        Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch("/v1/ridgeway/notice", 10)
+
+
+@pytest.mark.parametrize("proxy", ["proxy.example.org:3128", "ftp://a:1", "http://a", "http://a:1/x", "http://a b:1"])
+def test_what_is_no_proxy_is_refused_by_name(tmp_path: Path, proxy: str) -> None:
+    parties = found(tmp_path)
+    populate(parties, {"law": "law"})
+    path = parties.homes["law"] / "client.toml"
+    for line, good in ((f'proxy = "{proxy}"', False), ('proxy = "http://me:secret@proxy.example.org:3128"', True)):
+        text = re.sub(r"(?m)^(# )?proxy = .*$", line, path.read_text())
+        path.write_text(text)
+        if good:
+            settings = parties.holder("law").settings
+            assert settings_text(settings) == settings_text(read_settings(path, HolderSettings))
+            assert line in settings_text(settings)
+        else:
+            with pytest.raises(InputError, match="proxy"):
+                parties.holder("law")

@@ -158,7 +158,7 @@ def test_after_yesterdays_backup_nothing_is_opened_until_the_log_is_recovered(pa
         run(parties, told=told)
     refused = {each.name for each in told if isinstance(each, AnswerRefused) and each.code == LONGER_LOG}
     assert refused == set(DOMAINS) and federation.ledger.opened_log() == ()
-    assert recover_log(federation, parties.homes["law"] / KEPT) == len(log.entries) == 3
+    assert recover_log(federation, parties.homes["law"] / KEPT) == len(log.entries) > 0
     assert federation.ledger.opened_log() == log.entries
     assert recover_log(federation, parties.homes["code"] / KEPT) == 0
     for name in ("law", "code"):
@@ -166,7 +166,7 @@ def test_after_yesterdays_backup_nothing_is_opened_until_the_log_is_recovered(pa
     assert run(parties).newest.number == 2  # type: ignore[union-attr]
     assert parties.holder("law").newest == 2
     extended = kept_log(parties.homes["law"])
-    assert extended is not None and extended.entries[:3] == log.entries
+    assert extended is not None and extended.entries[: len(log.entries)] == log.entries
 
 
 def test_a_log_that_is_not_this_coordinators_is_not_taken_over(parties: Parties, tmp_path: Path) -> None:

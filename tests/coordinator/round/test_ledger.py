@@ -98,6 +98,20 @@ def test_a_removed_holder_is_gone_for_good(tmp_path: Path, paper: Card) -> None:
     ledger.admit("law", card(3), weight=1)
 
 
+def test_a_supernode_may_come_with_another_key_under_the_holders_own(tmp_path: Path) -> None:
+    """The card with the new one takes the place of the old, which does not come back, for nobody."""
+    ledger = Ledger(tmp_path)
+    ledger.admit("law", card(1), weight=1)
+    holder = ledger.admit("law", card(1, node=f"{NODE}9"), weight=1)
+    assert Ledger(tmp_path).standing().roster == {"law": holder} and holder.node == f"{NODE}9"
+    for name, paper in (("law", card(1)), ("other", card(2, node=f"{NODE}1"))):
+        with pytest.raises(InputError, match="a removed key cannot come back"):
+            ledger.admit(name, paper, weight=1)
+    ledger.admit("code", card(3), weight=1)
+    with pytest.raises(InputError, match="as 'code'"):
+        ledger.admit("law", card(1, node=f"{NODE}3"), weight=1)
+
+
 @pytest.mark.parametrize("changed", [card(1), card(1, "code")])
 def test_a_holder_may_be_admitted_with_another_weight_or_for_another_domain(tmp_path: Path, changed: Card) -> None:
     """Under the same name and with the same keys: the last word counts."""

@@ -1,0 +1,30 @@
+"""A holder's folder: its SuperNode's key can be replaced, and only that."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from ridgeway.client.deploy.holder_folder import renew_node_key
+from ridgeway.client.round.holder import CARD
+from ridgeway.common.deploy.node_key import public_line
+from ridgeway.common.protocol.invitation import Card, read_paper
+from tests.support.simulated_federation import found, populate
+
+
+def test_a_renewed_supernode_key_is_on_a_card_that_the_holders_own_key_signs(tmp_path: Path) -> None:
+    """The identity that others have pinned, the settings and the journal stay; the operator can admit the card."""
+    parties = found(tmp_path)
+    populate(parties, {"law": "law"})
+    law = parties.homes["law"]
+    before = {path.name: path.read_bytes() for path in law.iterdir() if path.is_file() and "journal" not in path.name}
+    old = read_paper(law / CARD, Card)
+    line = renew_node_key(law)
+    new = read_paper(law / CARD, Card)
+    assert (new.key, new.domain) == (old.key, old.domain) and old.node != new.node == line == public_line(
+        law / "node.key"
+    )
+    assert stat.S_IMODE((law / "node.key").stat().st_mode) == 0o600
+    changed = {name for name, content in before.items() if (law / name).read_bytes() != content}
+    assert changed == {"node.key", CARD}
+    assert parties.admit("law").node == line
