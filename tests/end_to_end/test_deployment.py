@@ -252,7 +252,7 @@ def test_what_is_in_the_way_of_a_round_is_told_beforehand(town: Deployment, seco
     told = {
         each["name"]: [(found["code"], found["names"]) for found in each["obstacles"]] for each in asked.json["holders"]
     }
-    refused = [("bundle_refused", [])]
+    refused: list[tuple[str, list[str]]] = [("bundle_refused", [])]
     earlier = asked.json["bundle"] == EARLIER_SHA256  # until a late delivery has shown that the newcomers refuse it
     assert told == {
         **{name: [] for name in ("code", "law")},

@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.keystream import BLOCK, apply_masks
 from ridgeway.common.masking.shares import PRIME, combine, split
-from tests.support.masked_session import LOTS, fixed_random, run_session
+from tests.support.masked_session import LOTS, fixed_random, run_session, small_neighbourhoods
 
 LARGEST = 1 << 61
 
@@ -81,6 +81,30 @@ def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: 
     run = run_session(members, lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
     counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
     assert np.array_equal(run.total, np.sum(counted, axis=0))
+
+
+@settings(max_examples=25)
+@given(members=st.integers(6, 11), data=st.data())
+def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: st.DataObject) -> None:
+    """Though nobody's shares lie with more than a few: as long as enough of these are left of every member's."""
+    spare = members - threshold_for(members)
+    order = data.draw(st.permutations(range(1, members + 1)))
+    away = sorted(data.draw(st.lists(st.sampled_from(range(3)), max_size=min(spare, 3))))
+    stages = {stage: [order[index] for index, each in enumerate(away) if each == stage] for stage in range(3)}
+    given_ = vectors(members, 40, members)
+    with small_neighbourhoods(5, 2):
+        run = run_session(members, "sums", given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
+    counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
+    assert np.array_equal(run.total, np.sum(counted, axis=0))
+    assert all(len(holders) == 5 and place not in holders for place, holders in run.holders.items())
+    assert len(run.locks) >= threshold_for(members)
+
+
+def test_a_large_cohort_opens_nothing_if_too_few_hold_a_members_shares() -> None:
+    """However many others are left."""
+    with small_neighbourhoods(3, 3), pytest.raises(Refused) as refusal:
+        run_session(10, "sums", vectors(10, 8), not_opened=[1, 2, 3])
+    assert refusal.value.code == "too_few_shares"
 
 
 @pytest.mark.parametrize("stage", ["not_shared", "not_sent", "not_opened"])

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
+from ridgeway.common.masking import neighbourhood
+from ridgeway.common.masking.neighbourhood import Neighbourhood
 from ridgeway.common.masking.reference import ROUND, Step, Transcript, masked_sum
 from ridgeway.common.masking.shares import Random
 
 LOTS = ("sums", "counts")
+
+
+@contextmanager
+def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
+    """While this lasts, cohorts of more than `holders` members are large ones, with neighbourhoods of this size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbourhood, "COMPLETE", holders)
+        patch.setattr(neighbourhood, "TABLE", ((1000, Neighbourhood(holders, threshold)),))
+        yield
 
 
 def fixed_random(seed: str) -> Random:

@@ -13,9 +13,7 @@ import pytest
 
 from ridgeway.client.round.masked_answers import _parts
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.masking import neighbourhood
 from ridgeway.common.masking.history import PastSum
-from ridgeway.common.masking.neighbourhood import Neighbourhood
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol.messages import ENVELOPE_BYTES, ConfirmSum, Locked, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
@@ -34,6 +32,7 @@ from tests.support.hostile import (
     plain_sum,
 )
 from tests.support.masked_faults import Witness
+from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import Direct, Parties, no_watch
 
 VICTIM = "law-1"
@@ -43,10 +42,8 @@ FEWER = [name for name in ALL if name != "medicine"]
 
 @pytest.fixture(scope="module", autouse=True)
 def large() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, small_neighbourhoods(3, 2):
         make_haste(patch)
-        patch.setattr(neighbourhood, "COMPLETE", 3)
-        patch.setattr(neighbourhood, "TABLE", ((10, Neighbourhood(3, 2)),))
         yield
 
 
@@ -223,11 +220,8 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
     assert len(witness.opened("statistics")) == 1
 
 
-def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(
-    large_stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(large_stages: Stages, tmp_path: Path) -> None:
     """The coordinator knows who holds whose shares, and sees that they do not suffice any more."""
-    monkeypatch.setattr(neighbourhood, "TABLE", ((10, Neighbourhood(3, 3)),))
     parties = large_stages.parties.copy(tmp_path / "parties")
 
     class Falling(Watched):
@@ -237,6 +231,9 @@ def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(
             return super().answers(name, peer, packet)
 
     transport = Falling(parties, Witness())
-    with pytest.raises(RoundFailed, match="so many members fell away that too few hold shares of"):
+    with (
+        small_neighbourhoods(3, 3),
+        pytest.raises(RoundFailed, match="so many members fell away that too few hold shares of"),
+    ):
         run_round(parties.federation(), transport, no_watch)
     assert transport.kinds["locked"] == transport.kinds["revealed"] == 0

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError, RoundFailed
-from ridgeway.coordinator.deploy import schedule
 from ridgeway.coordinator.deploy.schedule import keep_schedule, next_time
 from ridgeway.coordinator.round.round import run_round
 from tests.support.simulated_federation import Direct, found, hurry, no_watch, populate
@@ -49,7 +48,7 @@ def test_a_round_that_cannot_be_is_told_and_the_next_time_comes(monkeypatch: pyt
         if len(begun) == 2:
             raise RoundFailed("law is away; see that it runs")
 
-    monkeypatch.setattr(schedule.time, "sleep", pass_time)
+    monkeypatch.setattr("ridgeway.coordinator.deploy.schedule.time.sleep", pass_time)
     keep_schedule("0 * * * *", work, lambda: len(begun) == 3, said.append, lambda: now[0])
     assert [each.hour for each in begun] == [3, 5, 7]
     assert said[2] == "skipped: law is away; see that it runs"
