@@ -1,9 +1,10 @@
-"""The page's files as they are sent: what they may hold, and how browsers may keep them."""
+"""The files of pages as they are sent: what they may hold, and how browsers may keep them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 
 import pytest
 from fastapi import FastAPI
@@ -13,10 +14,16 @@ from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
 from ridgeway.coordinator.serve.http_app import DOCUMENTS as PLACES
 
-SITE = read_site("ridgeway.coordinator.serve")
+PACKAGES = tuple(f"ridgeway.{room}" for room in ("coordinator.serve", "coordinator.page", "client.page"))
+SITES = {package: read_site(package) for package in PACKAGES}
+FILES = {(package, name): body.decode() for package, site in SITES.items() for name, body in site.contents.items()}
+SCRIPTS = sorted(file for file in FILES if file[1].endswith(".js"))
+DOCUMENTS = sorted(file for file in FILES if file[1].endswith(".html"))
+SITE = SITES["ridgeway.coordinator.serve"]
 CONTENTS, VERSION = SITE.contents, SITE.version
-SCRIPTS = sorted(name for name in CONTENTS if name.endswith(".js"))
-DOCUMENTS = sorted(name for name in CONTENTS if name.endswith(".html"))
+
+File = tuple[str, str]
+"""A page's package, and the name of one of its files."""
 
 
 @pytest.fixture(scope="module")
@@ -28,36 +35,34 @@ def http() -> Iterator[TestClient]:
         yield client
 
 
-def text(name: str) -> str:
-    return CONTENTS[name].decode()
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_never_make_html_of_text(name: str) -> None:
-    """A prompt may hold anything, so nothing is parsed: text goes in as text."""
+@pytest.mark.parametrize("file", SCRIPTS)
+def test_scripts_never_make_html_of_text(file: File) -> None:
+    """A prompt or a holder's words may be anything, so nothing is parsed: text goes in as text."""
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|javascript:"
-    assert not re.findall(forbidden, text(name))
+    assert not re.findall(forbidden, FILES[file])
 
 
-@pytest.mark.parametrize("name", sorted(CONTENTS))
-def test_files_name_no_other_site(name: str) -> None:
+@pytest.mark.parametrize("file", sorted(FILES))
+def test_files_name_no_other_site(file: File) -> None:
     """Everything comes from the service; the one address in full is the name of SVG itself."""
-    assert set(re.findall(r"https?://[^\"' )]+", text(name))) <= {"http://www.w3.org/2000/svg"}
-    assert not re.findall(r"@import|\burl\(|//cdn", text(name))
+    assert set(re.findall(r"https?://[^\"' )]+", FILES[file])) <= {"http://www.w3.org/2000/svg"}
+    assert not re.findall(r"@import|\burl\(|//cdn", FILES[file])
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_hold_no_script_and_no_style_of_their_own(name: str) -> None:
+@pytest.mark.parametrize("file", DOCUMENTS)
+def test_documents_hold_no_script_and_no_style_of_their_own(file: File) -> None:
     """So that the service can forbid browsers to run any."""
-    assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text(name))
+    assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", FILES[file])
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_import_what_is_there(name: str) -> None:
+@pytest.mark.parametrize("file", SCRIPTS)
+def test_scripts_import_what_is_there(file: File) -> None:
     """Each import names a file of the page, and something that it exports."""
-    for names, source in re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", text(name)):
+    for names, source in re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", FILES[file]):
         for each in (part.strip() for part in names.split(",")):
-            assert re.search(rf"export (async )?(function|const|class) {each}\b", text(source)), f"{source}: {each}"
+            assert re.search(rf"export (async )?(function|const|class) {each}\b", FILES[file[0], source]), (
+                f"{source}: {each}"
+            )
 
 
 def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestClient) -> None:
@@ -85,3 +90,12 @@ def test_files_say_what_they_are(http: TestClient) -> None:
         assert answer.headers["content-type"].partition(";")[0] == kind
         assert int(answer.headers["content-length"]) == len(CONTENTS[name])
         assert answer.content == b""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_page_has_a_file_of_the_name_of_a_shared_one(package: str) -> None:
+    """It would take the place of the shared one without a word."""
+    own, shared = (
+        {path.name for path in (files(each) / "static").iterdir()} for each in (package, "ridgeway.common.http")
+    )
+    assert own and shared and not own & shared
