@@ -114,13 +114,17 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str 
 
 
 def _choose_bundle(federation: Federation, client: SuperLinkClient, watch: Watch) -> str:
-    """The bundle that the fewest holders refuse. Where that may have changed, those that are there are asked."""
+    """The bundle that the fewest holders refuse. Where that is not known, those that are there are asked with a run of
+    it, of the newest first; mostly there is one bundle, and nobody to ask."""
     kept, ledger = kept_bundles(federation.link), federation.ledger
     newest = kept[0].sha256
-    if len(kept) > 1 and waiting(newest, ledger.standing()):
-        _run(federation, client, RunOrder(work="deliver"), newest, lambda event: None)
-        if missing := waiting(newest, ledger.standing()):
-            watch(OperatorNote(f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"))
+    for each in kept if len(kept) > 1 else ():
+        if waiting(each.sha256, ledger.standing()):
+            _run(federation, client, RunOrder(work="deliver"), each.sha256, lambda event: None)
+        if preferred(kept, ledger.standing()) == newest:
+            break
+    if len(kept) > 1 and (missing := waiting(newest, ledger.standing())):
+        watch(OperatorNote(f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"))
     chosen = preferred(kept, ledger.standing())
     if chosen != newest:
         watch(OperatorNote(f"this runs the earlier bundle {chosen[:12]}, which fewer holders refuse"))

@@ -97,6 +97,15 @@ def test_rounds_change_to_the_new_bundle_when_nobody_refuses_it_any_more(
     assert federation.ledger.verify()
 
 
+def test_one_that_refuses_both_bundles_does_not_keep_the_others_from_the_new_one(
+    choose: Callable[[dict[str, set[str]]], tuple[str, str]],
+) -> None:
+    """Nor does one that came with the new one, and knows no other: before a round turns back, both are tried."""
+    new = installed_sha256()
+    found, words = choose({"code": set(), "law": {new}, "medicine": {OLD_SHA256, new}})
+    assert found == new and "not approved yet by code" in words
+
+
 def test_a_bundle_that_everybody_has_approved_stands_alone(
     federation: Federation, choose: Callable[[dict[str, set[str]]], tuple[str, str]]
 ) -> None:
