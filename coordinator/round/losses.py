@@ -39,4 +39,7 @@ def check_nothing_lost(
 
 def why_missing(names: Collection[str], reasons: Mapping[str, tuple[str, str]]) -> str:
     """Why these holders are not in a round, and what each has to do."""
-    return "; ".join(f"{name} {why(*reasons.get(name, (AWAY, '')))}" for name in sorted(names))
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(why(*reasons.get(name, (AWAY, ""))), []).append(name)
+    return "; ".join(f"{', '.join(those)} {words}" for words, those in alike.items())

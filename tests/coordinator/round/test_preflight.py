@@ -179,7 +179,7 @@ def test_an_older_copy_opens_no_sums_and_forks_no_log(parties: Parties, tmp_path
     parties.change_corpus("law-2")
     run_round(parties.federation(), Asked(parties), no_watch)
     restored(parties, tmp_path / "older")
-    with pytest.raises(RoundFailed, match=r"law-1 refused \(longer_log: .*restore the newest copy"):
+    with pytest.raises(RoundFailed, match=r"law-2, medicine refused \(longer_log: .*restore the newest"):
         run_round(parties.federation(), Asked(parties), no_watch)
     told: list[Event] = []
     assert deliver_newest(parties.federation(), Asked(parties), told.append) == set()
