@@ -174,11 +174,11 @@ def test_a_deployment_and_the_memory_engine_make_the_same_bytes(town: Deployment
 
 
 def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
-    """One answer to each question of the round, and nothing else."""
+    """One answer to each question of the round, and to whether its bundle is approved, and nothing else."""
     for name in FIRST:
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
-        assert kinds == ["offer", "clear_statistics", "scores", "receipt"]
+        assert kinds == ["here", "offer", "clear_statistics", "scores", "receipt"]
         assert (told["domain"], told["release"]) == (name, 1)
 
 
