@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import whole_folder, write_whole
+from ridgeway.common.base.files import whole_folder, without_syncing, write_whole
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
@@ -91,13 +91,14 @@ def simulate(
     clock = _Clock()
     found = read_corpora(data)
     clock.note("corpora")
-    simulated = create_simulated_federation(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
-    dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
-    watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
-    watch(DropoutsChosen(dropouts))
-    clock.note("set_up")
-    {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](simulated, watch, dropouts)
-    clock.note("round")
+    with without_syncing():
+        simulated = create_simulated_federation(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
+        dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
+        watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
+        watch(DropoutsChosen(dropouts))
+        clock.note("set_up")
+        {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](simulated, watch, dropouts)
+        clock.note("round")
     newest = simulated.federation.newest
     assert newest is not None
     folder = simulated.federation.release_folder(newest.number)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.devices import cards
+from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.shared_folders import made_once
 from tests.support.tiny import tiny_encoder
@@ -80,7 +81,7 @@ def _try_few_examples(item: pytest.Item) -> None:
 def _no_folders_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fixtures that many tests share do not touch the user's folders either."""
     home = tmp_path_factory.mktemp("shared-home")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_syncing():  # no test cuts the power
         patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
         patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
         yield

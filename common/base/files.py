@@ -82,7 +82,8 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if syncs():
+                os.fsync(file.fileno())
         temporary.chmod(0o600 if private else 0o666 & ~_umask())
         temporary.replace(path)
         _sync(path.parent)
@@ -144,8 +145,32 @@ def _exchange(new: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+_blocks_without_syncing = 0
+
+
+@contextlib.contextmanager
+def without_syncing() -> Iterator[None]:
+    """Within this block nothing waits for the disk: files survive this process, as ever, but not a power cut.
+
+    For folders that can be made again, such as those of simulations; holds for all threads.
+    """
+    global _blocks_without_syncing
+    _blocks_without_syncing += 1
+    try:
+        yield
+    finally:
+        _blocks_without_syncing -= 1
+
+
+def syncs() -> bool:
+    """Whether what is written must reach the disk before work goes on."""
+    return not _blocks_without_syncing
+
+
 def _sync(folder: Path) -> None:
     """Let a name that was just given survive a power cut."""
+    if not syncs():
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import JournalError
-from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.files import canonical_json, sha256, syncs
 
 START = "0" * 64
 SCHEMA = """
@@ -154,7 +154,7 @@ class Journal:
         database = self._connect(self.path)
         try:
             database.execute("pragma journal_mode = wal")
-            database.execute("pragma synchronous = full")
+            database.execute(f"pragma synchronous = {'full' if syncs() else 'off'}")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in NOT_WRITABLE or not self.path.exists():
                 raise

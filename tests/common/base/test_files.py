@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.common.base import files
 from ridgeway.common.base.files import (
     cache_folder,
     canonical_json,
@@ -24,6 +25,12 @@ from ridgeway.common.base.files import (
     write_whole,
 )
 from tests.support.making import contents
+
+
+@pytest.fixture(autouse=True)
+def _syncing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here files reach the disk, as in earnest."""
+    monkeypatch.setattr(files, "_blocks_without_syncing", 0)
 
 
 def names(folder: Path) -> list[str]:
@@ -262,3 +269,14 @@ def test_folders_are_where_the_user_says(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (cache_folder(), config_folder()) == (Path(cache), Path(config))
+
+
+def test_files_reach_the_disk_unless_they_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file and its name are synced before work goes on; within `without_syncing` nothing is."""
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    with files.without_syncing():
+        files.write_whole(tmp_path / "one", b"1")
+    assert (synced, files.syncs()) == ([], True)
+    files.write_whole(tmp_path / "two", b"2")
+    assert len(synced) == 2
