@@ -66,11 +66,16 @@ def waiting(digest: str, standing: Standing) -> list[str]:
 
 def preferred(kept: Sequence[AnnouncedBundle], standing: Standing) -> str:
     """The bundle that the fewest holders are known to have refused; of several such the newest."""
+    return ranked(kept, standing)[0]
+
+
+def ranked(kept: Sequence[AnnouncedBundle], standing: Standing) -> list[str]:
+    """All of them, the preferred one first."""
 
     def refused(each: AnnouncedBundle) -> int:
         return sum(each.sha256 in standing.refusals.get(name, ()) for name in standing.active)
 
-    return min(kept, key=refused).sha256
+    return [each.sha256 for each in sorted(kept, key=refused)]
 
 
 def named_bundle(kept: Sequence[AnnouncedBundle], digits: str) -> str:

@@ -23,6 +23,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     kept_bundles,
     named_bundle,
     preferred,
+    ranked,
     waiting,
 )
 from ridgeway.coordinator.deploy.superlink import run
@@ -243,10 +244,13 @@ class LateDelivery:
             online = sorted(node.name for node in client.nodes() if node.online and node.name in missing)
             if online:
                 self._word(f"brings the newest release to {', '.join(online)}")
-                bundle = preferred(kept_bundles(self._federation.link), self._federation.ledger.standing())
-                _submit(self._federation, client, RunOrder(work="deliver"), bundle)
                 self._tries = self._tries + 1 if missing == self._asked else 0
-                self._asked, self._again = missing, now + REDELIVERY_PAUSE_S * 2 ** min(self._tries, MAX_DOUBLINGS)
+                bundles = ranked(kept_bundles(self._federation.link), self._federation.ledger.standing())
+                turn, place = divmod(self._tries, len(bundles))  # those who refuse one may have approved another by now
+                _submit(self._federation, client, RunOrder(work="deliver"), bundles[place])
+                is_last = place == len(bundles) - 1
+                self._asked = missing
+                self._again = now + (REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS) if is_last else 0.0)
         except (RidgewayError, OSError) as error:
             self._word(f"the newest release could not be delivered yet: {error}")
 

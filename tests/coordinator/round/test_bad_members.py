@@ -182,7 +182,7 @@ def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monke
     give(parties, "poetry", texts("stolen", "law"))
     names = let_join(parties)
 
-    def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
+    def run_here(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> None:
         run_round(federation, Direct(parties, list(names)), watch, order.mode, order.accept_worse)
 
     monkeypatch.setattr(supervisor, "run_work", run_here)
