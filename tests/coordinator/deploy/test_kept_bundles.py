@@ -123,6 +123,20 @@ def test_where_nothing_is_known_the_newest_runs(federation: Federation) -> None:
     assert preferred(kept_bundles(federation.link), federation.ledger.standing()) == installed_sha256()
 
 
+def test_a_late_delivery_tries_one_bundle_after_the_other(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is heard of refusals there, so a holder that takes only one of them is served at the second try."""
+    link, now = Link({}), [1e6]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(supervisor.LateDelivery, "_missing", lambda self: {"law"})
+    late = supervisor.LateDelivery(federation, lambda words: None)
+    for _ in range(10):
+        late.tick(link)  # type: ignore[arg-type]
+        now[0] += supervisor.DELIVERY_INTERVAL_S
+    assert link.ran == [installed_sha256(), OLD_SHA256] * 2
+
+
 def test_a_bundle_is_named_by_its_first_digits_and_damage_is_noticed(federation: Federation) -> None:
     kept = (AnnouncedBundle(sha256="ab" * 32), AnnouncedBundle(sha256="ac" * 32))
     assert named_bundle(kept, "AB") == "ab" * 32
