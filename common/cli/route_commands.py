@@ -20,6 +20,7 @@ from ridgeway.common.cli.terminal import command_group, emit_json, step, table
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.coverage import Outcomes, Point
+    from ridgeway.common.routing.evaluation import Evaluation
     from ridgeway.common.routing.release import Release
     from ridgeway.common.routing.router import Decision, Explanation, Router
 
@@ -142,7 +143,7 @@ def evaluate(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, in percent, and the confusion matrix.
+    """Measure a release on labelled text: accuracy by domain, in percent, and what is taken for what.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
@@ -174,16 +175,32 @@ def tell_left_out(data: Path, domains: Sequence[str]) -> None:
         step("note", f"the release does not know {', '.join(others)}, so these test files are left out")
 
 
-def show_evaluation(result: Any) -> None:
-    """Accuracy by domain beside the confusion matrix."""
+MAX_MATRIX_DOMAINS = 12
+"""With more domains than this, a confusion matrix is no longer read: the most frequent confusions are named instead."""
+MAX_ROWS_SHOWN = 20
+
+
+def show_evaluation(result: Evaluation) -> None:
+    """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they are taken for."""
     accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
+    many = len(result.domains) > MAX_MATRIX_DOMAINS
     rows = [
-        [name, f"{sum(row):,}", accuracy.get(name, "–"), *(str(count) for count in row)]
+        [name, f"{sum(row):,}", accuracy.get(name, "–"), *([_taken_for(result, name)] if many else map(str, row))]
         for name, row in zip(result.domains, result.confusion, strict=True)
     ]
+    if many:
+        rows.sort(key=lambda row: result.by_domain.get(row[0], 101.0))
     mean = f"{result.accuracy:.1f} %" if accuracy else "–"
-    rows.append(["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean])
-    table(["domain", "texts", "accuracy", *(f"→ {name}" for name in result.domains)], rows)
+    total = ["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean]
+    columns = ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
+    table(["domain", "texts", "accuracy", *columns], [*(rows[:MAX_ROWS_SHOWN] if many else rows), total])
+    if len(rows) > MAX_ROWS_SHOWN and many:
+        step("note", f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json` has all of them")
+
+
+def _taken_for(result: Evaluation, name: str) -> str:
+    """The three domains to which most of a domain's texts went wrongly, with how many."""
+    return ", ".join(f"{other} {count:,}" for other, count in result.mistakes(name)[:3])
 
 
 # Coverage and thresholds

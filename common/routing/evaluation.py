@@ -51,6 +51,12 @@ class Evaluation:
             raise InputError("there is no text to measure accuracy on")
         return sum(self.by_domain.values()) / len(self.by_domain)
 
+    def mistakes(self, name: str) -> list[tuple[str, int]]:
+        """The other domains to which texts of a domain were routed, with how many, the most frequent first."""
+        row = self.confusion[self.domains.index(name)]
+        wrong = [(other, count) for other, count in zip(self.domains, row, strict=True) if count and other != name]
+        return sorted(wrong, key=lambda pair: -pair[1])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "accuracy": self.accuracy,
