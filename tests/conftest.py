@@ -33,6 +33,19 @@ WAITING_WORKERS = 1
 if not cards():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
+MEMORY = Path("/dev/shm")
+MIN_MEMORY_BYTES = 4 << 30
+
+
+def _keep_folders_in_memory() -> None:
+    """Where there is room for all that tests write, and programs may run there: disks are slow."""
+    if os.access(MEMORY, os.W_OK) and not (about := os.statvfs(MEMORY)).f_flag & os.ST_NOEXEC:
+        if about.f_bavail * about.f_frsize >= MIN_MEMORY_BYTES:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+_keep_folders_in_memory()
+
 settings.register_profile("ridgeway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ridgeway")
 

@@ -18,12 +18,11 @@ from tests.support.flower_parts import (
     from_record,
     to_record,
 )
-from tests.support.simulated_federation import Parties, found, hurry, own_texts
+from tests.support.simulated_federation import Parties, found, own_texts
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    hurry(monkeypatch)
+def parties(tmp_path: Path) -> Parties:
     made = found(tmp_path / "private-place")
     made.settle("law", "law", own_texts("law", "law", 9))
     return made

@@ -28,7 +28,7 @@ from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
-from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
@@ -38,17 +38,15 @@ SECRETS = ("identity.key", "node.key", "session", "session.lock", "held-out", "c
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     """A masked round of three, after one that the operator broke off and one request by a stranger."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        parties = found(tmp_path_factory.mktemp("played"), mode="masked")
-        populate(parties, MEMBERS)
-        with pytest.raises(RoundFailed):
-            run_round(parties.federation(), Direct(parties, ["law"]), no_watch)
-        transport = Direct(parties)
-        run_round(parties.federation(), transport, no_watch)
-        stranger = parties.holder("code").identity
-        answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
-        return parties, transport
+    parties = found(tmp_path_factory.mktemp("played"), mode="masked")
+    populate(parties, MEMBERS)
+    with pytest.raises(RoundFailed):
+        run_round(parties.federation(), Direct(parties, ["law"]), no_watch)
+    transport = Direct(parties)
+    run_round(parties.federation(), transport, no_watch)
+    stranger = parties.holder("code").identity
+    answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
+    return parties, transport
 
 
 @pytest.fixture

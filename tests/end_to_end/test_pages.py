@@ -23,7 +23,7 @@ from ridgeway.coordinator.round.round import run_round
 from tests.support.browser import Visit, chromium, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
-from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 pytestmark = pytest.mark.browser
 
@@ -40,20 +40,18 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Two releases; after them a refusal whose words are hostile, and a bundle that was refused with such words."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        made = found(tmp_path_factory.mktemp("pages"), mode="masked")
-        populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
-        run_round(made.federation(), Direct(made), no_watch)
-        for name in ("code", "law"):
-            made.change_corpus(name)
-        run_round(made.federation(), Direct(made), no_watch, accept_worse=("code", "law", "medicine"))
-        ledger = made.federation().ledger
-        ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
-        ledger.note("refused", round="n3", step="announce", name="law", code="forged_roster", reason=HOSTILE)
-        ledger.note("closed", round="n3", release=None, reason=HOSTILE)
-        Journal(made.homes["law"] / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE}))
-        return made
+    made = found(tmp_path_factory.mktemp("pages"), mode="masked")
+    populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
+    run_round(made.federation(), Direct(made), no_watch)
+    for name in ("code", "law"):
+        made.change_corpus(name)
+    run_round(made.federation(), Direct(made), no_watch, accept_worse=("code", "law", "medicine"))
+    ledger = made.federation().ledger
+    ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
+    ledger.note("refused", round="n3", step="announce", name="law", code="forged_roster", reason=HOSTILE)
+    ledger.note("closed", round="n3", release=None, reason=HOSTILE)
+    Journal(made.homes["law"] / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE}))
+    return made
 
 
 @contextmanager

@@ -7,15 +7,19 @@ holder's own sums and nothing of how the coordinator keeps or adds them.
 from __future__ import annotations
 
 import errno
+import json
+import marshal
 import os
 import random
 import sqlite3
-import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,7 @@ from safetensors.numpy import save
 import ridgeway.client.round.answers
 import ridgeway.client.round.holder
 import ridgeway.client.round.scoring
+import ridgeway.common.base.files
 import ridgeway.common.routing.release
 import ridgeway.coordinator.round.gathering
 import ridgeway.coordinator.round.ledger
@@ -51,7 +56,7 @@ from ridgeway.coordinator.round.federation import LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Parties, hurry
+from tests.support.simulated_federation import Parties
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -138,8 +143,10 @@ def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
 
 
 def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
-    """No waiting for disks, few temperatures, a short diary, and each corpus is read once unless it may change."""
-    hurry(patch)
+    """Few temperatures, a short diary; nothing is parsed or written as JSON twice; nor is a corpus read, unless it may
+    change."""
+    patch.setattr(tomllib, "loads", _parse_toml)
+    patch.setattr(ridgeway.common.base.files, "json", SimpleNamespace(dumps=_write_json))
     if once:
         patch.setattr(ridgeway.client.round.holder, "prepare", _once(prepare))
         patch.setattr(ridgeway.client.round.holder, "held_out_sample", _once(held_out_sample))
@@ -151,6 +158,18 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
         patch.setattr(module, "GROWTHS", (0.0,))
     patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
+
+
+_parse_toml = cache(tomllib.loads)
+
+
+def _write_json(value: Any, **form: Any) -> str:
+    return _written(marshal.dumps(value, 2), **form)
+
+
+@lru_cache(maxsize=1 << 14)
+def _written(value: bytes, **form: Any) -> str:
+    return json.dumps(marshal.loads(value), **form)
 
 
 _note = ridgeway.client.round.answers._note
@@ -174,16 +193,6 @@ def _once(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _DONE: dict[tuple[Callable[..., Any], PrepareJob], Any] = {}
-
-
-def memory_folder(otherwise: Path) -> Iterator[Path]:
-    """A folder in memory, where there is such a thing: no power fails here, and disks are slow."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield otherwise
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="ridgeway-") as folder:
-        yield Path(folder)
 
 
 def turn_to(parties: Parties, name: str, corpus: str) -> None:

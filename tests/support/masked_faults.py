@@ -78,7 +78,6 @@ def make_more_haste(patch: pytest.MonkeyPatch) -> None:
     nowhere = logging.getLogger("ridgeway.nowhere")
     nowhere.disabled = True
     patch.setattr(Holder, "log", nowhere)
-    patch.setattr(Journal, "_decoded", cache(Journal._decoded))
     verify = cache(is_signed_by)
     for module in (
         ridgeway.common.protocol.packet,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.round.answers import answer
@@ -162,16 +157,3 @@ class Direct:
         reply = answer(self._holders[peer], packet)
         self.replies.append((name, reply))
         yield reply
-
-
-class _Hasty(sqlite3.Connection):
-    """A connection that does not wait for the disk."""
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        return super().execute("pragma synchronous = off" if sql.startswith("pragma synchronous") else sql, *values)
-
-
-def hurry(patch: pytest.MonkeyPatch) -> None:
-    """Wait for no disk: power does not fail in tests."""
-    patch.setattr(os, "fsync", lambda handle: None)
-    patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_Hasty))

@@ -15,14 +15,13 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.common.deploy.approved_bundle import note_in
 from ridgeway.common.protocol.messages import Announce, Hello, Message
 from ridgeway.common.protocol.packet import seal_packet
-from tests.support.simulated_federation import Parties, found, hurry, own_texts
+from tests.support.simulated_federation import Parties, found, own_texts
 
 Told = list[tuple[str, ...]]
 
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    hurry(monkeypatch)
     monkeypatch.setattr(join_report, "LOOK_INTERVAL_S", 0.0)
     made = found(tmp_path)
     made.settle("law", "law", own_texts("law", "law", 20))

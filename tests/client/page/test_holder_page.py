@@ -28,7 +28,7 @@ from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
-from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, hurry, no_watch, populate
+from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, no_watch, populate
 
 LOTS = ("statistics", "scores")
 """What one round sums under masks, one after another."""
@@ -38,14 +38,12 @@ ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked round of three, and one request by a stranger that law has refused."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        parties = found(tmp_path_factory.mktemp("played"), mode="masked")
-        populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-        run_round(parties.federation(), Direct(parties), no_watch)
-        stranger = parties.holder("code").identity
-        answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
-        return parties
+    parties = found(tmp_path_factory.mktemp("played"), mode="masked")
+    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    run_round(parties.federation(), Direct(parties), no_watch)
+    stranger = parties.holder("code").identity
+    answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
+    return parties
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, statistics_of, weights_blob
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Parties, found, hurry, own_texts
+from tests.support.simulated_federation import Parties, found, own_texts
 from tests.support.tiny import tiny_encoder
 
 ROUND = "cd" * 16
@@ -60,9 +60,8 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def home(parties: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holder]:
+def home(parties: Parties, tmp_path: Path) -> Iterator[Holder]:
     """The holder in a folder of its own."""
-    hurry(monkeypatch)
     forget = ridgeway.client.round.holder._encoder.cache_clear
     forget()
     holder = parties.copy(tmp_path / "private-place").holder("law")
@@ -214,16 +213,14 @@ def test_whatever_arrives_is_answered_with_a_signed_refusal(
     parties: Parties, header: bytes, signature: str, blobs: list[bytes]
 ) -> None:
     """Signed by the coordinator or by nobody, of any form."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        holder = parties.holder("law")
-        for sign in (signature, parties.federation().identity.sign(header)):
-            packet = Packet(header, sign, tuple(blobs))
-            reply = answer(holder, packet)
-            opened = open_packet(reply)
-            assert isinstance(opened.message, Refusal)
-            assert opened.reply_to == packet.digest
-            must_be_clean(reply, holder)
+    holder = parties.holder("law")
+    for sign in (signature, parties.federation().identity.sign(header)):
+        packet = Packet(header, sign, tuple(blobs))
+        reply = answer(holder, packet)
+        opened = open_packet(reply)
+        assert isinstance(opened.message, Refusal)
+        assert opened.reply_to == packet.digest
+        must_be_clean(reply, holder)
 
 
 # When something goes wrong here

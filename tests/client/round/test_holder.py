@@ -20,7 +20,7 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms, form_cohort
 from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
 from tests.support.corpora_on_disk import touch_later, write_jsonl
-from tests.support.simulated_federation import Parties, found, hurry, own_texts
+from tests.support.simulated_federation import Parties, found, own_texts
 
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 words = st.text(min_size=1, max_size=12)
@@ -68,8 +68,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    hurry(monkeypatch)
+def parties(tmp_path: Path) -> Parties:
     made = found(tmp_path / "parties")
     made.settle("law", "law", own_texts("law", "law", 20))
     return made

@@ -17,7 +17,7 @@ from ridgeway.common.protocol.opened_log import LogStatement, OpenedSum, read_st
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 MEMBERS = {"code": "code", "code-2": "code", "law": "law", "law-2": "law", "medicine": "medicine"}
 CHANGES = (("code", "law"), ("code-2", "medicine"))
@@ -28,17 +28,14 @@ Change = Callable[[tuple[OpenedSum, ...]], tuple[OpenedSum, ...]]
 @pytest.fixture(scope="module")
 def one_round(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Five holders after a masked round."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        parties = found(tmp_path_factory.mktemp("parties"), mode="masked")
-        populate(parties, MEMBERS)
-        run_round(parties.federation(), Direct(parties), no_watch)
+    parties = found(tmp_path_factory.mktemp("parties"), mode="masked")
+    populate(parties, MEMBERS)
+    run_round(parties.federation(), Direct(parties), no_watch)
     return parties
 
 
 @pytest.fixture
-def parties(one_round: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    hurry(monkeypatch)
+def parties(one_round: Parties, tmp_path: Path) -> Parties:
     return one_round.copy(tmp_path)
 
 

@@ -19,7 +19,7 @@ from ridgeway.common.protocol.messages import Announce, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from tests.support.commands import Finished, Workshop
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import NO_BUNDLE, Parties, found, hurry, own_texts
+from tests.support.simulated_federation import NO_BUNDLE, Parties, found, own_texts
 
 OWN = "law"
 OTHERS = ("code", "medicine")
@@ -86,12 +86,10 @@ def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(tmp_path: 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Three holders that do not know each other yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
-        for name in (OWN, *OTHERS):
-            parties.settle(name, name, own_texts(name, name, 3))
-        return parties
+    parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
+    for name in (OWN, *OTHERS):
+        parties.settle(name, name, own_texts(name, name, 3))
+    return parties
 
 
 class Desk:
@@ -128,8 +126,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    hurry(monkeypatch)
+def desk(whole: Parties, tmp_path: Path) -> Desk:
     parties = whole.copy(tmp_path / "parties")
     (parties.folder / "invite").mkdir()
     return Desk(parties)

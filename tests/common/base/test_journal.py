@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import JournalError
 from ridgeway.common.base.journal import Journal, JournalEntry
-from tests.support.simulated_federation import hurry
 from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,11 +31,6 @@ facts = st.dictionaries(
     max_size=3,
 )
 events = st.tuples(words, facts)
-
-
-@pytest.fixture(autouse=True)
-def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 def filled(folder: Path, count: int = 4) -> Journal:

@@ -22,7 +22,7 @@ from ridgeway.coordinator.round.progress import AnswerRefused, Event
 from ridgeway.coordinator.round.remedies import LONGER_LOG
 from ridgeway.coordinator.round.round import run_round
 from tests.support.deployment import files_of
-from tests.support.simulated_federation import Direct, Parties, found, hurry, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 DOMAINS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
 
@@ -30,17 +30,14 @@ DOMAINS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked federation of four, whose folders every test copies."""
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        parties = found(tmp_path_factory.mktemp("settled"), mode="masked")
-        populate(parties, DOMAINS)
-        create_authority(parties.federation().link, [])
+    parties = found(tmp_path_factory.mktemp("settled"), mode="masked")
+    populate(parties, DOMAINS)
+    create_authority(parties.federation().link, [])
     return parties
 
 
 @pytest.fixture
-def parties(settled: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    hurry(monkeypatch)
+def parties(settled: Parties, tmp_path: Path) -> Parties:
     return settled.copy(tmp_path / "parties")
 
 

@@ -14,7 +14,6 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
 from ridgeway.coordinator.round.federation import SETTINGS, Abstention, Federation, FederationSettings, RoundSettings
 from ridgeway.coordinator.solving.candidates import Grid
-from tests.support.simulated_federation import hurry
 
 words = st.text(min_size=1, max_size=12)
 addresses = st.sampled_from(("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1'))
@@ -48,11 +47,6 @@ settings = st.builds(
     ),
     abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
 )
-
-
-@pytest.fixture(autouse=True)
-def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 @given(written=settings)

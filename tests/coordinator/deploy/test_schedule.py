@@ -10,7 +10,7 @@ import pytest
 from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.coordinator.deploy.schedule import keep_schedule, next_time
 from ridgeway.coordinator.round.round import run_round
-from tests.support.simulated_federation import Direct, found, hurry, no_watch, populate
+from tests.support.simulated_federation import Direct, found, no_watch, populate
 
 pytest.importorskip("cronsim", reason="a dependency of ridgeway[coordinator]")
 SUNDAY = datetime(2027, 3, 28, 2, 59, 30, tzinfo=UTC)
@@ -57,9 +57,8 @@ def test_a_round_that_cannot_be_is_told_and_the_next_time_comes(monkeypatch: pyt
     ]
 
 
-def test_a_round_that_waits_for_changes_opens_nothing_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_waits_for_changes_opens_nothing_before(tmp_path: Path) -> None:
     """The first round runs whatever it waits for; later ones count who offers other sums, and say how many do."""
-    hurry(monkeypatch)
     parties = found(tmp_path, mode="masked")
     populate(parties, {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"})
     federation = parties.federation()

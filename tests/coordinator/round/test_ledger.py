@@ -17,15 +17,9 @@ from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from tests.support.making import drawn_samples, fixed_identity, one_domain, random_samples
-from tests.support.simulated_federation import hurry
 
 NODE = "ecdsa-sha2-nistp384 AAAA"
 ROUND = "ab" * 16
-
-
-@pytest.fixture(autouse=True)
-def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 def card(number: int = 1, domain: str = "law", node: str | None = None) -> Card:

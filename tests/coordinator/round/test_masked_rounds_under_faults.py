@@ -27,7 +27,6 @@ from tests.support.faults import (
     Steps,
     let_steps_be_seen,
     make_haste,
-    memory_folder,
     raise_crash,
     turn_to,
 )
@@ -79,12 +78,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 for data in (holder.source(ready), holder.held_out_source(sample)):
                     known[name, data] = Known(ready, len(sample.lengths))
         return World(parties, MaskedOracle(parties.encoder, known))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """Where the federations of a test lie."""
-    yield from memory_folder(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -185,12 +178,12 @@ class Story:
 
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, CHUNKS))])
 def test_no_fault_fall_or_crash_spoils_a_masked_sum_or_shows_what_one_member_has(
-    world: World, steps: Steps, place: Path, chunk: int
+    world: World, steps: Steps, tmp_path: Path, chunk: int
 ) -> None:
     """Each release is, bit for bit, that of members who sent; no holder contradicts itself or shows both secrets."""
     tallies = []
     for seed in range(chunk, SEEDS, CHUNKS):
-        folder = place / str(seed)
+        folder = tmp_path / str(seed)
         try:
             tallies.append(Story(world, folder, seed, steps).run())
         except BaseException as error:
@@ -225,10 +218,10 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
 
 @pytest.mark.parametrize(("faller", "domains"), [("medicine-1", 2), ("law-1", 3)])
 def test_whoever_fell_away_after_sharing_comes_back_only_together_with_others(
-    world: World, place: Path, witness: Witness, faller: str, domains: int
+    world: World, tmp_path: Path, witness: Witness, faller: str, domains: int
 ) -> None:
     """Its domain is lighter, or missing from the release; alone it is refused, with newcomers it is in."""
-    parties = world.parties.copy(place / "parties", *BULKY)
+    parties = world.parties.copy(tmp_path / "parties", *BULKY)
     published = run_round(parties.federation(), FallsAfterSharing(parties, faller, witness), no_watch)
     assert len(published.domains) == domains
     assert world.oracle.check(parties, witness) == 1
@@ -243,10 +236,10 @@ def test_whoever_fell_away_after_sharing_comes_back_only_together_with_others(
 
 
 def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
-    world: World, place: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It died with a sum in hand that its ledger does not have; still nobody opens one that differs in a member."""
-    parties = world.parties.copy(place / "parties", *BULKY)
+    parties = world.parties.copy(tmp_path / "parties", *BULKY)
     with monkeypatch.context() as patch:
         patch.setattr(MaskedGathering, "_note_opened", lambda *_: raise_crash())
         with pytest.raises(Crash):
@@ -259,16 +252,18 @@ def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
 
 
 @pytest.mark.slow
-def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_there(world: World, place: Path) -> None:
+def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_there(
+    world: World, tmp_path: Path
+) -> None:
     """A process that ends at once, step after step: the members are the same, so a total may be opened again."""
-    whole = _steps_of_a_round(world, place / "whole")
+    whole = _steps_of_a_round(world, tmp_path / "whole")
     assert whole > 50
     for step in range(1, whole + 1):
         try:
-            _kill_at(world, place / str(step), step)
+            _kill_at(world, tmp_path / str(step), step)
         except BaseException as error:
             raise AssertionError(f"killed at step {step}: {error!r}") from error
-        shutil.rmtree(place / str(step))
+        shutil.rmtree(tmp_path / str(step))
 
 
 def _steps_of_a_round(world: World, folder: Path) -> int:

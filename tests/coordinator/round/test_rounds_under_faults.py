@@ -28,7 +28,6 @@ from tests.support.faults import (
     Steps,
     let_steps_be_seen,
     make_haste,
-    memory_folder,
     raise_crash,
     turn_to,
 )
@@ -72,12 +71,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 holder.held_out(terms)
                 sums[name, holder.source(ready)] = ready
         return World(parties, Oracle(parties.encoder, sums))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """Where the federations of a test lie."""
-    yield from memory_folder(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -140,11 +133,11 @@ class Story:
 
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, CHUNKS))])
 def test_no_fault_of_the_network_or_crash_loses_or_doubles_a_contribution(
-    world: World, steps: Steps, place: Path, chunk: int
+    world: World, steps: Steps, tmp_path: Path, chunk: int
 ) -> None:
     """After every crash each release in the ledger is, bit for bit, that of its cohort; then a clean round succeeds."""
     for seed in range(chunk, SEEDS, CHUNKS):
-        folder = place / str(seed)
+        folder = tmp_path / str(seed)
         try:
             Story(world, folder, seed, steps).run()
         except BaseException as error:
@@ -176,16 +169,16 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
 
 
 @pytest.mark.slow
-def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(world: World, place: Path) -> None:
+def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(world: World, tmp_path: Path) -> None:
     """A process that ends at once, step after step: no clean-up, temporary files and open transactions left behind."""
-    whole = _steps_of_a_round(world, place / "whole")
+    whole = _steps_of_a_round(world, tmp_path / "whole")
     assert whole > 50
     for step in range(1, whole + 1):
         try:
-            _kill_at(world, place / str(step), step)
+            _kill_at(world, tmp_path / str(step), step)
         except BaseException as error:
             raise AssertionError(f"killed at step {step}: {error!r}") from error
-        shutil.rmtree(place / str(step))
+        shutil.rmtree(tmp_path / str(step))
 
 
 def _steps_of_a_round(world: World, folder: Path) -> int:

@@ -21,7 +21,6 @@ from ridgeway.simulations.experiments.experiment_rounds import copied, own_sums,
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, Table, part_from_json
 from ridgeway.simulations.simulated_federation import SimulatedFederation
 from tests.support.experiment_settings import LETTERS, tiny_dataset, tiny_plan
-from tests.support.simulated_federation import hurry
 
 DOMAINS = ("code", "law", "medicine")
 BEFORE_SHARING, AFTER_SHARING, AFTER_SENDING, BEFORE_OPENING = STAGES
@@ -32,7 +31,6 @@ SIGNATURE = 128
 def _small() -> Iterator[None]:
     """Six holders, of whom five must be left."""
     with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
         patch.setattr(dropouts, "RATES", (0.0, 0.2, 0.4))
         patch.setattr(dropouts, "SHORT_HOLDERS", (6,))
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,9 @@ from ridgeway.simulations.experiments import experiment_rounds
 from ridgeway.simulations.experiments.membership_part import run
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
-from tests.support.simulated_federation import hurry
 
 PRESENT = (2, 3, 4, 3, 2)
 """How many of four domains there are after each change."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _haste() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        yield
 
 
 @pytest.fixture(scope="module")
