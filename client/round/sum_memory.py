@@ -72,17 +72,19 @@ def _accounts(entry: JournalEntry, before: Mapping[tuple[str, str], Account]) ->
         for account in before.values():
             if gone in account.signed and not account.opened:
                 left = tuple(each for each in account.signed if each != gone)
-                yield account.model_copy(update={"signed": left})
+                yield account.model_copy(
+                    update={"signed": left, "locked": account.locked and gone != account.signed[-1]}
+                )
     if "session" not in facts or "lot" not in facts:
         return
     known = before.get((facts["session"], facts["lot"])) or Account(session=facts["session"], lot=facts["lot"])
     if entry.kind == "sent":
         yield known
-    if entry.kind == "signed":
-        signed = tuple(dict.fromkeys((*known.signed, PastSum.from_facts(facts))))
-        yield known.model_copy(update={"signed": signed, "away": tuple(facts["away"])})
-    if entry.kind in ("locked", "opened"):
-        opened = PastSum.from_facts(facts)
-        yield known.model_copy(
-            update={"signed": (*(each for each in known.signed if each != opened), opened), "opened": True}
-        )
+    if entry.kind in ("signed", "locked", "opened"):
+        past = PastSum.from_facts(facts)
+        signed = (*(each for each in known.signed if each != past), past)
+        if entry.kind == "signed":  # whatever was locked or opened before never left: the holder was killed
+            changes = {"away": tuple(facts["away"]), "locked": False, "opened": False}
+        else:
+            changes = {entry.kind: True}
+        yield known.model_copy(update={"signed": signed, **changes})

@@ -62,13 +62,15 @@ class Account(Record):
     """What a member says of its own part in one lot of one session: it sealed, and signed these sums one after another.
 
     away:   the session's members that are not in the last of these sums.
-    opened: whether the member has revealed its shares for the last sum that it signed.
+    locked: whether the member has said that it reveals its shares for the last sum that it signed, and for no other.
+    opened: whether it has revealed them.
     """
 
     session: Digest
     lot: Lot
     signed: tuple[PastSum, ...] = ()
     away: tuple[PublicKey, ...] = ()
+    locked: bool = False
     opened: bool = False
 
     @property
@@ -79,9 +81,14 @@ class Account(Record):
     def possible(self) -> tuple[PastSum, ...]:
         """The sums of this lot that may have been opened, as far as this member knows alone.
 
-        If it has helped to open one, no larger one was: all who are in it had signed it, and so given up the larger.
+        If it has helped to open one, no larger one was: all who are in it had signed it, and so given up the larger. To
+        have locked one says nothing of the larger, which others may open.
         """
         return self.signed[-1:] if self.opened else self.signed
+
+    def denies(self, past: PastSum) -> bool:
+        """Whether the member says that it has not revealed, and will not reveal, its shares for this sum."""
+        return not (self.locked or self.opened) or self.signed[-1] != past
 
 
 class History(Record):
@@ -104,6 +111,7 @@ class ToldAccount(Record):
     lot: Lot
     signed: tuple[Digest, ...] = ()
     away: tuple[PublicKey, ...] = ()
+    locked: bool = False
     opened: bool = False
 
 
@@ -189,8 +197,9 @@ def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
     """The sums that may have been opened, by what these members tell, and who tells of each.
 
     A sum was opened only if a threshold of its session's members revealed shares for it, and each reveals for one sum
-    of a lot at most. So a sum was not opened if a threshold of them say that they revealed for another, or for none:
-    among these are more honest ones than could be missing, as long as fewer than a third lie.
+    of a lot at most; in a large cohort, a threshold locked it. So a sum was not opened if a threshold of them say that
+    they did so for another, or for none: among these are more honest ones than could be missing, as long as fewer than
+    a third lie.
     """
     told = {
         (account.session, account.lot, key): account
@@ -201,7 +210,7 @@ def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
     for (session, lot, key), account in told.items():
         spoken = [told[session, lot, other] for other in account.members if (session, lot, other) in told]
         for each in account.possible:
-            denied = sum(not (other.opened and other.signed[-1] == each) for other in spoken)
+            denied = sum(other.denies(each) for other in spoken)
             if denied < threshold_for(len(account.members)):
                 found.setdefault(each, set()).add(key)
     for key, history in histories.items():
@@ -214,7 +223,8 @@ def _checked(history: History) -> History:
     if len(history.accounts) + len(history.heard) > MAX_TOLD:
         raise Refused("history_too_long", f"a member tells of more than {MAX_TOLD} sums; it runs other code than this")
     distinct = {(account.session, account.lot) for account in history.accounts}
-    if len(distinct) < len(history.accounts) or any(each.opened and not each.signed for each in history.accounts):
+    unsigned = any((each.locked or each.opened) and not each.signed for each in history.accounts)
+    if len(distinct) < len(history.accounts) or unsigned:
         raise Refused("malformed", "a member speaks twice of one sum, or says that it opened one which it never signed")
     return history
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ridgeway.common.base.settings import Ridge
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
 from ridgeway.common.masking.history import History, PastSum, pool_bytes, read_history
 from ridgeway.common.masking.keystream import Sealed
+from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
@@ -62,8 +62,8 @@ FEATURES = 7
 BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
 WEIGHTS = weights_blob(np.eye(FEATURES, 3))
 """Such as no total was ever solved to."""
-ANNOUNCE, SHARE, SEAL, CONFIRM, OPEN, OVER = range(6)
-"""The steps with a sum, by their order."""
+ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
+"""The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies between LOCK and OPEN."""
 
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
@@ -91,6 +91,7 @@ class Hostile:
     sealed: dict[Lot, dict[str, Blob]] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
+    locks: dict[int, str] = field(default_factory=dict)
     histories: list[History] = field(default_factory=lambda: [History()])
     opened_total: str | None = None
     weights: list[Blob] = field(default_factory=list)
@@ -256,9 +257,9 @@ class Hostile:
         return LockSum(session=self.session, lot=lot, sent=self.places(sent))
 
     def lock(self, lot: Lot, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
-        """These members of a large cohort sign that they will open this sum and no other."""
+        """These members sign that they will open this sum and no other; in a small cohort nobody is asked to."""
         locks = {}
-        for name in names:
+        for name in names if self.agreement().neighbourhood else ():
             reply = self.ask(name, self.lock_request(lot, sent or names)).message
             assert isinstance(reply, Locked), reply
             locks[self.place(name)] = reply.signature
@@ -269,15 +270,17 @@ class Hostile:
         lot: Lot,
         sent: Collection[str],
         signatures: Mapping[int, str],
-        locks: Mapping[int, str] = MappingProxyType({}),
+        locks: Mapping[int, str] | None = None,
     ) -> OpenSum:
-        pairs, locked = tuple(sorted(signatures.items())), tuple(sorted(locks.items()))
+        """locks: those of the sum that was played so far, unless told otherwise."""
+        pairs = tuple(sorted(signatures.items()))
+        locked = tuple(sorted((self.locks if locks is None else locks).items()))
         return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs, locks=locked)
 
     def open(self, lot: Lot, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]) -> Reveals:
         """The shares that these members reveal, by place; in a large cohort they lock the sum before."""
         reveals: Reveals = {}
-        locks = self.lock(lot, names, sent) if self.agreement().neighbourhood else {}
+        locks = self.lock(lot, names, sent)
         for name in names:
             content = self._bulk(name, self.open_request(lot, sent, signatures, locks))
             reveals[self.place(name)] = unpack_by_place(content, SHARE_BYTES)
@@ -336,6 +339,7 @@ class Hostile:
             (lambda: self._open_what_comes_before(lot)) if counted else self.share,
             (lambda: self.count(lot)) if counted else self.seal,
             lambda: self._sign(lot),
+            lambda: self.locks.update(self.lock(lot, self.shared)),
             lambda: self._reveal(lot),
         ]
         for take in steps[:step]:
@@ -365,6 +369,7 @@ class Hostile:
             SHARE: lambda: self.packet(self.share_request()),
             SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
             CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),
+            LOCK: lambda: self.packet(self.lock_request(lot, self.shared)),
             OPEN: lambda: self.packet(self.open_request(lot, self.shared, self.signatures)),
         }
         return asked[step]()
@@ -372,7 +377,7 @@ class Hostile:
     def moved(self, parties: Parties) -> Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
         sealed = {lot: dict(given) for lot, given in self.sealed.items()}
-        known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures))
+        known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures), dict(self.locks))
         solved = self.opened_total, [*self.weights]
         return Hostile(parties, self.names, self.round, *known, [*self.histories], *solved)
 
@@ -394,15 +399,16 @@ class Stages:
         self._folder = folder
         self.parties = found(folder / "parties", mode="masked")
         populate(self.parties, {**MEMBERS, FURTHER: "law"})
-        self._played: dict[tuple[int, Lot], Hostile] = {}
+        self._played: dict[str, Hostile] = {}
 
     def at(self, step: int, folder: Path, lot: Lot = "statistics") -> Hostile:
-        """A session of all members before this step."""
-        if (step, lot) not in self._played:
-            played = Hostile(self.parties.copy(self._folder / f"{step} {lot}"), list(MEMBERS))
+        """A session of all members before this step, as in a large cohort where neighbourhoods are small."""
+        name = f"{step} {lot} {neighbourhood_for(len(MEMBERS))}"
+        if name not in self._played:
+            played = Hostile(self.parties.copy(self._folder / name), list(MEMBERS))
             played.until(step, lot)
-            self._played[step, lot] = played
-        played = self._played[step, lot]
+            self._played[name] = played
+        played = self._played[name]
         return played.moved(played.parties.copy(folder, *BULKY))
 
 

@@ -22,10 +22,11 @@ LOTS = ("sums", "counts")
 
 @contextmanager
 def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
-    """While this lasts, cohorts of more than `holders` members are large ones, with neighbourhoods of this size."""
+    """While this lasts, all cohorts are large ones, with neighbourhoods of this size, or of all others."""
+    few = ((members, Neighbourhood(members - 1, min(threshold, members - 1))) for members in range(1, holders + 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbourhood, "COMPLETE", holders)
-        patch.setattr(neighbourhood, "TABLE", ((1000, Neighbourhood(holders, threshold)),))
+        patch.setattr(neighbourhood, "COMPLETE", 0)
+        patch.setattr(neighbourhood, "TABLE", (*few, (1000, Neighbourhood(holders, threshold))))
         yield
 
 

@@ -17,17 +17,17 @@ from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.differencing import set_apart
 from ridgeway.common.masking.history import MAX_TOLD, PastSum
-from ridgeway.common.protocol.messages import Announce, Confirmed, Envelopes, Offer, Revealed
+from ridgeway.common.protocol.messages import Announce, Confirmed, Envelopes, Locked, Offer, Revealed
 from ridgeway.common.statistics.sums import from_vector
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, Hostile, code_of, nothing_revealed
+from tests.support.hostile import FEATURES, LOCK, Hostile, code_of, nothing_revealed
 from tests.support.simulated_federation import Parties, found, own_texts, populate
 
 LAW = [f"law-{number}" for number in range(1, 8)]
 
 
 @pytest.fixture
-def haste(monkeypatch: pytest.MonkeyPatch) -> None:
+def haste(dealing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_haste(monkeypatch)
 
 
@@ -35,7 +35,12 @@ def settled(folder: Path, domains: Mapping[str, str], **policy: int) -> Parties:
     """A federation of these holders, each with texts of its own."""
     parties = found(folder, mode="masked")
     for number, (name, domain) in enumerate(domains.items()):
-        parties.settle(name, domain, own_texts(name, domain if domain != "poetry" else "law", 12 + number), **policy)
+        parties.settle(
+            name,
+            domain,
+            own_texts(name, domain if domain in ("code", "law", "medicine") else "law", 12 + number),
+            **policy,
+        )
         parties.admit(name)
     parties.pin_all()
     return parties
@@ -67,8 +72,9 @@ def opened_gram(
             raise Refusing(reply.code)
         signatures[coordinator.place(name)] = reply.signature
     assert len(helping) >= threshold_for(len(names))
+    locks = coordinator.lock("statistics", helping, names)
     for name in helping:
-        reply = coordinator.ask(name, coordinator.open_request("statistics", names, signatures)).message
+        reply = coordinator.ask(name, coordinator.open_request("statistics", names, signatures, locks)).message
         if not isinstance(reply, Revealed):
             raise Refusing(reply.code)
     total = coordinator.total("statistics", names, coordinator.open("statistics", helping, names, signatures))
@@ -180,6 +186,25 @@ def test_friend_in_a_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("haste")
+def test_lock_of_another_set(tmp_path: Path) -> None:
+    """V signs a sum, then locks a smaller one; the others open the larger, which V would forget: V lies open twice."""
+    others = {**dict.fromkeys("ABCD", "code"), "E": "poetry", "F": "physics"}
+    parties = settled(tmp_path, {"V": "law", **others, **dict.fromkeys("PQ", "medicine")})
+    first = opened_gram(parties, [*"ABCDEFPQ"], "01" * 16)
+    session = Hostile(parties, [*"VABCDEF"], "02" * 16)
+    session.until(LOCK)
+    fewer = [*"VABCD"]
+    session.confirm("statistics", "V", fewer)
+    assert isinstance(session.ask("V", session.lock_request("statistics", fewer)).message, Locked)
+    reveals = session.open("statistics", list(others), session.names, session.signatures)
+    total = session.total("statistics", session.names, reveals)
+    second = from_vector(total, FEATURES, len(session.cohort().domains)).gram
+    with pytest.raises(Refusing, match="sets_apart"):
+        third = opened_gram(parties, [*"VPQ"], "03" * 16)
+        assert not (second + third - first == 2 * own_gram(parties, "V")).all(), "V's own gram, bit for bit"
+
+
+@pytest.mark.usefixtures("haste")
 def test_sets_played_against_each_other(tmp_path: Path) -> None:
     """Some members are told that one fell away, others that another did: no two sums of one session open."""
     names = ["code-1", "code-2", "law-1", "law-2", "medicine"]
@@ -194,8 +219,12 @@ def test_sets_played_against_each_other(tmp_path: Path) -> None:
     for name in fewer:
         larger = coordinator.open_request("statistics", names, whole)
         assert code_of(coordinator.ask(name, larger)) == "two_survivor_sets"
-    reply = coordinator.ask("medicine", coordinator.open_request("statistics", names, whole)).message
-    assert isinstance(reply, Revealed), "it was told of no other set, and four shares are needed"
+    locks = coordinator.lock("statistics", ["medicine"], names)
+    reply = coordinator.ask("medicine", coordinator.open_request("statistics", names, whole, locks)).message
+    if locks:
+        assert reply.code == "not_locked"
+    else:
+        assert isinstance(reply, Revealed), "it was told of no other set, and four shares are needed"
     assert coordinator.open("statistics", fewer, fewer, smaller)
     other = [name for name in names if name != "code-1"]
     for name in other:

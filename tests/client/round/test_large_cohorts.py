@@ -21,8 +21,8 @@ from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
 from tests.support.hostile import (
     CONFIRM,
+    LOCK,
     MEMBERS,
-    OPEN,
     SEAL,
     SHARE,
     Hostile,
@@ -40,22 +40,17 @@ ALL = list(MEMBERS)
 FEWER = [name for name in ALL if name != "medicine"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def large() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, small_neighbourhoods(3, 2):
-        make_haste(patch)
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    make_haste(monkeypatch)
+    with small_neighbourhoods(3, 2):
         yield
 
 
-@pytest.fixture(scope="module")
-def large_stages(large: None, tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    return Stages(tmp_path_factory.mktemp("large"))
-
-
 @pytest.fixture
-def coordinator(large_stages: Stages, tmp_path: Path, request: pytest.FixtureRequest) -> Hostile:
+def coordinator(all_stages: Stages, large: None, tmp_path: Path, request: pytest.FixtureRequest) -> Hostile:
     """Right before the step that the test names."""
-    return large_stages.at(request.param, tmp_path / "parties")
+    return all_stages.at(request.param, tmp_path / "parties")
 
 
 def before(step: int) -> pytest.MarkDecorator:
@@ -85,7 +80,7 @@ def test_who_falls_away_before_it_signs_is_taken_out(coordinator: Hostile) -> No
     assert coordinator.total("statistics", FEWER, reveals).tolist() == total_of(coordinator, FEWER)
 
 
-@before(OPEN)
+@before(LOCK)
 def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> None:
     """Neither by a member that has not locked it, nor with one lock too few, nor with locks of something else."""
     signatures = coordinator.signatures
@@ -130,7 +125,7 @@ def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(coordinator: Hostile)
     assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
 
 
-@before(OPEN)
+@before(LOCK)
 def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(coordinator: Hostile) -> None:
     """Each holder looks for the signatures of those whose shares it holds."""
     locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
@@ -180,7 +175,7 @@ def test_a_withheld_envelope_leaves_masks_on_the_sum(coordinator: Hostile) -> No
     assert opened.tolist() != total_of(coordinator, ALL)
 
 
-@before(OPEN)
+@before(LOCK)
 def test_a_locked_sum_is_remembered_as_one_that_may_be_open(coordinator: Hostile) -> None:
     """A member that is never asked for its shares keeps it in mind, and tells of it."""
     holder = coordinator.parties.holder(VICTIM)
@@ -188,7 +183,7 @@ def test_a_locked_sum_is_remembered_as_one_that_may_be_open(coordinator: Hostile
     signed = PastSum.of("statistics", _parts(state, "statistics", coordinator.places(ALL)))
     coordinator.lock("statistics", ALL)
     account = coordinator.parties.holder(VICTIM).memory.history().accounts[-1]
-    assert (account.signed[-1], account.opened) == (signed, True)
+    assert (account.signed[-1], account.locked, account.opened) == (signed, True, False)
 
 
 # The honest coordinator
@@ -209,10 +204,10 @@ class Watched(Direct):
 
 
 def test_a_round_of_a_large_cohort_opens_its_sums(
-    large_stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    all_stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every sum is locked before it is opened, and of nobody are both kinds of shares ever shown."""
-    parties, witness = large_stages.parties.copy(tmp_path / "parties"), Witness()
+    parties, witness = all_stages.parties.copy(tmp_path / "parties"), Witness()
     witness.look_on(monkeypatch)
     transport = Watched(parties, witness)
     run_round(parties.federation(), transport, no_watch)
@@ -220,9 +215,9 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
     assert len(witness.opened("statistics")) == 1
 
 
-def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(large_stages: Stages, tmp_path: Path) -> None:
+def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(all_stages: Stages, tmp_path: Path) -> None:
     """The coordinator knows who holds whose shares, and sees that they do not suffice any more."""
-    parties = large_stages.parties.copy(tmp_path / "parties")
+    parties = all_stages.parties.copy(tmp_path / "parties")
 
     class Falling(Watched):
         def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:

@@ -42,6 +42,7 @@ accounts = st.builds(
     lot=st.just("statistics"),
     signed=st.lists(sums, min_size=1, max_size=2).map(tuple),
     away=st.lists(digests, max_size=2).map(tuple),
+    locked=st.booleans(),
     opened=st.booleans(),
 )
 histories = st.builds(
@@ -52,7 +53,7 @@ histories = st.builds(
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(dealing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     make_haste(monkeypatch)
     made = found(tmp_path, mode="masked")
     populate(made, PEOPLE)
@@ -204,6 +205,7 @@ def test_bytes_that_are_no_history_are_refused(monkeypatch: pytest.MonkeyPatch, 
     "accounts",
     [
         [Account(session="0" * 64, lot="scores", opened=True)],
+        [Account(session="0" * 64, lot="scores", locked=True)],
         [Account(session="0" * 64, lot="scores"), Account(session="0" * 64, lot="scores", signed=(made_up(1),))],
     ],
 )
@@ -220,17 +222,23 @@ def over(names: set[int]) -> PastSum:
     return PastSum.of("statistics", {f"{name:064x}": ("0" * 64, 1) for name in names})
 
 
-def said(names: set[int], size: int, *, opened: bool, signed: list[set[int]] | None = None) -> History:
+def said(
+    names: set[int], size: int, *, opened: bool, signed: list[set[int]] | None = None, locked: bool = False
+) -> History:
     """What a member says of a session of so many members in which it signed these sets, the last of them `names`."""
-    chain = [*(signed or []), names]
+    sums = tuple(map(over, [*(signed or []), names]))
     away = tuple(f"{name:064x}" for name in range(size) if name not in names)
-    account = Account(session=SESSION, lot="statistics", signed=tuple(map(over, chain)), away=away, opened=opened)
+    account = Account(session=SESSION, lot="statistics", signed=sums, away=away, locked=locked, opened=opened)
     return History(accounts=(account,))
 
 
-@given(data=st.data(), size=st.integers(3, 9))
-def test_a_sum_that_was_opened_is_never_talked_away(data: st.DataObject, size: int) -> None:
-    """Whatever fewer than a third of the members say, and whoever of the others is there to speak."""
+@given(data=st.data(), size=st.integers(3, 9), large=st.booleans())
+def test_a_sum_that_was_opened_is_never_talked_away(data: st.DataObject, size: int, large: bool) -> None:
+    """Whatever fewer than a third of the members say, and whoever of the others is there to speak.
+
+    large: whether a threshold locked it, and any of them opened it; in a small cohort a threshold opened it. The others
+    in it have locked, if anything, a smaller one that did not open.
+    """
     threshold = threshold_for(size)
     liars = data.draw(st.sets(st.integers(0, size - 1), max_size=(size - 1) // 3))
     in_it = data.draw(st.sets(st.integers(0, size - 1), min_size=threshold))
@@ -241,7 +249,12 @@ def test_a_sum_that_was_opened_is_never_talked_away(data: st.DataObject, size: i
         if name in liars:
             told[f"{name:064x}"] = said({name, size}, size, opened=True)
         elif name in in_it:
-            told[f"{name:064x}"] = said(in_it, size, opened=name in revealers)
+            bound = name in revealers
+            if bound or not data.draw(st.booleans()):
+                opened_too = bound and (not large or data.draw(st.booleans()))
+                told[f"{name:064x}"] = said(in_it, size, opened=opened_too, locked=bound and large)
+            else:
+                told[f"{name:064x}"] = said({name}, size, opened=False, signed=[in_it], locked=True)
         else:
             told[f"{name:064x}"] = History(accounts=(Account(session=SESSION, lot="statistics"),))
     present = data.draw(st.sets(st.sampled_from(sorted(in_it - liars)), min_size=1))
@@ -258,6 +271,17 @@ def test_a_sum_that_was_given_up_for_a_smaller_one_is_known_not_to_have_been_ope
     assert set(possible_sums(told)) == {over(four)}
     alone = {key: told[key] for key in (f"{3:064x}", f"{4:064x}")}
     assert set(possible_sums(alone)) == {over(four), over(five)}
+
+
+def test_who_has_locked_a_smaller_sum_still_tells_of_the_larger() -> None:
+    """Others may not have signed the smaller one, and open the larger; whoever has opened the smaller knows better."""
+    four, five = {0, 1, 2, 3}, {0, 1, 2, 3, 4}
+    key = f"{0:064x}"
+    assert set(possible_sums({key: said(four, 5, opened=False, signed=[five], locked=True)})) == {
+        over(four),
+        over(five),
+    }
+    assert set(possible_sums({key: said(four, 5, opened=True, signed=[five], locked=True)})) == {over(four)}
 
 
 def test_a_sum_that_nobody_opened_is_forgotten_when_enough_say_so() -> None:

@@ -14,6 +14,7 @@ from ridgeway.common.protocol.messages import (
     Envelopes,
     Held,
     Hold,
+    Locked,
     Lot,
     Message,
     Offer,
@@ -26,6 +27,7 @@ from tests.support.faults import make_haste
 from tests.support.hostile import (
     ANNOUNCE,
     CONFIRM,
+    LOCK,
     MEMBERS,
     OPEN,
     OVER,
@@ -65,6 +67,10 @@ def confirm(lot: Lot, names: list[str]) -> Callable[[Hostile], Asked]:
     return lambda c: (c.confirm_request(lot, names), ())
 
 
+def lock(lot: Lot, names: list[str]) -> Callable[[Hostile], Asked]:
+    return lambda c: (c.lock_request(lot, names), ())
+
+
 def open_(lot: Lot, signers: range, names: list[str] = ALL) -> Callable[[Hostile], Asked]:
     return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
 
@@ -85,6 +91,10 @@ STEPS: dict[str, Step] = {
     "reliability": Step(SEAL, "reliability", SealedSums, count("reliability"), count("reliability", other=True)),
     **{
         f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
+        for lot in ("statistics", "scores", "reliability")
+    },
+    **{
+        f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER))
         for lot in ("statistics", "scores", "reliability")
     },
     **{
@@ -132,7 +142,7 @@ def test_a_changed_request_for_a_step_that_was_taken_is_refused(
     first = coordinator.send(VICTIM, packet)
     for changed in step.changed:
         code = code_of(coordinator.ask(VICTIM, *changed(coordinator)))
-        assert code == ("two_survivor_sets" if step.kind is Confirmed else "already_answered")
+        assert code == ("two_survivor_sets" if step.kind in (Confirmed, Locked) else "already_answered")
     assert parts(coordinator.send(VICTIM, packet)) == parts(first)
 
 

@@ -29,6 +29,7 @@ from tests.support.hostile import (
     ANNOUNCE,
     CONFIRM,
     FURTHER,
+    LOCK,
     MEMBERS,
     OPEN,
     OVER,
@@ -78,7 +79,7 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: Lot) -> None:
 @pytest.mark.parametrize("lot", EVERY)
 def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, lot: Lot) -> None:
     """Whoever signs it has given the larger one up, so that no two are ever opened."""
-    coordinator = at(OPEN, lot)
+    coordinator = at(LOCK, lot)
     assert isinstance(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message, Confirmed)
     for names in (ALL, WITHOUT["code-1"]):
         assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, names))) == "two_survivor_sets"
@@ -113,6 +114,7 @@ def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: Lot)
     """Not even by as many as hold enough shares: the one who did not sign would not remember the sum."""
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, FEWER, ALL)
+    coordinator.locks = coordinator.lock(lot, FEWER, ALL)
     for name in FEWER:
         assert code_of(coordinator.ask(name, coordinator.open_request(lot, ALL, signatures))) == "not_confirmed"
     nothing_revealed(coordinator)
@@ -157,6 +159,7 @@ def test_two_survivor_sets_shown_to_two_halves_are_opened_by_neither(at: At, lot
     first, second = WITHOUT["code-1"], WITHOUT["code-2"]
     half, other = ["law-1", "code-2"], ["law-2", "code-1", "medicine"]
     signatures = {**coordinator.confirm(lot, half, first), **coordinator.confirm(lot, other, second)}
+    coordinator.locks = {**coordinator.lock(lot, half, first), **coordinator.lock(lot, other, second)}
     for name, sent in ((half[0], first), (half[1], first), (other[0], second), (other[1], second)):
         assert code_of(coordinator.ask(name, coordinator.open_request(lot, sent, signatures))) == "not_confirmed"
     nothing_revealed(coordinator)
@@ -179,6 +182,7 @@ def test_confirmations_of_one_sum_do_not_open_another(at: At) -> None:
     coordinator.finish("scores")
     coordinator.count("reliability")
     coordinator.confirm("reliability", ALL)
+    coordinator.locks = coordinator.lock("reliability", ALL)
     lie = coordinator.open_request("reliability", ALL, coordinator.signatures)
     assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
     nothing_revealed(coordinator, "reliability")
@@ -207,6 +211,7 @@ def test_different_questions_to_two_members_are_not_opened(at: At, lot: Lot) -> 
     asked = coordinator.ask(VICTIM, *coordinator.question(lot, other=True))
     assert isinstance(asked.message, SealedSums)
     signatures = coordinator.confirm(lot, ALL)
+    coordinator.locks = coordinator.lock(lot, ALL)
     assert code_of(coordinator.ask(VICTIM, coordinator.open_request(lot, ALL, signatures))) == "not_confirmed"
     nothing_revealed(coordinator)
     halves = coordinator.open_request(lot, ALL, {place: signatures[place] for place in list(signatures)[:3]})
@@ -233,7 +238,7 @@ def test_counts_before_the_others_shares_are_there_are_refused(at: At, lot: Lot)
     assert coordinator.gave(SealedSums) == []
 
 
-@pytest.mark.parametrize("step", [SEAL, CONFIRM, OPEN])
+@pytest.mark.parametrize("step", [SEAL, CONFIRM, LOCK, OPEN])
 def test_no_step_is_taken_before_secrets_were_shared(at: At, step: int) -> None:
     """There are no masks yet."""
     coordinator = at(SHARE)

@@ -22,6 +22,7 @@ from tests.support.faults import Crash, make_haste
 from tests.support.hostile import (
     ANNOUNCE,
     CONFIRM,
+    LOCK,
     MEMBERS,
     OPEN,
     OVER,
@@ -39,10 +40,10 @@ VICTIM = "law-1"
 ALL = list(MEMBERS)
 FEWER = [name for name in ALL if name != "medicine"]
 OTHERS = [name for name in ALL if name != "code-1"]
-STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, OPEN)
+STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN)
 PLACES: list[tuple[int, Lot]] = [
     *((step, "statistics") for step in STEPS),
-    *((step, lot) for lot in LOTS[1:] for step in (SEAL, CONFIRM, OPEN)),
+    *((step, lot) for lot in LOTS[1:] for step in (SEAL, CONFIRM, LOCK, OPEN)),
 ]
 """Every step of a session: those with the statistics, and those that come again with each of the counts."""
 
@@ -125,7 +126,7 @@ def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
     coordinator = at(OPEN)
     path = session_of(coordinator)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    for step in (SHARE, SEAL, CONFIRM, OPEN):
+    for step in (SHARE, SEAL, CONFIRM, LOCK, OPEN):
         assert code_of(coordinator.send(VICTIM, coordinator.request(step, "statistics", VICTIM))) == "no_session"
     assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
     assert "Traceback" not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
@@ -235,7 +236,10 @@ def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[A
 
 
 def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
-    """Another request for the same step, as a coordinator that hopes for a second answer would make it."""
+    """Another request for the same step, as a coordinator that hopes for a second answer would make it.
+
+    Beside a lock of one sum, a signature for another would be such an answer.
+    """
     tokens = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
     asked: dict[int, tuple[Message, tuple[Blob, ...]]] = {ANNOUNCE: (Announce(terms=tokens), ())}
     if step == SHARE:
@@ -245,6 +249,8 @@ def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
         asked[SEAL] = fewer if lot == "statistics" else coordinator.question(lot, other=True)
     if step == CONFIRM:
         asked[CONFIRM] = (coordinator.confirm_request(lot, OTHERS), ())
+    if step == LOCK:
+        asked[LOCK] = (coordinator.confirm_request(lot, FEWER), ())
     if step == OPEN:
         asked[OPEN] = (coordinator.open_request(lot, ALL, {**coordinator.signatures, 6: "0" * 128}), ())
     return coordinator.packet(*asked[step])
@@ -310,6 +316,20 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
         later.opened_total, later.weights = coordinator.opened_total, coordinator.weights
         later.hold()
         assert code_of(later.ask(VICTIM, *later.question(lot))) == "already_counted"
+
+
+@pytest.mark.parametrize("step", [LOCK, OPEN])
+def test_a_sum_that_others_may_open_is_not_forgotten_by_a_holder_that_was_killed(
+    at: At, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """It had written down that it opens the sum, and nothing of that had left; then it is shown a smaller one."""
+    coordinator = at(step)
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
+        assert list(answers_of(coordinator, [coordinator.request(step, "statistics", VICTIM)])) == []
+    coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))
+    known = [set(each.by_key()) for each in coordinator.parties.holder(VICTIM).memory.sums("statistics")]
+    assert {coordinator.key_of[name] for name in ALL} in known
 
 
 def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
