@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ridgeway.common.base.errors import LinkError, RoundFailed
+from ridgeway.common.base.threads import cores
 from ridgeway.common.deploy.bundle import write_app
 from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script
 from ridgeway.coordinator.round.progress import Follower, RunDone, RunFailed, Watch
@@ -41,20 +42,29 @@ NO_DROPOUTS: Mapping[str, int] = MappingProxyType({})
 def run_in_memory(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:
     """One round in this process; messages go through Flower's own serialisation.
 
-    dropouts: holders that drop out, and after how many answers.
+    dropouts: holders that drop out, and after how many answers. Many holders are shared out over as many further
+    processes as there are cores; what comes of the round is the same.
     """
     from ridgeway.coordinator.round.round import run_round
+    from ridgeway.coordinator.server_app import GridTransport
+    from ridgeway.simulations.local_grid import HOLDERS_PER_PROCESS, forked_grid
 
-    run_round(simulated.federation, memory_transport(simulated, dropout_app(dropouts)), watch)
+    nodes = _numbered(simulated)
+    with forked_grid(dropout_app(dropouts), nodes, min(cores(), len(nodes) // HOLDERS_PER_PROCESS)) as grid:
+        run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
 
 
 def memory_transport(simulated: SimulatedFederation, app: ClientApp) -> GridTransport:
-    """The way to the holders that are there, each of which runs `app` in this process; peers are numbered from 1."""
+    """The way to the holders that are there, each of which runs `app` in this process."""
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import LocalGrid
 
-    nodes = dict(enumerate(simulated.nodes.values(), start=1))
-    return GridTransport(LocalGrid(app, nodes), least_pause_s=0.0)
+    return GridTransport(LocalGrid(app, _numbered(simulated)), least_pause_s=0.0)
+
+
+def _numbered(simulated: SimulatedFederation) -> dict[int, Path]:
+    """The folders of the holders that are there, as peers are numbered."""
+    return dict(enumerate(simulated.nodes.values(), start=1))
 
 
 def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:

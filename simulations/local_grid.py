@@ -1,20 +1,37 @@
-"""Flower's Grid in this very process: no Ray, no network, but every message goes through Flower's serialisation."""
+"""Flower's Grid on this machine: no Ray, no network, but every message goes through Flower's serialisation.
+
+Holders answer in this very process, or shared out over processes that are forked from it: between these, messages pass
+as the bytes that Flower makes of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import signal
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from ridgeway.common.base.threads import one_blas_thread
+
 RUN, SERVER = 1, 1
+HOLDERS_PER_PROCESS = 50
+"""With fewer holders for each, starting processes takes longer than it saves."""
+
+Parts = Mapping[str, bytes]
+"""A message as Flower takes it apart: bytes by their ids, the message's own last."""
 
 
 class LocalGrid(Grid):
@@ -30,7 +47,7 @@ class LocalGrid(Grid):
             )
             for node, folder in holders.items()
         }
-        self._waiting: dict[str, Message] = {}
+        self._waiting: dict[str, tuple[int, Parts]] = {}
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -48,27 +65,142 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
         numbers = []
-        for message in messages:
-            number = message.object_id
-            message.metadata.__dict__["_message_id"] = number
-            self._waiting[number] = message
+        for message, parts in zip(sent, taken_apart(sent), strict=True):
+            number = list(parts)[-1]
+            self._waiting[number] = message.metadata.dst_node_id, parts
             numbers.append(number)
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         for number in message_ids:
-            if message := self._waiting.pop(number, None):
-                context = self._contexts[message.metadata.dst_node_id]
-                yield travelled(self._app(travelled(message), context))
+            if number in self._waiting:
+                yield put_together(self._answer(number))
+
+    def _answer(self, number: str) -> Parts:
+        return self.answered(*self._waiting.pop(number))
+
+    def answered(self, node: int, parts: Parts) -> Parts:
+        """What a node's app replies, in this process."""
+        [reply] = taken_apart([self._app(put_together(parts), self._contexts[node])])
+        return reply
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
 
-def travelled(message: Message) -> Message:
-    """The message as it arrives: taken apart to bytes and put together again by Flower's own code."""
-    contents = {number: part.deflate() for number, part in get_all_nested_objects(message).items()}
-    arrived = cast(Message, inflate_object_from_contents(message.object_id, contents))
-    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+class ForkedGrid(LocalGrid):
+    """The same, where processes answer for holders, each for its own; make it with `forked_grid`.
+
+    A process gets a request when its last answer was read: so all of them work, and answers do not pile up.
+    """
+
+    def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
+        super().__init__(app, holders)
+        self._connections: list[Connection] = []
+        self._queues: list[deque[str]] = []
+        self._answers: dict[str, Parts] = {}
+
+    def add(self, connection: Connection) -> None:
+        """One more process at the other end of this connection."""
+        self._connections.append(connection)
+        self._queues.append(deque())
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        numbers = list(super().push_messages(messages))
+        idle = [place for place, queue in enumerate(self._queues) if not queue]
+        for number in numbers:
+            self._queues[self._process_of(number)].append(number)
+        for place in idle:
+            self._ask_next(place)
+        return numbers
+
+    def _process_of(self, number: str) -> int:
+        return self._waiting[number][0] % len(self._queues)
+
+    def _ask_next(self, place: int) -> None:
+        if self._queues[place]:
+            node, parts = self._waiting[self._queues[place][0]]
+            with suppress(OSError):  # a process that has ended is noticed when its answer is read
+                _send(self._connections[place], node, parts)
+
+    def _answer(self, number: str) -> Parts:
+        place = self._process_of(number)
+        while number not in self._answers:
+            asked = self._queues[place].popleft()
+            _, self._answers[asked] = _receive(self._connections[place])
+            self._ask_next(place)
+        del self._waiting[number]
+        return self._answers.pop(number)
+
+
+@contextmanager
+def forked_grid(app: ClientApp, holders: Mapping[int, Path], processes: int) -> Iterator[LocalGrid]:
+    """A grid whose holders are shared out over this many processes; over none but this one, if one would be all."""
+    if processes < 2:
+        yield LocalGrid(app, holders)
+        return
+    forking = get_context("fork")
+    grid = ForkedGrid(app, holders)
+    with ExitStack() as ending:
+        for _ in range(processes):
+            here, there = forking.Pipe()
+            process = forking.Process(target=_serve, args=(grid, here, there), daemon=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which only BLAS has here, and idle
+                process.start()
+            there.close()
+            ending.callback(process.join)
+            ending.callback(here.close)
+            grid.add(here)
+        yield grid
+
+
+def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
+    """Answer requests until the process at the other end closes the connection, or ends."""
+    far.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was forked from is told, and ends this one
+    with one_blas_thread(), suppress(EOFError, OSError):
+        while True:
+            node, parts = _receive(connection)
+            _send(connection, node, grid.answered(node, parts))
+
+
+def _send(connection: Connection, node: int, parts: Parts) -> None:
+    connection.send_bytes(" ".join((str(node), *parts)).encode())
+    for part in parts.values():
+        connection.send_bytes(part)
+
+
+def _receive(connection: Connection) -> tuple[int, Parts]:
+    node, *numbers = connection.recv_bytes().decode().split(" ")
+    return int(node), {number: connection.recv_bytes() for number in numbers}
+
+
+def taken_apart(messages: Sequence[Message]) -> list[Parts]:
+    """Each message as bytes, by Flower's own code; a record that several of them hold is taken apart once for all."""
+    records = {id(message.content): message.content for message in messages if message.has_content()}
+    with no_object_id_recompute():
+        held = {
+            place: {number: part.deflate() for number, part in get_all_nested_objects(record).items()}
+            for place, record in records.items()
+        }
+        return [
+            {**(held[id(each.content)] if each.has_content() else {}), each.object_id: each.deflate()}
+            for each in messages
+        ]
+
+
+def put_together(parts: Parts) -> Message:
+    """The message as it arrives, by Flower's own code."""
+    number = list(parts)[-1]
+    arrived = cast(Message, inflate_object_from_contents(number, dict(parts)))
+    arrived.metadata.__dict__["_message_id"] = number
     return arrived
+
+
+def travelled(message: Message) -> Message:
+    """The message as it arrives: taken apart to bytes and put together again."""
+    [parts] = taken_apart([message])
+    return put_together(parts)

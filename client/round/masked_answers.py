@@ -16,7 +16,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.kept_log import logged_sums
 from ridgeway.client.round.policy import check_cohort, check_shares
 from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
-from ridgeway.client.round.session_store import GONE, Answered, SessionState
+from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
@@ -82,7 +82,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = pack_by_place(dealt.envelopes)
-            changes = {"agreed": (cohort, agreement), "kept": dealt.kept.hex(), "dealt": tuple(sorted(dealt.envelopes))}
+            agreed, dealt_to = Agreed(cohort=cohort, agreement=agreement), tuple(sorted(dealt.envelopes))
+            changes = {"agreed": agreed, "kept": dealt.kept.hex(), "dealt": dealt_to}
             state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)

@@ -12,7 +12,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
 from ridgeway.common.masking.agreement import Advert, Agreement, Place, Secrets
@@ -39,12 +39,19 @@ class Answered(Record):
     reply: str = ""
 
 
+class Agreed(Record):
+    """What secrets are shared for: public, the same for all members, and the same to the end of the session."""
+
+    cohort: Cohort
+    agreement: Agreement
+
+
 class SessionState(Record):
     """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they were used.
 
     advert:   what was shown of the secrets. announced: the request it was shown for.
     history:  what was shown of the sums that were opened before.
-    agreed:   what secrets were shared for.
+    agreed:   what secrets were shared for; it lies in a file of its own. agreed_digest: that file's, once it is there.
     dealt:    the members that hold shares of this one's secrets, by place.
     shared:   the members that have shared. holding: those of them whose shares are held here. held: those shares.
     answered: the steps that were taken, by name.
@@ -58,7 +65,8 @@ class SessionState(Record):
     cipher: str
     masks: tuple[str, ...]
     seeds: tuple[str, ...]
-    agreed: tuple[Cohort, Agreement] | None = None
+    agreed: Agreed | None = Field(default=None, exclude=True)
+    agreed_digest: str = ""
     kept: str = ""
     dealt: tuple[Place, ...] = ()
     shared: tuple[Place, ...] = ()
@@ -80,7 +88,7 @@ class SessionState(Record):
     def session(self) -> tuple[Cohort, Agreement]:
         if self.agreed is None:
             raise Refused("no_session", "this holder has not shared its secrets in this session")
-        return self.agreed
+        return self.agreed.cohort, self.agreed.agreement
 
     @property
     def place(self) -> Place:
@@ -120,6 +128,7 @@ class SessionFile:
 
     def __init__(self, folder: Path, identity: Identity) -> None:
         self._path, self._lock = folder / "session", folder / "session.lock"
+        self._agreed = folder / "session.agreed"
         self._identity = identity
 
     @cached_property
@@ -139,8 +148,14 @@ class SessionFile:
         """The state, if there is one that can be read; one that was tampered with is as good as none."""
         try:
             content = self._path.read_bytes()
-            return SessionState.model_validate_json(
+            state = SessionState.model_validate_json(
                 self._key.decrypt(content[:NONCE_BYTES], content[NONCE_BYTES:], self._identity.public.encode())
+            )
+            if not state.agreed_digest:
+                return state
+            agreed = self._agreed.read_bytes()
+            return (
+                state.model_copy(update={"agreed": _agreed(agreed)}) if sha256(agreed) == state.agreed_digest else None
             )
         except (FileNotFoundError, InvalidTag, ValidationError, ValueError):
             return None
@@ -152,9 +167,21 @@ class SessionFile:
         return state
 
     def save(self, state: SessionState) -> None:
+        """Keep the state; what was agreed on is written once, before the first state that names it."""
+        if state.agreed is not None and not state.agreed_digest:
+            agreed = state.agreed.model_dump_json().encode()
+            write_whole(self._agreed, agreed, private=True)
+            state = state.model_copy(update={"agreed_digest": sha256(agreed)})
         nonce = secrets.token_bytes(NONCE_BYTES)
         plain = state.model_dump_json().encode()
         write_whole(self._path, nonce + self._key.encrypt(nonce, plain, self._identity.public.encode()), private=True)
 
     def erase(self) -> None:
         self._path.unlink(missing_ok=True)
+        self._agreed.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=2)
+def _agreed(content: bytes) -> Agreed:
+    """Pure, so that where many members run in one process it is read once for all of them."""
+    return Agreed.model_validate_json(content)

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import JournalError
-from ridgeway.common.base.files import canonical_json, sha256, syncs
+from ridgeway.common.base.files import sha256, syncs
+from ridgeway.common.base.schema import record_json
 
 START = "0" * 64
 SCHEMA = """
@@ -36,6 +37,8 @@ NOT_WRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 """What SQLite says where it may not write beside a file that it would read."""
 
 Clock = Callable[[], datetime]
+Row = tuple[int, str, str, str, str]
+"""An entry as it lies in the file: its number, time, kind, facts in canonical JSON, and hash."""
 
 
 def system_clock() -> datetime:
@@ -81,35 +84,33 @@ class Journal:
             added = []
             for kind, facts in events:
                 number += 1
-                entry = _entry(number, self._clock().isoformat(timespec="milliseconds"), kind, facts, previous)
-                added.append(entry)
-                previous = entry.hash
-                words = canonical_json(dict(facts)).decode()
-                database.execute(
-                    "insert into entries values (?, ?, ?, ?, ?)", (number, entry.time, kind, words, entry.hash)
-                )
+                time, words = self._clock().isoformat(timespec="milliseconds"), record_json(dict(facts)).decode()
+                previous = _hash(number, time, kind, words, previous)
+                added.append(JournalEntry(number, time, kind, facts, previous))
+                database.execute("insert into entries values (?, ?, ?, ?, ?)", (number, time, kind, words, previous))
             database.execute("commit")
         return added
 
     def entries(self, *kinds: str, after: int = 0) -> list[JournalEntry]:
         """The entries from some number on, in their order; of some kinds only, if any are named."""
+        return [self._decoded(*row) for row in self._rows(kinds, after)]
+
+    def _rows(self, kinds: Sequence[str] = (), after: int = 0) -> list[Row]:
         if not self.path.exists():
             return []
         with self._connected() as database:
             if not database.execute("select 1 from sqlite_master where name = 'entries'").fetchone():
                 return []
             wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
-            rows = database.execute(
+            return database.execute(
                 f"select number, time, kind, facts, hash from entries where number > ?{wanted} order by number",
                 (after, *kinds),
             ).fetchall()
-        return [self._decoded(*row) for row in rows]
 
     def _decoded(self, number: int, time: str, kind: str, words: str, hash_: str) -> JournalEntry:
-        """An entry as it was written: facts that are spelled in any other way were altered."""
         try:
             facts = json.loads(words)
-            if isinstance(facts, dict) and canonical_json(facts).decode() == words:
+            if isinstance(facts, dict):
                 return JournalEntry(number, time, kind, facts, hash_)
         except (ValueError, RecursionError):
             pass
@@ -121,16 +122,16 @@ class Journal:
         """Walk the chain; raises at the first entry that is not what was written. Returns the number of entries."""
         previous = START
         expected = 0
-        for entry in self.entries():
+        for number, time, kind, words, hash_ in self._rows():
             expected += 1
-            if entry.number != expected:
+            if number != expected:
                 raise JournalError(f"{self.path}: entry {expected} is missing; restore the file from a copy")
-            if _entry(entry.number, entry.time, entry.kind, entry.facts, previous).hash != entry.hash:
+            if not words.endswith("\n") or _hash(number, time, kind, words, previous) != hash_:
                 raise JournalError(
-                    f"{self.path}: entry {entry.number} ({entry.kind}) was altered after it was written, or the one "
-                    "before it was; restore the file from a copy"
+                    f"{self.path}: entry {number} ({kind}) was altered after it was written, or the one before it was; "
+                    "restore the file from a copy"
                 )
-            previous = entry.hash
+            previous = hash_
         return expected
 
     @contextmanager
@@ -179,6 +180,11 @@ class Journal:
         return database
 
 
-def _entry(number: int, time: str, kind: str, facts: Mapping[str, Any], previous: str) -> JournalEntry:
-    words = canonical_json({"number": number, "time": time, "kind": kind, "facts": dict(facts)})
-    return JournalEntry(number, time, kind, facts, sha256(previous.encode(), words))
+def _hash(number: int, time: str, kind: str, words: str, previous: str) -> str:
+    """The hash of an entry: over the one before, and the canonical JSON of all that the entry says.
+
+    words: its facts in canonical JSON, which stand in the entry's own as they are, but for one more space a line.
+    """
+    before, after = record_json({"number": number, "time": time, "kind": kind, "facts": None}).split(b"null", 1)
+    facts = words.removesuffix("\n").replace("\n", "\n ").encode()
+    return sha256(previous.encode(), before + facts + after)

@@ -6,11 +6,17 @@ Knows pydantic and the form of names, keys and addresses. Knows nothing of what 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
+from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.settings import DOMAIN_NAME
+
+STRINGS, PLAIN = frozenset((str,)), frozenset((str, int, bool, NoneType))
+"""What both encoders write alike; floats they do not."""
 
 
 def check_port(address: str) -> str:
@@ -43,3 +49,23 @@ class Record(BaseModel):
         """A changed copy, checked like any other: the library's own would keep what was computed of the original."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self)(**{**fields, **(update or {})})
+
+
+def record_json(value: Any) -> bytes:
+    """`canonical_json` several times as fast, by pydantic's encoder: for what holds a thousand members."""
+    try:
+        return to_json(_in_order(value), indent=1) + b"\n"
+    except TypeError:
+        return canonical_json(value)
+
+
+def _in_order(value: Any) -> Any:
+    """The value with its names in order; raises TypeError where the encoders would differ."""
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is dict and STRINGS.issuperset(map(type, value)):
+        return {name: _in_order(value[name]) for name in sorted(value)}
+    if kind in (list, tuple):
+        return value if PLAIN.issuperset(map(type, value)) else [_in_order(each) for each in value]
+    raise TypeError(kind)

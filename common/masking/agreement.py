@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import Field
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import is_signed_by
-from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 
 SMALLEST_COHORT = 3
@@ -90,6 +90,13 @@ class Agreement(Record):
     def id(self) -> bytes:
         return bytes.fromhex(sha256(self.model_dump_json().encode()))
 
+    @cached_property
+    def is_signed(self) -> Literal[True]:
+        """Raises Refused unless every member has signed its advert; once for all who are shown this very object."""
+        for advert in self.adverts:
+            check_advert(advert, self.terms, self.round, len(self.lots))
+        return True
+
     @property
     def places(self) -> range:
         return range(1, len(self.adverts) + 1)
@@ -112,7 +119,7 @@ class Agreement(Record):
 
 
 def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
-    return canonical_json({"ridgeway": "masking advert 1", "terms": terms, "round": round_, **facts})
+    return record_json({"ridgeway": "masking advert 1", "terms": terms, "round": round_, **facts})
 
 
 def check_agreement(
@@ -137,8 +144,7 @@ def check_agreement(
     seen = [value for advert in adverts for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)]
     if len(set(seen)) != len(seen) or keys != sorted(keys):
         raise Refused("repeated_key", "two members of the cohort show the same key, or stand in a wrong order")
-    for advert in adverts:
-        check_advert(advert, agreement.terms, agreement.round, len(agreement.lots))
+    _ = agreement.is_signed
 
 
 def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
@@ -165,7 +171,7 @@ def survivor_words(
 
     question: stands for the request that was answered, where members could have been asked different ones.
     """
-    return canonical_json(
+    return record_json(
         {
             "ridgeway": "masking survivors 1",
             "session": agreement.id.hex(),
@@ -182,7 +188,7 @@ def lock_words(survivors: bytes) -> bytes:
 
     survivors: what it signed of the set before.
     """
-    return canonical_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
+    return record_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
 
 
 def self_key(agreement: Agreement, lot: str, place: Place, seed: bytes) -> bytes:

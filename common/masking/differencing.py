@@ -102,7 +102,6 @@ class _Combinations:
         rank = int((spread > SMALLEST_SPREAD * spread[0]).sum())
         self.can_be_judged = rank >= _rank(weights)
         self._left = np.eye(columns) - directions[:rank].T @ directions[:rank]  # what no combination reaches
-        self._seems_alone = self._of_single_columns()
 
     def groups(self, most: int) -> list[tuple[str, ...]]:
         """The groups of this many members, but of those that differ only by members which are alike, one.
@@ -147,7 +146,7 @@ class _Combinations:
     def _seems_to_show(self, own: Sequence[int], members: int) -> bool:
         """Whether the coefficients of least squares are too large; mostly they are not, and then no others need be."""
         if len(own) == 1:
-            return bool(self._seems_alone[own[0]])
+            return self._seems_alone(own[0])
         block = self._left[np.ix_(own, own)]
         if np.linalg.eigvalsh(block)[0] < SMALLEST_SPREAD:
             return True
@@ -170,13 +169,12 @@ class _Combinations:
             price *= load / load.max() + TOLERANCE
         return False
 
-    def _of_single_columns(self) -> NDArray[np.bool_]:
-        """The same for every column by itself: most members are in all sums with the same data."""
-        reached = np.diag(self._left)
-        coefficients = self._left * np.sqrt(self._usual)[:, None] / np.sqrt(self._usual)
-        np.fill_diagonal(coefficients, 0.0)
-        largest = np.abs(coefficients).max(axis=1)
-        return np.asarray((reached < SMALLEST_SPREAD) | (largest > DOMINANCE * reached))
+    def _seems_alone(self, own: int) -> bool:
+        """The same for a single column, in a division less: most members are in all sums with the same data."""
+        reached = self._left[own, own]
+        coefficients = np.abs(self._left[own]) * np.sqrt(self._usual[own]) / np.sqrt(self._usual)
+        coefficients[own] = 0.0
+        return bool(reached < SMALLEST_SPREAD or coefficients.max() > DOMINANCE * reached)
 
 
 def _rank(weights: NDArray[np.int64]) -> int:

@@ -12,14 +12,15 @@ transport.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.differencing import Parts
 
@@ -45,14 +46,14 @@ class PastSum(Record):
         """As a journal keeps it, perhaps among other facts."""
         return cls(lot=facts["lot"], parts=tuple((key, source, weight) for key, source, weight in facts["parts"]))
 
-    @property
+    @cached_property
     def id(self) -> str:
-        return sha256(canonical_json({"lot": self.lot, "parts": self.parts}))
+        return sha256(record_json({"lot": self.lot, "parts": self.parts}))
 
-    @property
+    @cached_property
     def data(self) -> str:
         """Stands for whose data is in the sum, under whatever weights."""
-        return sha256(canonical_json([[key, source] for key, source, _ in self.parts]))
+        return sha256(record_json([[key, source] for key, source, _ in self.parts]))
 
     def by_key(self) -> dict[str, tuple[str, int]]:
         return {key: (source, weight) for key, source, weight in self.parts}
@@ -139,7 +140,7 @@ class ToldHistory(Record):
             raise Refused("history_withheld", "a sum that a member knows of was kept from this reader") from None
 
     def to_bytes(self) -> bytes:
-        return canonical_json(self.model_dump(mode="json"))
+        return record_json(self.model_dump(mode="json"))
 
 
 class HistoryPool(Record):
@@ -168,7 +169,7 @@ def pool_bytes(histories: Iterable[History], known: Collection[str] = ()) -> byt
     sums = {past.id: past for past in dict.fromkeys(named)}
     left = tuple(sums[past] for past in sorted(sums) if past not in known)
     pool = HistoryPool(histories=tuple(told[each] for each in sorted(told)), sums=left)
-    return canonical_json(pool.model_dump(mode="json"))
+    return record_json(pool.model_dump(mode="json"))
 
 
 def read_history(content: bytes | memoryview, known: Mapping[str, PastSum] = NOTHING) -> History:

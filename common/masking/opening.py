@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from ridgeway.common.masking.agreement import (
 )
 from ridgeway.common.masking.keystream import Sealed, Vector, apply_masks
 from ridgeway.common.masking.shares import combine
+
+Part = TypeVar("Part")
 
 
 class Opening:
@@ -62,8 +65,9 @@ class Opening:
         agreement, index = self._agreement, self._agreement.lots.index(self._lot)
         added: list[bytes] = []
         subtracted: list[bytes] = []
+        given = by_owner(reveals)
         for place in sorted(self._holders):
-            secret = self._secret(place, reveals)
+            secret = self._secret(place, given.get(place, {}))
             if place in self.sent:
                 subtracted.append(self_key(agreement, self._lot, place, secret))
                 continue
@@ -79,9 +83,8 @@ class Opening:
         """Those with whom a member shares masks: who holds its shares, and whose it holds."""
         return {*self._holders[place], *(other for other, holders in self._holders.items() if place in holders)}
 
-    def _secret(self, place: Place, reveals: Mapping[Place, Mapping[Place, bytes]]) -> bytes:
-        """A member's seed or mask key, held against what it advertised."""
-        given = {giver: parts[place] for giver, parts in sorted(reveals.items()) if place in parts}
+    def _secret(self, place: Place, given: Mapping[Place, bytes]) -> bytes:
+        """A member's seed or mask key, of the shares that others gave out, held against what it advertised."""
         needed = self._agreement.share_threshold
         if len(given) < needed:
             raise Refused("too_few_shares", f"{len(given)} shares where {needed} are needed")
@@ -97,6 +100,15 @@ class Opening:
         if place in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])
+
+
+def by_owner(parts: Mapping[Place, Mapping[Place, Part]]) -> dict[Place, dict[Place, Part]]:
+    """What lies by giver and then by whom it is of or for, the other way round; givers in their order."""
+    turned: dict[Place, dict[Place, Part]] = {}
+    for giver, each in sorted(parts.items()):
+        for place, part in each.items():
+            turned.setdefault(place, {})[giver] = part
+    return turned
 
 
 def _selections(givers: Sequence[Place], threshold: int) -> Iterator[Sequence[Place]]:

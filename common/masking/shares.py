@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
+from math import prod
 
 from ridgeway.common.base.errors import MaskingError
 
@@ -61,23 +63,22 @@ def unpack_by_place(content: bytes | memoryview, size: int) -> dict[int, bytes]:
 
 def _evaluate(coefficients: Sequence[int], place: int) -> int:
     value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * place + coefficient) % PRIME
-    return value
+    for coefficient in reversed(coefficients):  # places are small, so one division at the end costs least
+        value = value * place + coefficient
+    return value % PRIME
 
 
 @lru_cache(maxsize=16)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's basis polynomials of these places, at 0; the same places come again for every secret of a session."""
-    weights = []
-    for place in places:
-        above = below = 1
-        for other in places:
-            if other != place:
-                above = above * other % PRIME
-                below = below * (other - place) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
+    above = prod(places)
+    below = [place * prod(other - place for other in places if other != place) % PRIME for place in places]
+    before = list(accumulate(below, lambda product, each: product * each % PRIME, initial=1))
+    inverse, weights = pow(before[-1], -1, PRIME), []
+    for product, each in zip(reversed(before[:-1]), reversed(below), strict=True):  # one inversion for all of them
+        weights.append(above * product * inverse % PRIME)
+        inverse = inverse * each % PRIME
+    return tuple(reversed(weights))
 
 
 def _field_element(random: Random) -> int:

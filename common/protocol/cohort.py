@@ -12,8 +12,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, PublicKey, Record
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, PublicKey, Record, record_json
 from ridgeway.common.base.settings import Sampling, Weighting
 
 MAX_HOLDERS = 10_000
@@ -68,12 +68,12 @@ class Terms(Record):
 
     @cached_property
     def id(self) -> str:
-        return sha256(canonical_json(self.model_dump(mode="json")))
+        return sha256(record_json(self.model_dump(mode="json")))
 
     @cached_property
     def sums_id(self) -> str:
         """Sums made under other terms than these cannot be added to them; λ comes in afterwards."""
-        return sha256(canonical_json(self.model_dump(mode="json", exclude={"ridges"})))
+        return sha256(record_json(self.model_dump(mode="json", exclude={"ridges"})))
 
     @model_validator(mode="after")
     def _mass_belongs_to_equal_weighting(self) -> Terms:
@@ -117,7 +117,7 @@ class Cohort(Record):
 
     @cached_property
     def id(self) -> str:
-        return sha256(canonical_json(self.model_dump(mode="json")))
+        return sha256(record_json(self.model_dump(mode="json")))
 
     def member(self, key: str) -> Member | None:
         return next((member for member in self.members if member.key == key), None)

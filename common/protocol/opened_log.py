@@ -13,10 +13,10 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.base.journal import START
-from ridgeway.common.base.schema import Digest, Record
+from ridgeway.common.base.schema import Digest, Record, record_json
 from ridgeway.common.masking.agreement import Signature
 from ridgeway.common.masking.history import MAX_HISTORY_BYTES, PastSum
 
@@ -53,7 +53,7 @@ class LogHead(Record):
 
     @property
     def words(self) -> bytes:
-        return canonical_json({"ridgeway": "opened log", "number": self.number, "hash": self.hash})
+        return record_json({"ridgeway": "opened log", "number": self.number, "hash": self.hash})
 
 
 class LogStatement(Record):
@@ -63,12 +63,12 @@ class LogStatement(Record):
     head: LogHead
 
     def to_bytes(self) -> bytes:
-        return canonical_json(self.model_dump(mode="json"))
+        return record_json(self.model_dump(mode="json"))
 
 
 def hashes(entries: Iterable[OpenedSum]) -> list[str]:
     """The hash of each entry of a log, from its beginning on: over the one before and all that the entry says."""
-    written = (canonical_json(entry.model_dump(mode="json")) for entry in entries)
+    written = (record_json(entry.model_dump(mode="json")) for entry in entries)
     return list(accumulate(written, lambda before, words: sha256(before.encode(), words), initial=START))[1:]
 
 

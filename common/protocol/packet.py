@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ from ridgeway.common.statistics.sums import Statistics, triangle_size, unpacked
 VERSION: Literal[1] = 1
 MAX_HEADER_BYTES = 8 << 20
 MAX_BLOB_BYTES = 1 << 31
+DECODED_HEADERS = 4
+"""How many headers are kept decoded: the request that all are asked, and some answers."""
 
 Blob = bytes | memoryview
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -116,15 +119,11 @@ def open_packet(packet: Packet) -> Opened[Message]:
     """Verify and decode a packet; anything that is not a whole, signed message of this version raises Refused."""
     if len(packet.header) > MAX_HEADER_BYTES or len(packet.blobs) > MAX_BLOBS:
         raise Refused("too_large", "a message is larger than any that this version of Ridgeway sends")
-    _check_version(packet.header)
-    try:
-        header = Header.model_validate_json(packet.header)
-    except ValidationError:
-        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+    header = _header(packet.header)
     if not is_signed_by(header.sender, packet.signature, packet.header):
         raise Refused("bad_signature", "a message was changed on its way, or was not signed by its sender")
     _check_blobs(packet, header)
-    message = _decode(header)
+    message = _message(packet.header)
     return Opened(message, packet.blobs, header.sender, header.round, header.reply_to, packet.digest, header.number)
 
 
@@ -135,11 +134,21 @@ class _Version(Record):
     version: int
 
 
+@lru_cache(maxsize=DECODED_HEADERS)
+def _header(content: bytes) -> Header:
+    """Pure, like `_message`, so that where many holders run in one process a request to all of them is read once."""
+    try:
+        return Header.model_validate_json(content)
+    except ValidationError:
+        _check_version(content)
+        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+
+
 def _check_version(header: bytes) -> None:
     try:
         version = _Version.model_validate_json(header).version
     except ValidationError:
-        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+        return
     if version != VERSION:
         raise Refused("version", f"a message is of version {version}, and this Ridgeway speaks version {VERSION}")
 
@@ -154,7 +163,9 @@ def _check_blobs(packet: Packet, header: Header) -> None:
         raise Refused("malformed", "a message's bulk was changed on its way")
 
 
-def _decode(header: Header) -> Message:
+@lru_cache(maxsize=DECODED_HEADERS)
+def _message(content: bytes) -> Message:
+    header = _header(content)
     kind = KINDS.get(header.kind)
     if kind is None:
         raise Refused("malformed", "a message is of a kind that this version of Ridgeway does not know")

@@ -215,11 +215,11 @@ class Standing:
 
         So it is after an older copy of the coordinator's folder was restored.
         """
-        newest = self.releases[-1] if self.releases else None
+        newest, active = self.releases[-1] if self.releases else None, self.active
         return {
             name: held
             for name, held in self.delivered.items()
-            if name in self.active and newest and held.number >= newest.number and held.release != newest.release
+            if name in active and newest and held.number >= newest.number and held.release != newest.release
         }
 
     @property

@@ -19,7 +19,7 @@ from ridgeway.common.base.identity import is_signed_by
 from ridgeway.common.masking.agreement import Agreement, Place, lock_words, survivor_words, threshold_for
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.neighbourhood import GONE
-from ridgeway.common.masking.opening import Opening
+from ridgeway.common.masking.opening import Opening, by_owner
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
@@ -113,14 +113,8 @@ class Session:
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
         """What is passed on to each member that has shared: the envelopes that others have made for it."""
-        return {
-            self.name_of[own]: [
-                pack_by_place(
-                    {place: self._envelopes[place][own] for place in self.shared if own in self._envelopes[place]}
-                )
-            ]
-            for own in self.shared
-        }
+        inbox = by_owner(self._envelopes)
+        return {self.name_of[own]: [pack_by_place(inbox.get(own, {}))] for own in self.shared}
 
     def _add_up(
         self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]], kept: SealedFile
@@ -222,12 +216,13 @@ class Session:
             locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
         )
         asked = [self.name_of[place] for place in (locks or confirmations)]
+        held = by_owner({place: dict.fromkeys(holders) for place, holders in self._holders.items()})
         for answer in self._channel.ask(request, messages.Revealed, names=asked):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 giver = self.place_of[answer.name]
                 shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
-                if set(shares) != {place for place, holders in self._holders.items() if giver in holders}:
+                if set(shares) != set(held.get(giver, ())):
                     raise Refused("shape_mismatch", "there is not one share for every member that it holds shares of")
                 reveals[giver] = shares
         return reveals

@@ -68,6 +68,21 @@ def features(
     _run("features", json, "cuda", encoder=encoder, text=text)
 
 
+@app.command()
+def cohorts(
+    holders: Annotated[
+        list[int] | None,
+        typer.Option(help="How many holders; may be given again. (default: 50 to 1000)", min=3, max=10_000),
+    ] = None,
+    drop_rate: Annotated[
+        float, typer.Option(help="The part of the holders that fall away in the middle of the round.", min=0, max=0.99)
+    ] = 0.0,
+    json: Json = False,
+) -> None:
+    """Masked federations of growing size: seconds, memory, and what one holder does and sends (about ten minutes)."""
+    _run("cohorts", json, holders=tuple(holders or ()), drop_rate=drop_rate)
+
+
 def _on_cpu(name: str) -> Callable[..., None]:
     def command(json: Json = False) -> None:
         _run(name, json)
@@ -106,12 +121,15 @@ class BenchOptions:
     encoder: a source such as `dir:PATH`, or nothing for the usual one.
     text:    a folder of DOMAIN.train.jsonl, or nothing for the usual text.
     size_mb: text to prepare is repeated until it has this size.
+    holders: the sizes of cohorts, or nothing for the usual ones. drop_rate: the part of each that falls away.
     """
 
     device: Device
     encoder: str | None = None
     text: Path | None = None
     size_mb: float = 0.0
+    holders: tuple[int, ...] = ()
+    drop_rate: float = 0.0
 
     def find_text(self) -> BenchText:
         from ridgeway.simulations.bench import bench_text
@@ -247,6 +265,13 @@ def add_federation(report: BenchReport, options: BenchOptions) -> None:
     report.add(bench_federation())
 
 
+def add_cohorts(report: BenchReport, options: BenchOptions) -> None:
+    from ridgeway.simulations.bench.cohort_bench import SLOPE, bench_cohorts
+
+    step("measuring", "cohorts", "built-in text")
+    report.add(bench_cohorts(options.holders or SLOPE, options.drop_rate))
+
+
 def add_deployment(report: BenchReport, options: BenchOptions) -> None:
     """Rounds of three holders and a coordinator as processes on loopback: seconds, CPU seconds, exchanges."""
     from ridgeway.simulations.bench.deployment_bench import bench_deployment
@@ -256,7 +281,7 @@ def add_deployment(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_all(report: BenchReport, options: BenchOptions) -> None:
-    """All of these but `deployment`, `large` and `features`."""
+    """All of these but `cohorts`, `deployment`, `large` and `features`."""
     for name in ("route", "serve", "prepare", "solve", "mask", "federation"):
         BENCHES[name](report, options)
 
@@ -269,6 +294,7 @@ BENCHES: dict[str, Callable[[BenchReport, BenchOptions], None]] = {
     "features": add_features,
     "mask": add_mask,
     "federation": add_federation,
+    "cohorts": add_cohorts,
     "deployment": add_deployment,
     "large": add_large,
     "all": add_all,

@@ -29,7 +29,7 @@ def simulate(
         int | None, typer.Option(help="How many holders; several of one domain share its text. (default: one a domain)")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="memory: in this process; flower: on Flower's simulation engine.")
+        str, typer.Option(help="memory: on the cores of this machine; flower: on Flower's engine.")
     ] = "memory",
     drop: Annotated[list[str] | None, typer.Option(help="A holder that is not there; may be given again.")] = None,
     drop_rate: Annotated[

@@ -23,6 +23,7 @@ from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation, deal
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.flower_parts import forked_grid, local_grid
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
 
@@ -136,6 +137,21 @@ def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> Non
     other = moved(simulated, tmp_path / "other")
     run_in_memory(simulated, no_watch)
     run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
+    assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
+
+
+def test_holders_in_processes_give_the_very_release_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, also where one falls away in the middle."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    encoder = f"dir:{tmp_path / 'encoder'}"
+    simulated = create_simulated_federation(tmp_path / "one", corpora(), holders=6, encoder=encoder)
+    other = moved(simulated, tmp_path / "other")
+    gone = {next(iter(simulated.nodes)): 2}
+    run_in_memory(simulated, no_watch, gone)
+    monkeypatch.setattr(local_grid, "forked_grid", lambda app, nodes, processes: forked_grid(app, nodes, 2))
+    run_in_memory(other, no_watch, gone)
     assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
 
 

@@ -11,7 +11,8 @@ with warnings.catch_warnings():
     from flwr.clientapp import ClientApp
 
     from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
-    from ridgeway.simulations.local_grid import LocalGrid, travelled
+    from ridgeway.simulations import local_grid
+    from ridgeway.simulations.local_grid import LocalGrid, forked_grid, put_together, travelled
 
 __all__ = [
     "BULK",
@@ -26,7 +27,10 @@ __all__ = [
     "LocalGrid",
     "MetricRecord",
     "RecordDict",
+    "forked_grid",
     "from_record",
+    "local_grid",
+    "put_together",
     "to_record",
     "travelled",
 ]

@@ -6,12 +6,13 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeway.common.base import files
@@ -24,6 +25,7 @@ from ridgeway.common.base.files import (
     whole_folder,
     write_whole,
 )
+from ridgeway.common.base.schema import record_json
 from tests.support.making import contents
 
 
@@ -63,11 +65,33 @@ def test_canonical_json_does_not_depend_on_the_order_of_names(items: dict[str, A
     assert canonical_json(shuffled) == canonical_json(items)
 
 
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers() | st.none(), inner)
+    ),
+)
+
+
+@given(value=json_values)
+@example(value={"a": [1e-6, 1e16], "\x7f\x1f\u2028": ['\x00\b\f/"\\', 1 << 80], "e": [[], {}, ()]})
+def test_the_fast_encoder_writes_the_same_bytes(value: Any) -> None:
+    """Of whatever JSON can hold; where names cannot be put in order, neither writes anything."""
+    try:
+        plain = canonical_json(value)
+    except (TypeError, UnicodeEncodeError):
+        with pytest.raises((TypeError, ValueError)):
+            record_json(value)
+    else:
+        assert record_json(value) == plain
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_json_cannot_hold_are_refused(value: float) -> None:
+@pytest.mark.parametrize("encode", [canonical_json, record_json])
+def test_numbers_that_json_cannot_hold_are_refused(value: float, encode: Callable[[Any], bytes]) -> None:
     """No reader has to guess what NaN means."""
     with pytest.raises(ValueError, match="JSON"):
-        canonical_json({"loss": value})
+        encode({"loss": value})
 
 
 def test_a_hash_over_parts_is_fixed() -> None:

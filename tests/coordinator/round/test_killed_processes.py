@@ -13,7 +13,7 @@ import pytest
 
 from ridgeway.coordinator.round.progress import ExchangeDone
 from ridgeway.coordinator.round.round import deliver_newest, run_round
-from tests.support.flower_parts import FlowerMessage, LocalGrid
+from tests.support.flower_parts import FlowerMessage, LocalGrid, put_together
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import Direct, Parties, no_watch
 
@@ -50,14 +50,15 @@ class Shaky(LocalGrid):
             raise httpx.ConnectError("the SuperLink is started again")
         for number in message_ids:
             asked = self._waiting.get(number)
-            dies = asked is not None and self._exchange == self._killed and asked.metadata.dst_node_id == self._victim
+            dies = asked is not None and self._exchange == self._killed and asked[0] == self._victim
             if not dies or self._answered:
                 replies = list(super().pull_messages([number]))
             if not dies:
                 yield from replies
             elif asked is not None:
                 self._waiting.pop(number, None)
-                yield FlowerMessage(error_of(code=CRASHED, reason="the process has ended"), reply_to=asked)
+                died = error_of(code=CRASHED, reason="the process has ended")
+                yield FlowerMessage(died, reply_to=put_together(asked[1]))
 
 
 def round_over(parties: Parties, grid: Shaky) -> tuple[Any, list[ExchangeDone]]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ridgeway.common.cli.terminal import run
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench import bench_text as text
+from ridgeway.simulations.bench import cohort_bench as cohorts
 from ridgeway.simulations.bench import deployment_bench as deployment
 from ridgeway.simulations.bench import device as devices
 from ridgeway.simulations.bench import masking_bench as masking
@@ -36,6 +38,7 @@ from ridgeway.simulations.bench.measuring import BenchReport, Result, at_least, 
 from ridgeway.simulations.bench.random_corpus import Kind, draw, random_encoder
 from ridgeway.simulations.bench.sum_methods import DefinedSums
 from ridgeway.simulations.cli import bench_commands as bench_cli
+from ridgeway.simulations.simulate import simulate
 from tests.support.tiny import tiny_encoder
 from tests.support.waiting import MAX_WAIT_S
 
@@ -202,6 +205,39 @@ def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest
     code, report = bench("federation")
     assert code == 0
     assert len(report["results"]) == 4
+
+
+@pytest.mark.parametrize(("own", "exit_code"), [(0.3, 0), (0.4, 1)])
+def test_cohorts_report_seconds_memory_and_one_holders_work(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, own: float, exit_code: int
+) -> None:
+    """For each size; a holder that works for more than a second in all misses the aim."""
+    found = cohorts.CohortFigures(
+        50.0, 40.0, 90.0, 20.0, 1.0, dict.fromkeys(("share", "seal", "open_sum"), own), 1 << 20
+    )
+    asked = []
+    monkeypatch.setattr(cohorts, "_measured", lambda *given: asked.append(given) or found)
+    code, report = bench("cohorts", "--holders", "100", "--holders", "200", "--drop-rate", "0.1")
+    assert (code, asked) == (exit_code, [(100, 0.1), (200, 0.1)])
+    assert len(report["results"]) == 8
+    assert report["results"][7]["ratio"] == 1.0
+
+
+def test_all_that_one_holder_does_in_a_masked_round_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every exchange, and what it sends is more than its vector."""
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    little_text(tmp_path / "text")
+    small = partial(simulate, data=tmp_path / "text", encoder=f"dir:{tmp_path / 'encoder'}")
+    monkeypatch.setattr(cohorts, "simulate", small)
+    cohorts.main(4, 0.25)
+    printed = json.loads(capsys.readouterr().out)
+    steps = ["announce", "share", "seal", "confirm_sum", "open_sum", "evaluate", "deliver"]
+    assert list(printed["own"]) == steps
+    assert all(seconds > 0 for seconds in printed["own"].values())
+    assert printed["up"] > 2_000
+    assert printed["gb"] > 0.05
 
 
 @pytest.mark.parametrize(("seconds", "exit_code"), [(1.0, 0), (3.0, 1)])
