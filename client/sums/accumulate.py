@@ -10,14 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
 from ridgeway.common.statistics.sums import (
@@ -34,6 +34,12 @@ State = Mapping[str, Integers]
 
 EXACT_LIMIT = 1 << 53
 """Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
+
+NARROW_LIMIT = 1 << 24
+"""The same for float32."""
+
+BLOCK_SAMPLES = 384
+"""The samples that are multiplied at once: for many more, few columns of window means stay below the limit."""
 
 DIGIT = 1 << 16
 BLOCK_BYTES = 32 << 20
@@ -58,8 +64,8 @@ def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], A
     """A maker of accumulators that share one table: for windows of one token, counting is enough."""
     if only_counts(sampling):
         return lambda: TokenCounts(table, sampling)
-    wide = WideTable(table)
-    return lambda: WindowSums(wide, sampling)
+    shared = WindowTable(table)
+    return lambda: WindowSums(shared, sampling)
 
 
 def only_counts(sampling: Sampling) -> bool:
@@ -71,46 +77,114 @@ def add_states(one: State, other: State) -> State:
     return {name: one[name] + other[name] for name in one}
 
 
-class WideTable:
-    """The table in the width that windows are summed in; shared by the accumulators of all threads."""
+class WindowTable:
+    """The table, and the means of its rows over windows; shared by the accumulators of all threads."""
 
     def __init__(self, table: NDArray[np.int16]) -> None:
-        self.values = table.astype(np.int32)
+        self.width = int(table.shape[1])
+        self._fill = compiled_means()
+        # numpy sums in the width of the table, the extension in its own
+        width = np.dtype(np.int32 if self._fill is None else np.int16)
+        self._table: NDArray[np.signedinteger[Any]] = np.ascontiguousarray(table, dtype=width)
 
-    def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int32]:
+    def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up."""
-        from scipy.sparse import csr_array
+        if self._fill is None:
+            return means_by_numpy(self._table, ids, bounds)
+        means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
+        self._fill(self._table, self.width, ids, bounds, means)
+        return means
 
-        ones = np.ones(len(ids), dtype=np.int32)
-        picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(bounds) - 1, len(self.values)))
-        sums = picks @ self.values
-        counts = np.diff(bounds).astype(np.int32)[:, None]
-        sums *= 2
-        sums += counts
-        sums //= 2 * counts
-        return sums
+
+def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+    """The means of windows where nothing is compiled, which are the right ones by definition."""
+    from scipy.sparse import csr_array
+
+    ones = np.ones(len(ids), dtype=np.int32)
+    picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(bounds) - 1, len(table)))
+    sums = picks @ table
+    counts = np.diff(bounds).astype(np.int32)[:, None]
+    sums *= 2
+    sums += counts
+    sums //= 2 * counts
+    means: NDArray[np.int16] = sums.astype(np.int16)
+    return means
+
+
+@lru_cache(maxsize=1)
+def compiled_means() -> Callable[..., None] | None:
+    """The extension that takes means of rows, if it was built and gives what numpy gives."""
+    try:
+        from ridgeway.client.sums.row_means import row_means
+    except ImportError:
+        return None
+    table = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
+    bounds = np.cumsum(np.arange(21))
+    ids = (np.arange(bounds[-1], dtype=np.int32) * 7) % 40
+    means = np.empty((20, 9), dtype=np.int16)
+    row_means(table, 9, ids, bounds, means)
+    return row_means if np.array_equal(means, means_by_numpy(table.astype(np.int32), ids, bounds)) else None
 
 
 class ExactGram:
-    """Σ φφᵀ over integer samples with a constant one behind each: float64 products, kept below 2⁵³."""
+    """Σ φφᵀ over integer samples with a constant one behind each, by products of floats that are exact.
+
+    Whatever the order, a partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴,
+    float32 holds every partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one
+    does, since rounding keeps order. The few columns where it does are taken again in float64.
+    """
 
     def __init__(self, width: int) -> None:
         self._features = width + 1
+        self._block = np.ones((BLOCK_SAMPLES, self._features), dtype=np.float32)
+        self._filled = 0
+        self._product = np.zeros((self._features, self._features), dtype=np.float32, order="F")
         self._gram = np.zeros((self._features, self._features), order="F")
         self._pending = 0
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
+        self._only_wide = False
+        """Whether too many columns need float64 for anything else to be worth trying."""
 
     def add(self, samples: NDArray[np.signedinteger[Any]]) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT."""
+        while len(samples):
+            part, samples = np.split(samples, [BLOCK_SAMPLES - self._filled])
+            self._block[self._filled : self._filled + len(part), :-1] = part
+            self._filled += len(part)
+            if self._filled == BLOCK_SAMPLES:
+                self._multiply()
+
+    def _multiply(self) -> None:
+        """Take the product over the samples that are held."""
         from scipy.linalg.blas import dsyrk
 
-        if (self._pending + len(samples)) * MAX_SQUARE >= EXACT_LIMIT:
+        block, self._filled = self._block[: self._filled], 0
+        if (self._pending + len(block)) * MAX_SQUARE >= EXACT_LIMIT:
             self._flush()
-        features = np.ones((len(samples), self._features))
-        features[:, :-1] = samples
-        # With the features' transpose in column order, BLAS adds the upper triangle in place.
-        self._gram = dsyrk(1.0, features.T, beta=1.0, c=self._gram, overwrite_c=True)
-        self._pending += len(samples)
+        self._pending += len(block)
+        if self._only_wide or not self._add_narrow(block):
+            # With the features' transpose in column order, BLAS adds the upper triangle in place.
+            features = block.astype(np.float64).T
+            self._gram = dsyrk(1.0, features, beta=1.0, c=self._gram, overwrite_c=True)
+
+    def _add_narrow(self, block: NDArray[np.float32]) -> bool:
+        """Add the upper triangle by a product in float32, unless too much of it would not be exact."""
+        from scipy.linalg.blas import ssyrk
+
+        product = self._product = ssyrk(1.0, block.T, beta=0.0, c=self._product, overwrite_c=True)
+        inexact = np.flatnonzero(product.diagonal() >= NARROW_LIMIT)
+        self._only_wide = len(inexact) * 8 > self._features
+        if self._only_wide:
+            return False
+        product[inexact] = product[:, inexact] = 0
+        self._gram += product
+        if len(inexact):
+            wide = block.astype(np.float64)
+            again = wide[:, inexact].T @ wide
+            self._gram[inexact] += again
+            again[:, inexact] = 0
+            self._gram[:, inexact] += again.T
+        return True
 
     def _flush(self) -> None:
         self._total += self._gram.astype(np.int64)
@@ -119,6 +193,8 @@ class ExactGram:
 
     def triangle(self) -> Integers:
         """The upper triangle of the sum so far, row by row."""
+        if self._filled:
+            self._multiply()
         self._flush()
         return self._total[upper_triangle(self._features)]
 
@@ -133,10 +209,10 @@ class GramSums:
 class WindowSums(GramSums):
     """Sums over windows: segment sums of the integer table, then one exact product a batch."""
 
-    def __init__(self, table: WideTable, sampling: Sampling) -> None:
+    def __init__(self, table: WindowTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
-        self._grams = defaultdict[int, ExactGram](partial(ExactGram, table.values.shape[1]))
+        self._grams = defaultdict[int, ExactGram](partial(ExactGram, table.width))
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         for layer in layers(ids, lengths, self._sampling):

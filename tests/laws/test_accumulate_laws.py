@@ -13,16 +13,20 @@ from numpy.typing import NDArray
 
 import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
+    BLOCK_SAMPLES,
     EXACT_LIMIT,
+    NARROW_LIMIT,
     Accumulator,
     ExactGram,
     State,
     TokenCounts,
-    WideTable,
     WindowSums,
+    WindowTable,
     accumulators,
     add_states,
+    compiled_means,
     gram_of_counts,
+    means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
@@ -154,11 +158,62 @@ def test_no_window_is_shorter_than_half_or_longer_than_one_and_a_half(length: in
 def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
     table: Table, documents: list[Document], window: int
 ) -> None:
-    """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too."""
+    """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too, compiled or not."""
     ids, lengths = in_one_row(documents)
-    means = WideTable(table).window_means(ids, np.append(window_starts(lengths, window), len(ids))).tolist()
+    bounds = np.append(window_starts(lengths, window), len(ids))
     expected = [slow_feature(table, tokens)[:-1] for document in documents for tokens in slow_windows(document, window)]
-    assert means == expected
+    assert WindowTable(table).window_means(ids, bounds).tolist() == expected
+    assert means_by_numpy(table.astype(np.int32), ids, bounds).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 127, 128, 129, 1000])
+def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
+    """Sums next to those at which a mean rounds up, from the smallest to the largest, give the same whole number."""
+    near = np.arange(-FEATURE_LIMIT, FEATURE_LIMIT + 1, dtype=np.int16)
+    table = np.stack([near, np.clip(near + 1, -FEATURE_LIMIT, FEATURE_LIMIT)]).astype(np.int16)
+    windows = [[1] * ones + [0] * (size - ones) for ones in {0, 1, size // 2, (size + 1) // 2, size - 1, size}]
+    ids = np.array(windows, dtype=np.int32).reshape(-1)
+    bounds = np.arange(len(windows) + 1) * size
+    expected = means_by_numpy(table.astype(np.int32), ids, bounds)
+    np.testing.assert_array_equal(WindowTable(table).window_means(ids, bounds), expected)
+
+
+@pytest.mark.parametrize(
+    ("width", "ids", "bounds", "rows"),
+    [
+        (2, [0, 3], [0, 2], 1),
+        (2, [0, -1], [0, 2], 1),
+        (2, [0, 1], [0, 3], 1),
+        (2, [0, 1], [-1, 2], 1),
+        (2, [0, 1], [0, 0, 2], 2),
+        (2, [0, 1], [0, 2, 1], 2),
+        (2, [0, 1], [0, 2], 2),
+        (2, [0, 1], [], 0),
+        (0, [0, 1], [0, 2], 1),
+        (4, [0, 1], [0, 2], 1),
+        (5, [0, 1], [0, 2], 1),
+        (2, [0] * 98305, [0, 98305], 1),
+    ],
+    ids=lambda value: None if isinstance(value, list) and len(value) > 9 else str(value),
+)
+def test_compiled_means_refuse_what_does_not_fit_together(
+    width: int, ids: list[int], bounds: list[int], rows: int
+) -> None:
+    """No id, bound or length leads outside what was handed over."""
+    compiled = compiled_means()
+    if compiled is None:
+        pytest.skip("the extension was not built")
+    given = np.array(ids, dtype=np.int32), np.array(bounds, dtype=np.int64)
+    with pytest.raises(ValueError, match="do not fit together"):
+        compiled(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings)
+def test_sums_without_the_extension_are_the_same(table: Table, documents: list[Document], sampling: Sampling) -> None:
+    """Where there was no compiler, numpy takes the means."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridgeway.client.sums.accumulate, "compiled_means", lambda: None)
+        assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
 
 
 @pytest.mark.parametrize("value", [FEATURE_LIMIT, -FEATURE_LIMIT, FEATURE_LIMIT - 1])
@@ -167,7 +222,7 @@ def test_the_largest_window_of_the_largest_values_does_not_overflow(value: int) 
     table = np.array([[value]], dtype=np.int16)
     ids = np.zeros(65536 + 32767, dtype=np.int32)
     bounds = np.append(window_starts(np.array([len(ids)]), 65536), len(ids))
-    assert WideTable(table).window_means(ids, bounds).tolist() == [[value]]
+    assert WindowTable(table).window_means(ids, bounds).tolist() == [[value]]
 
 
 @pytest.mark.parametrize(("length", "samples"), [(65536 + 32767, 1), (65536 + 32768, 2), (3 * 65536, 3)])
@@ -198,7 +253,7 @@ def test_mass_is_the_number_of_samples_and_cross_their_sum(
 def test_counting_tokens_equals_windows_of_one(table: Table, documents: list[Document], limit: int) -> None:
     """The shortcut of w = 1 takes the same sums as the general way and as the slow one."""
     sampling = Sampling(window=1, max_tokens=limit)
-    counting, summing = TokenCounts(table, sampling), WindowSums(WideTable(table), sampling)
+    counting, summing = TokenCounts(table, sampling), WindowSums(WindowTable(table), sampling)
     counted = counting.statistics(state_of(counting, [documents]))
     summed = summing.statistics(state_of(summing, [documents]))
     assert counted.equals(summed)
@@ -252,7 +307,7 @@ def test_documents_without_tokens_add_nothing(window: int) -> None:
 def test_asking_for_the_state_does_not_end_the_sums() -> None:
     """A part may be looked at while work goes on: what comes later is added to it."""
     table = np.array([[3, -5], [7, 11]], dtype=np.int16)
-    sums = WindowSums(WideTable(table), Sampling(2))
+    sums = WindowSums(WindowTable(table), Sampling(2))
     halves = [state_of(sums, [[[0, 1]]]), state_of(sums, [[[1, 1, 0, 0]]])]
     assert halves[0]["gram"][-1] == 1
     assert halves[1]["gram"][-1] == 3
@@ -277,8 +332,44 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
     for pending in (EXACT_LIMIT // MAX_SQUARE - 4, EXACT_LIMIT // MAX_SQUARE - 3, EXACT_LIMIT // MAX_SQUARE - 2):
         sums._pending = pending
         sums.add(samples)
+        sums._multiply()
         assert sums._pending * MAX_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 50, 209, 210, 300, FEATURE_LIMIT]), min_size=1, max_size=20),
+    counts=st.lists(st.sampled_from([1, 100, BLOCK_SAMPLES - 1, BLOCK_SAMPLES, 2 * BLOCK_SAMPLES + 1]), max_size=3),
+    seed=st.integers(0, 1 << 20),
+)
+def test_products_in_float32_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
+    """Columns whose squares add up to more than float32 holds, among others or all of them, lose not a unit."""
+    rolls = np.random.default_rng(seed)
+    pieces = [
+        np.column_stack([rolls.integers(size - size // 20, size + 1, count) for size in sizes]) for count in counts
+    ]
+    sums, features = ExactGram(len(sizes)), len(sizes) + 1
+    for piece in pieces:
+        sums.add(piece.astype(np.int16))
+    whole = np.concatenate([np.zeros((0, len(sizes)), dtype=np.int64), *pieces])
+    whole = np.column_stack([whole, np.ones(len(whole), dtype=np.int64)])
+    expected = (whole.T @ whole)[np.triu_indices(features)]
+    np.testing.assert_array_equal(sums.triangle(), expected)
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
+def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: int) -> None:
+    """One below 2²⁴ is exact in float32; from there on a unit could be lost, and none is."""
+    column = [FEATURE_LIMIT - 1, 90]  # squares of 16,769,025 and 8,100
+    column += [1] * (NARROW_LIMIT + beyond - sum(value**2 for value in column))
+    samples = np.zeros((len(column), 30), dtype=np.int16)
+    samples[:, 3] = column
+    sums = ExactGram(30)
+    sums.add(samples)
+    gram = np.zeros((31, 31), dtype=np.int64)
+    gram[np.triu_indices(31)] = sums.triangle()
+    assert int(gram[3, 3]) == NARROW_LIMIT + beyond
+    assert int(gram[3, 30]) == sum(column)
 
 
 @given(table=tables(4), counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
@@ -317,7 +408,7 @@ def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
 
 def test_windows_beyond_the_bound_are_refused() -> None:
     """A state that could overflow has no statistics."""
-    sums = WindowSums(WideTable(np.array([[1]], dtype=np.int16)), Sampling(2))
+    sums = WindowSums(WindowTable(np.array([[1]], dtype=np.int16)), Sampling(2))
     most = SUM_BOUND // MAX_SQUARE - 1
     assert sums.statistics({"gram": np.array([most, most, most])}).mass == most
     with pytest.raises(BoundExceeded, match="could overflow"):

@@ -1,0 +1,3 @@
+from collections.abc import Buffer
+
+def row_means(table: Buffer, width: int, ids: Buffer, bounds: Buffer, means: Buffer, /) -> None: ...
