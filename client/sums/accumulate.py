@@ -38,8 +38,14 @@ EXACT_LIMIT = 1 << 53
 NARROW_LIMIT = 1 << 24
 """The same for float32."""
 
-BLOCK_SAMPLES = 384
+MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
+"""Of a value that was moved by a column's mean."""
+
+BLOCK_SAMPLES = 512
 """The samples that are multiplied at once: for many more, few columns of window means stay below the limit."""
+
+WIDE_BLOCKS = 7
+"""The blocks that go to float64 at once when one had too many columns beyond the limit."""
 
 DIGIT = 1 << 16
 BLOCK_BYTES = 32 << 20
@@ -131,19 +137,24 @@ class ExactGram:
 
     Whatever the order, a partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴,
     float32 holds every partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one
-    does, since rounding keeps order. The few columns where it does are taken again in float64.
+    does, since rounding keeps order. The few columns where it does are taken again in float64. They are fewer where
+    samples lie around zero, so a whole number near its mean is first taken from each column, and put back at the end.
     """
 
     def __init__(self, width: int) -> None:
+        from scipy.linalg.blas import dsyrk, ssyrk  # loaded now, since limits of threads hold for what is loaded
+
+        self._dsyrk, self._ssyrk = dsyrk, ssyrk
         self._features = width + 1
         self._block = np.ones((BLOCK_SAMPLES, self._features), dtype=np.float32)
         self._filled = 0
+        self._centre: NDArray[np.float32] | None = None
         self._product = np.zeros((self._features, self._features), dtype=np.float32, order="F")
         self._gram = np.zeros((self._features, self._features), order="F")
         self._pending = 0
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
-        self._only_wide = False
-        """Whether too many columns need float64 for anything else to be worth trying."""
+        self._wide_blocks = 0
+        """How many more blocks are not worth a trial in float32."""
 
     def add(self, samples: NDArray[np.signedinteger[Any]]) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT."""
@@ -156,25 +167,25 @@ class ExactGram:
 
     def _multiply(self) -> None:
         """Take the product over the samples that are held."""
-        from scipy.linalg.blas import dsyrk
-
         block, self._filled = self._block[: self._filled], 0
-        if (self._pending + len(block)) * MAX_SQUARE >= EXACT_LIMIT:
+        if self._centre is None:
+            self._centre = np.rint(block.mean(axis=0))
+            self._centre[-1] = 0
+        block -= self._centre
+        if (self._pending + len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
             self._flush()
         self._pending += len(block)
-        if self._only_wide or not self._add_narrow(block):
+        if self._wide_blocks or not self._add_narrow(block):
+            self._wide_blocks = self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
             # With the features' transpose in column order, BLAS adds the upper triangle in place.
             features = block.astype(np.float64).T
-            self._gram = dsyrk(1.0, features, beta=1.0, c=self._gram, overwrite_c=True)
+            self._gram = self._dsyrk(1.0, features, beta=1.0, c=self._gram, overwrite_c=True)
 
     def _add_narrow(self, block: NDArray[np.float32]) -> bool:
         """Add the upper triangle by a product in float32, unless too much of it would not be exact."""
-        from scipy.linalg.blas import ssyrk
-
-        product = self._product = ssyrk(1.0, block.T, beta=0.0, c=self._product, overwrite_c=True)
+        product = self._product = self._ssyrk(1.0, block.T, beta=0.0, c=self._product, overwrite_c=True)
         inexact = np.flatnonzero(product.diagonal() >= NARROW_LIMIT)
-        self._only_wide = len(inexact) * 8 > self._features
-        if self._only_wide:
+        if len(inexact) * 4 > self._features:
             return False
         product[inexact] = product[:, inexact] = 0
         self._gram += product
@@ -196,7 +207,14 @@ class ExactGram:
         if self._filled:
             self._multiply()
         self._flush()
-        return self._total[upper_triangle(self._features)]
+        moved, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
+        if self._centre is not None:
+            moved[:] = self._centre
+        total: Integers = (
+            self._total + np.outer(moved, sums) + np.outer(sums, moved) + sums[-1] * np.outer(moved, moved)
+        )
+        triangle: Integers = total[upper_triangle(self._features)]
+        return triangle
 
 
 class GramSums:
@@ -213,6 +231,7 @@ class WindowSums(GramSums):
         self._table = table
         self._sampling = sampling
         self._grams = defaultdict[int, ExactGram](partial(ExactGram, table.width))
+        self._grams[1]  # there is always one
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         for layer in layers(ids, lengths, self._sampling):
@@ -220,7 +239,6 @@ class WindowSums(GramSums):
                 self._grams[layer.times].add(self._table.window_means(layer.ids, layer.bounds))
 
     def state(self) -> State:
-        self._grams[1]  # there is always one
         return {"gram": weighed({times: gram.triangle() for times, gram in self._grams.items()})}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,9 +152,13 @@ def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> 
 
 def _merges(pairs: list[str | list[str]], vocabulary: dict[str, int]) -> bytes:
     """Left, right and merged id of each merge, the first to be merged first."""
-    split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
-    rows = [(vocabulary[left], vocabulary[right], vocabulary[left + right]) for left, right in split]
-    return np.array(rows, dtype=np.uint32).tobytes()
+    split = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
+    rows = np.empty((len(split), 3), dtype=np.uint32)
+    if split:
+        left, right = zip(*split, strict=True)
+        for column, names in enumerate((left, right, map(add, left, right))):
+            rows[:, column] = np.fromiter(map(vocabulary.__getitem__, names), dtype=np.uint32, count=len(split))
+    return rows.tobytes()
 
 
 def _packed(entries: list[tuple[bytes, int]]) -> tuple[bytes, bytes]:

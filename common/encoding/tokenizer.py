@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,13 @@ from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
 from ridgeway.common.encoding.fast_bpe import fast_encoder
 
+if TYPE_CHECKING:
+    from ridgeway.common.encoding.byte_bpe import Encoder
+
 Ids = NDArray[np.int32]
+
+CHARACTERS_BEFORE_FAST = 1 << 16
+"""The library takes about as long for so much text as the compiled encoder takes to make."""
 
 
 def plain_definition(raw: bytes) -> bytes:
@@ -53,11 +61,16 @@ class Tokenizer:
         special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
         self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
-        self._fast = fast_encoder(definition, self._backend)
+        self._definition = definition
+        self._fast: Encoder | None = None
+        self._decided, self._deciding, self._characters = False, Lock(), 0
 
-    @property
-    def is_fast(self) -> bool:
-        """Whether the compiled encoder does the work."""
+    def make_fast(self) -> bool:
+        """Make the compiled encoder, if there is one and it was not made yet; whether it does the work from now on."""
+        with self._deciding:
+            if not self._decided:
+                self._fast = fast_encoder(self._definition, self._backend)
+                self._decided, self._definition = True, b""
         return self._fast is not None
 
     @cached_property
@@ -86,6 +99,10 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
+        if not self._decided:
+            self._characters += sum(map(len, texts))
+            if self._characters >= CHARACTERS_BEFORE_FAST:
+                self.make_fast()
         if self._fast is not None:
             try:
                 ids, counts = self._fast.encode_many(texts)

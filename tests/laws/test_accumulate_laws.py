@@ -15,6 +15,7 @@ import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
     BLOCK_SAMPLES,
     EXACT_LIMIT,
+    MAX_CENTRED_SQUARE,
     NARROW_LIMIT,
     Accumulator,
     ExactGram,
@@ -315,39 +316,35 @@ def test_asking_for_the_state_does_not_end_the_sums() -> None:
 
 def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
-    odd = FEATURE_LIMIT - 1
-    sums, samples = ExactGram(1), np.full((3, 1), odd)
-    sums._gram[0, 0] = EXACT_LIMIT - MAX_SQUARE  # as if almost all the samples that fit had been summed
-    sums._pending = EXACT_LIMIT // MAX_SQUARE - 1
+    odd, most = FEATURE_LIMIT - 1, EXACT_LIMIT - MAX_CENTRED_SQUARE
+    sums, samples = ExactGram(1), np.array([[odd], [-odd], [1]])
+    sums._gram[0, 0] = most  # as if almost all the samples that fit had been summed
+    sums._pending = EXACT_LIMIT // MAX_CENTRED_SQUARE - 1
     sums.add(samples)
-    assert int(sums.triangle()[0]) == EXACT_LIMIT - MAX_SQUARE + 3 * odd**2
-    assert float(EXACT_LIMIT - MAX_SQUARE) + 3 * odd**2 != EXACT_LIMIT - MAX_SQUARE + 3 * odd**2, (
-        "the example would show a lost unit"
-    )
+    assert int(sums.triangle()[0]) == most + 2 * odd**2 + 1
+    assert float(EXACT_LIMIT) + 1 != EXACT_LIMIT + 1, "an odd sum beyond the limit would show a lost unit"
 
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums, samples = ExactGram(1), np.full((3, 1), FEATURE_LIMIT)
-    for pending in (EXACT_LIMIT // MAX_SQUARE - 4, EXACT_LIMIT // MAX_SQUARE - 3, EXACT_LIMIT // MAX_SQUARE - 2):
+    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
+    for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
         sums._multiply()
-        assert sums._pending * MAX_SQUARE < EXACT_LIMIT
+        assert sums._pending * MAX_CENTRED_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 
 
 @given(
-    sizes=st.lists(st.sampled_from([1, 50, 209, 210, 300, FEATURE_LIMIT]), min_size=1, max_size=20),
+    sizes=st.lists(st.sampled_from([1, 50, 310, 320, 400, FEATURE_LIMIT - 1]), min_size=1, max_size=20),
     counts=st.lists(st.sampled_from([1, 100, BLOCK_SAMPLES - 1, BLOCK_SAMPLES, 2 * BLOCK_SAMPLES + 1]), max_size=3),
     seed=st.integers(0, 1 << 20),
 )
 def test_products_in_float32_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
     """Columns whose squares add up to more than float32 holds, among others or all of them, lose not a unit."""
     rolls = np.random.default_rng(seed)
-    pieces = [
-        np.column_stack([rolls.integers(size - size // 20, size + 1, count) for size in sizes]) for count in counts
-    ]
+    pieces = [np.column_stack([rolls.integers(-size, size + 1, count) | 1 for size in sizes]) for count in counts]
     sums, features = ExactGram(len(sizes)), len(sizes) + 1
     for piece in pieces:
         sums.add(piece.astype(np.int16))
@@ -365,6 +362,7 @@ def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: 
     samples = np.zeros((len(column), 30), dtype=np.int16)
     samples[:, 3] = column
     sums = ExactGram(30)
+    sums._centre = np.zeros(31, dtype=np.float32)
     sums.add(samples)
     gram = np.zeros((31, 31), dtype=np.int64)
     gram[np.triu_indices(31)] = sums.triangle()

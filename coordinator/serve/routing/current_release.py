@@ -98,6 +98,7 @@ class ReleaseSource:
         router = router_of(release)
         if self.check is not None:
             self.check(router)
+        router.tokenizer.make_fast()
         router.route("Is it ready?")
         return ServedRelease(release, router, folder, time.time(), _leverage(folder, release))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.encoding import fast_bpe
 from ridgeway.common.encoding.character_classes import character_classes
-from ridgeway.common.encoding.tokenizer import Tokenizer, plain_definition
+from ridgeway.common.encoding.tokenizer import CHARACTERS_BEFORE_FAST, Tokenizer, plain_definition
 from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition, every_character
 
 byte_bpe = pytest.importorskip("ridgeway.common.encoding.byte_bpe", reason="the extension was not built here")
@@ -31,9 +31,19 @@ def both(form: str) -> tuple[Tokenizer, Tokenizer]:
     """A tokenizer with the compiled encoder, and the same by the library alone."""
     raw = definition(**FORMS[form])
     fast, reference = Tokenizer(raw), Tokenizer(raw)
-    assert fast.is_fast
-    reference._fast = None
+    assert fast.make_fast()
+    reference._decided = True
     return fast, reference
+
+
+def test_little_text_is_left_to_the_library_until_there_is_more() -> None:
+    """A command that routes one prompt does not wait for the making of tables; ids are the same before and after."""
+    tokenizer = Tokenizer(definition("gpt2"))
+    before = tokenizer.encode("It's 12 o'clock").tolist()
+    assert tokenizer._fast is None
+    tokenizer.encode_many(["x" * CHARACTERS_BEFORE_FAST])
+    assert tokenizer._fast is not None
+    assert tokenizer.encode("It's 12 o'clock").tolist() == before
 
 
 def assert_same(fast: Tokenizer, reference: Tokenizer, texts: list[str]) -> None:
@@ -70,7 +80,7 @@ def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyP
 def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
     """SmolLM2, whose vocabulary lacks 21 bytes, on real sentences and on odd ones."""
     tokenizer = smollm2.tokenizer
-    assert tokenizer.is_fast
+    assert tokenizer.make_fast()
     texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK, "".join(map(chr, range(0x250)))]
     expected = tokenizer._by_the_library(texts)
     assert [part.tolist() for part in tokenizer.encode_many(texts)] == [part.tolist() for part in expected]
@@ -100,13 +110,13 @@ def changed(change: Any) -> bytes:
 )
 def test_a_definition_that_is_not_known_is_left_to_the_library(change: Any) -> None:
     """Whatever the extension does not do, it does not try."""
-    assert not Tokenizer(changed(change)).is_fast
+    assert not Tokenizer(changed(change)).make_fast()
 
 
 def test_the_library_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """RIDGEWAY_TOKENIZER=reference turns the extension off."""
     monkeypatch.setenv(fast_bpe.SWITCH, "reference")
-    assert not Tokenizer(definition("gpt2")).is_fast
+    assert not Tokenizer(definition("gpt2")).make_fast()
 
 
 def test_an_encoder_that_gives_other_ids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +124,7 @@ def test_an_encoder_that_gives_other_ids_is_not_used(monkeypatch: pytest.MonkeyP
     wrong = character_classes()
     wrong[:] = fast_bpe.LETTER
     monkeypatch.setattr(fast_bpe, "character_classes", wrong.copy)
-    assert not Tokenizer(definition("gpt2")).is_fast
+    assert not Tokenizer(definition("gpt2")).make_fast()
 
 
 def test_threads_share_an_encoder_and_get_their_own_ids() -> None:
@@ -178,4 +188,4 @@ def test_what_is_no_text_is_refused() -> None:
 
 def test_a_definition_without_limits_is_fast_too(smollm2: Any) -> None:
     """What encoders store is the plain definition."""
-    assert Tokenizer(plain_definition(smollm2.definition)).is_fast
+    assert Tokenizer(plain_definition(smollm2.definition)).make_fast()
