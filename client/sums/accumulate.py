@@ -207,12 +207,11 @@ class ExactGram:
         if self._filled:
             self._multiply()
         self._flush()
-        moved, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
+        centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
         if self._centre is not None:
-            moved[:] = self._centre
-        total: Integers = (
-            self._total + np.outer(moved, sums) + np.outer(sums, moved) + sums[-1] * np.outer(moved, moved)
-        )
+            centre[:] = self._centre
+        back = np.outer(centre, sums)
+        total: Integers = self._total + back + back.T + sums[-1] * np.outer(centre, centre)
         triangle: Integers = total[upper_triangle(self._features)]
         return triangle
 
