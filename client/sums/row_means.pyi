@@ -1,3 +1,7 @@
-from collections.abc import Buffer
+from typing import Any
 
-def row_means(table: Buffer, width: int, ids: Buffer, bounds: Buffer, means: Buffer, /) -> None: ...
+from numpy.typing import NDArray
+
+def row_means(
+    table: NDArray[Any], width: int, ids: NDArray[Any], bounds: NDArray[Any], means: NDArray[Any], /
+) -> None: ...

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ridgeway.common.encoding.byte_bpe import Encoder
 
 Ids = NDArray[np.int32]
+Numbers = bytearray | NDArray[Any]
+"""Whole numbers as they stand in memory."""
 
 CHARACTERS_BEFORE_FAST = 1 << 16
 """The library takes about as long for so much text as the compiled encoder takes to make."""
@@ -99,17 +101,21 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
+        ids, lengths = self.encode_raw(texts)
+        return np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64)
+
+    def encode_raw(self, texts: Sequence[str]) -> tuple[Numbers, Numbers]:
+        """The same as 32-bit and as 64-bit numbers in memory, for those who can do without arrays."""
         if not self._decided:
             self._characters += sum(map(len, texts))
             if self._characters >= CHARACTERS_BEFORE_FAST:
                 self.make_fast()
-        if self._fast is not None:
-            try:
-                ids, counts = self._fast.encode_many(texts)
-            except UnicodeEncodeError:  # lone surrogates
-                ids, counts = self._fast.encode_many([storable(text) for text in texts])
-            return np.frombuffer(ids, dtype=np.int32), np.frombuffer(counts, dtype=np.int64)
-        return self._by_the_library(texts)
+        if self._fast is None:
+            return self._by_the_library(texts)
+        try:
+            return self._fast.encode_many(texts)
+        except UnicodeEncodeError:  # lone surrogates
+            return self._fast.encode_many([storable(text) for text in texts])
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""

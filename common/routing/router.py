@@ -157,11 +157,7 @@ class Router:
 
     def route(self, prompt: str) -> Decision:
         """Where one prompt should go."""
-        ids = self.tokenizer.encode(prompt)
-        if self._table is not None:
-            points = np.add.reduce(self._table.sums.take(ids, 0), 0).tolist()
-            return self._decide(points, points, len(ids), len(ids))
-        return next(self._decisions(ids, np.array([len(ids)])))
+        return self._decide_all([prompt])[0]
 
     def route_turns(self, turns: Sequence[Turn]) -> Decision:
         """Where a conversation should go: each turn speaks with the mean of its tokens, and has its share of the say.
@@ -186,7 +182,10 @@ class Router:
             return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
-        return list(self._decisions(*self.tokenizer.encode_many(prompts)))
+        if self._table is None:
+            return list(self._decisions(*self.tokenizer.encode_many(prompts)))
+        points, tokens = self._table.token_sums(*self.tokenizer.encode_raw(prompts))
+        return list(map(self._decide, points, points, tokens, tokens))
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
@@ -240,7 +239,7 @@ class Router:
         lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
         return map(self._decide, *lists)
 
-    def _decide(self, points: list[float], sums: list[float], voters: float, tokens: int) -> Decision:
+    def _decide(self, points: Sequence[float], sums: Sequence[float], voters: float, tokens: int) -> Decision:
         """Plain Python, since for a handful of domains it is quicker than arrays, and the same for one as for many."""
         most = max(points)
         winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
@@ -279,6 +278,6 @@ def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[f
     return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), length
 
 
-def _ranking(points: list[float], sums: list[float]) -> list[int]:
+def _ranking(points: Sequence[float], sums: Sequence[float]) -> list[int]:
     """Domains, the best first: by points, then by the voters' summed logits, then by order."""
     return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))

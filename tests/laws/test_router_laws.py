@@ -112,6 +112,37 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     assert decision.confidence == decision.scores[decision.best]
 
 
+@given(table=tables(), prompts=st.lists(texts, max_size=4))
+def test_routing_without_the_extension_gives_the_same_bits(table: TokenTable, prompts: list[str]) -> None:
+    """Where there was no compiler, numpy adds up the rows."""
+    plain = TokenTable(table.logits, table.step, table.entropies)
+    vars(plain)["_compiled"] = None
+    one, other = (router_of(each, Selector("average")) for each in (table, plain))
+    assert one.route_many(prompts) == other.route_many(prompts) == [one.route(prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    ("width", "ids", "counts"),
+    [
+        (2, [0, 3], [2]),
+        (2, [0, -1], [2]),
+        (2, [0, 1], [3]),
+        (2, [0, 1], [1]),
+        (2, [0, 1], [-1, 3]),
+        (2, [0, 1], []),
+        (0, [0], [1]),
+        (-2, [0], [1]),
+        (4, [0], [1]),
+    ],
+)
+def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[int], counts: list[int]) -> None:
+    """No id, count or length leads outside what was handed over."""
+    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
+    given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
+    with pytest.raises(ValueError, match="do not fit together"):
+        found.token_sums(np.zeros((3, 2), dtype=np.int32), width, *given)
+
+
 @settings(max_examples=300)
 @given(router=routers(), text=texts)
 def test_routing_is_what_the_definitions_say(router: Router, text: str) -> None:

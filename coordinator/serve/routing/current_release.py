@@ -32,6 +32,7 @@ class ServedRelease:
     since:        when it was taken, in seconds since 1970.
     leverage:     what the operator keeps beside it to tell how unusual a prompt is, if that is there.
     runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
+    is_quick:     whether a short prompt is decided in less time than it takes to hand it to another thread.
     """
 
     release: Release
@@ -41,10 +42,12 @@ class ServedRelease:
     leverage: DriftSketch | None = None
     id: str = field(init=False)
     runs_a_model: bool = field(init=False)
+    is_quick: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", str(self.router.release))  # what every request reads is worked out once
         object.__setattr__(self, "runs_a_model", not isinstance(self.router.compiled, TokenTable))
+        object.__setattr__(self, "is_quick", self.router.tokenizer.make_fast() and not self.runs_a_model)
 
     def card(self) -> dict[str, Any]:
         manifest = self.release.manifest
@@ -98,7 +101,6 @@ class ReleaseSource:
         router = router_of(release)
         if self.check is not None:
             self.check(router)
-        router.tokenizer.make_fast()
         router.route("Is it ready?")
         return ServedRelease(release, router, folder, time.time(), _leverage(folder, release))
 

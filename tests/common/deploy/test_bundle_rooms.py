@@ -23,6 +23,11 @@ from ridgeway.common.deploy.bundle import (
 from tests.support.commands import Workshop, workshop
 from tests.test_architecture import imports
 
+EXTENSIONS = {
+    "ridgeway.common.encoding.byte_bpe",
+    "ridgeway.common.routing.token_sums",
+    "ridgeway.client.sums.row_means",
+}
 PARTS = ("common", "client", "coordinator", "simulations")
 
 
@@ -74,7 +79,7 @@ def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
     """A bundle stands on its own: what a round imports, now or later, is in it, or is compiled and not needed."""
     files = bundle_files()
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
-    modules |= {"ridgeway.common.encoding.byte_bpe", "ridgeway.client.sums.row_means"}
+    modules |= EXTENSIONS
     for name, content in files.items():
         for each in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
             if each.package == PACKAGE:

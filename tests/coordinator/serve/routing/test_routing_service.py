@@ -13,7 +13,12 @@ import pytest
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
-from ridgeway.coordinator.serve.routing.routing_service import MAX_BATCH, MAX_BATCHED_CHARACTERS, MicroBatcher
+from ridgeway.coordinator.serve.routing.routing_service import (
+    MAX_BATCH,
+    MAX_BATCHED_CHARACTERS,
+    MAX_QUICK_CHARACTERS,
+    MicroBatcher,
+)
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S
 
@@ -71,6 +76,29 @@ def test_prompts_of_one_moment_are_routed_together(
 
     run(crowd())
     assert sizes == [MAX_BATCH, 3]
+
+
+def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for no batch and no thread; a longer one does, so that others are not held up by it."""
+    object.__setattr__(served, "is_quick", True)
+    deciding: list[threading.Thread] = []
+    real = served.router._decide_all
+
+    def watched(texts: list[str]) -> list[Decision]:
+        deciding.append(threading.current_thread())
+        return real(texts)
+
+    monkeypatch.setattr(served.router, "_decide_all", watched)
+    asked = ["short", "a" * MAX_QUICK_CHARACTERS, "a" * (MAX_QUICK_CHARACTERS + 1)]
+
+    async def one_by_one() -> list[Decision]:
+        return [(await batcher.route(text))[1] for text in asked]
+
+    assert run(one_by_one()) == real(asked)
+    here = threading.current_thread()
+    assert [thread is here for thread in deciding] == [True, True, False]
 
 
 def test_a_long_text_holds_nobody_up(

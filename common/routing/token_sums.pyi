@@ -1,0 +1,9 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ridgeway.common.encoding.tokenizer import Numbers
+
+def token_sums(
+    table: NDArray[Any], width: int, ids: Numbers, counts: Numbers, /
+) -> tuple[list[list[int]], list[int]]: ...
