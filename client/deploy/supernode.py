@@ -19,6 +19,7 @@ from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.deploy import approved_bundle
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
     Child,
@@ -243,6 +244,7 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
 def _approval(settings: NodeSettings) -> dict[str, str]:
     return {
         approved_bundle.APPROVED: ",".join(settings.approved()),
+        approved_bundle.INSTALLED: installed_sha256(),
         approved_bundle.LOG: str(settings.folder.resolve() / "logs/bundles.log"),
     }
 

@@ -12,6 +12,9 @@ other side gets one clean sentence without path or text. On a holder's machine:
 
 On the coordinator's each ServerApp is a fork that imports the bundle itself.
 
+A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is installed here, its code
+also finds the extensions that were compiled when that was installed; any other does its work without, more slowly.
+
 Knows the inside of Flower 1.41's `run_clientapp`, `run_serverapp` and `run_superexec`, and refuses to start where they
 have changed. Run as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
 """
@@ -34,12 +37,19 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from queue import Queue
 from types import ModuleType
 from typing import Any, NoReturn
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
+INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
+"""The SHA-256 of the bundle of the Ridgeway that is installed here, which the owner's process has computed."""
+EXTENSIONS = frozenset(
+    {"ridgeway.common.encoding.byte_bpe", "ridgeway.common.routing.token_sums", "ridgeway.client.sums.row_means"}
+)
 LOG = "RIDGEWAY_BUNDLE_LOG"
 LOOK_PAUSE_S = 1.0
 """How long to wait between two looks for a task, if the SuperNode does not ring."""
@@ -80,6 +90,21 @@ class BundleRefused(Exception):
 
 class AppFailed(Exception):
     """The approved code failed. Its text goes to the other side; the cause stays in the owner's log."""
+
+
+class InstalledExtensions:
+    """Finds the extensions beside this file, last of all finders."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        file = Path(__file__).resolve().parents[2].joinpath(*name.split(".")[1:]).with_suffix(".abi3.so")
+        return spec_from_file_location(name, file) if name in EXTENSIONS and file.is_file() else None
+
+
+def offer_extensions(digest: str) -> None:
+    """Let a bundle find the installed extensions, in this process, if it is made of the installed sources."""
+    if digest == os.environ.get(INSTALLED):
+        sys.meta_path.append(InstalledExtensions)
 
 
 class BundleGuard:
@@ -145,6 +170,7 @@ class BundleGuard:
     def warm_up(self, identity: Identity, load: Callable[..., Any]) -> None:
         """Import a bundle that was judged and unpacked here before; only a message that sends it again runs it."""
         if identity[2] in self._approved:
+            offer_extensions(identity[2])
             self._warm = identity, load(*identity)
 
     def _is_warm(self) -> bool:
@@ -170,6 +196,7 @@ class BundleGuard:
         if self._warm is not None and self._is_warm():
             app = self._warm[1]
         else:
+            offer_extensions(self._allowed[2])
             app = self._cleanly(load, *identity)
             self.imported(self._allowed)
         return lambda *words, **named: self._cleanly(app, *words, **named)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.deploy.approved_bundle import EXTENSIONS
 from ridgeway.common.deploy.bundle import (
     FILES,
     PACKAGE,
@@ -23,11 +24,6 @@ from ridgeway.common.deploy.bundle import (
 from tests.support.commands import Workshop, workshop
 from tests.test_architecture import imports
 
-EXTENSIONS = {
-    "ridgeway.common.encoding.byte_bpe",
-    "ridgeway.common.routing.token_sums",
-    "ridgeway.client.sums.row_means",
-}
 PARTS = ("common", "client", "coordinator", "simulations")
 
 
