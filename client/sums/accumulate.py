@@ -1,7 +1,7 @@
 """Token ids → exact sums: windows in general, counts where a window is one token.
 
 The state of an accumulator is a handful of integer arrays that add up, so that work can be divided, kept and resumed.
-Knows numpy, and scipy once something is summed. Knows nothing of files, text or graphics cards.
+Knows numpy, and scipy where nothing was compiled. Knows nothing of files, text or graphics cards.
 """
 
 from __future__ import annotations
@@ -142,15 +142,12 @@ class ExactGram:
     """
 
     def __init__(self, width: int) -> None:
-        from scipy.linalg.blas import dsyrk, ssyrk  # loaded now, since limits of threads hold for what is loaded
-
-        self._dsyrk, self._ssyrk = dsyrk, ssyrk
         self._features = width + 1
         self._block = np.ones((BLOCK_SAMPLES, self._features), dtype=np.float32)
         self._filled = 0
         self._centre: NDArray[np.float32] | None = None
-        self._product = np.zeros((self._features, self._features), dtype=np.float32, order="F")
-        self._gram = np.zeros((self._features, self._features), order="F")
+        self._product = np.zeros((self._features, self._features), dtype=np.float32)
+        self._gram = np.zeros((self._features, self._features))
         self._pending = 0
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._wide_blocks = 0
@@ -177,13 +174,13 @@ class ExactGram:
         self._pending += len(block)
         if self._wide_blocks or not self._add_narrow(block):
             self._wide_blocks = self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
-            # With the features' transpose in column order, BLAS adds the upper triangle in place.
-            features = block.astype(np.float64).T
-            self._gram = self._dsyrk(1.0, features, beta=1.0, c=self._gram, overwrite_c=True)
+            wide = block.astype(np.float64)
+            self._gram += wide.T @ wide
 
     def _add_narrow(self, block: NDArray[np.float32]) -> bool:
-        """Add the upper triangle by a product in float32, unless too much of it would not be exact."""
-        product = self._product = self._ssyrk(1.0, block.T, beta=0.0, c=self._product, overwrite_c=True)
+        """Add a product in float32, unless too much of it would not be exact."""
+        # Of a matrix with itself, numpy takes half the product; unlike scipy, it lets other threads run meanwhile.
+        product = np.matmul(block.T, block, out=self._product)
         inexact = np.flatnonzero(product.diagonal() >= NARROW_LIMIT)
         if len(inexact) * 4 > self._features:
             return False
