@@ -24,7 +24,7 @@ def _main(arguments: list[str] | None) -> None:
     from ridgeway.client.cli import corpus_commands
     from ridgeway.common.cli import route_commands
     from ridgeway.common.cli.terminal import command_group, run
-    from ridgeway.coordinator.cli import key_commands, serve_command, solve_commands
+    from ridgeway.coordinator.cli import expert_commands, key_commands, serve_command, solve_commands
     from ridgeway.simulations.cli import bench_commands, cohort_audit_command, experiment_commands, simulate_command
 
     app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
@@ -45,6 +45,7 @@ def _main(arguments: list[str] | None) -> None:
     app.add_typer(corpus_commands.app, name="client", rich_help_panel=holder)
     app.add_typer(solve_commands.app, name="coordinator", rich_help_panel=operator)
     app.command(rich_help_panel=operator)(serve_command.serve)
+    app.add_typer(expert_commands.app, name="experts", rich_help_panel=operator)
     app.add_typer(key_commands.app, name="keys", rich_help_panel=operator)
     app.command(rich_help_panel=application)(route_commands.route)
     app.command(rich_help_panel=application)(route_commands.evaluate)

@@ -24,7 +24,8 @@ ROOMS = {
     "common/protocol": "common/base common/statistics common/masking",
     "common/deploy": "common/base common/protocol",
     "common/http": "common/base",
-    "common/cli": "common/base common/encoding common/statistics common/routing common/http",
+    "common/experts": "common/base common/routing",
+    "common/cli": "common/base common/encoding common/statistics common/routing common/experts common/http",
     "common": "common/base common/statistics",
     "client/sums": "common/base common/encoding common/statistics",
     "client/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
@@ -38,9 +39,10 @@ ROOMS = {
     "coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
     "coordinator/page": "common/base common/routing common/http common/cli coordinator/round coordinator/deploy",
-    "coordinator/serve": "common/base common/http common/routing common/cli coordinator/serve/*",
-    "coordinator/serve/routing": "common/base common/http common/routing common/cli coordinator/serve",
-    "coordinator/serve/gateway": "common/base common/http common/routing coordinator/serve coordinator/serve/routing",
+    "coordinator/serve": "common/base common/http common/routing common/experts common/cli coordinator/serve/*",
+    "coordinator/serve/routing": "common/base common/http common/routing common/experts common/cli coordinator/serve",
+    "coordinator/serve/gateway": "common/base common/http common/routing common/experts coordinator/serve "
+    "coordinator/serve/routing",
     "coordinator/cli": "common/* coordinator/*",
     "coordinator": "common/* coordinator/solving coordinator/round",
     "simulations": "common/* client/* coordinator/* ridgeway",

@@ -19,6 +19,7 @@ from ridgeway.common.cli.options import EncoderSource, Fields, Json, Key, Model,
 from ridgeway.common.cli.terminal import command_group, emit_json, step, table
 
 if TYPE_CHECKING:
+    from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.routing.coverage import Outcomes, Point
     from ridgeway.common.routing.evaluation import Evaluation
     from ridgeway.common.routing.release import Release
@@ -36,6 +37,9 @@ def route(
     json: Json = False,
     threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
     fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
+    experts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Name the expert too: experts.toml, as docs/serving.md shows.")
+    ] = None,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -43,7 +47,8 @@ def route(
     """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by one line: the domain
-    and the confidence, or a JSON object with --json or --explain. Before a prompt that begins with a dash, write --.
+    and the confidence (and with --experts the expert), or a JSON object with --json or --explain. Before a prompt that
+    begins with a dash, write --.
     """
     from ridgeway.common.routing.router import Router
 
@@ -51,37 +56,55 @@ def route(
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
     if changes:
         router = router.with_confidence(**changes)
+    chooser = _chooser(experts, router) if experts else None
     if prompt != "-":
-        _show_one(router, prompt, explain, json)
+        _show_one(router, prompt, explain, json, chooser)
     else:
         if sys.stdin is None:
             raise InputError("standard input is closed, so no prompts can be read from it")
-        _show_many(router, _arriving_lines(cast(BufferedReader, sys.stdin.buffer)), explain, json)
+        _show_many(router, _arriving_lines(cast(BufferedReader, sys.stdin.buffer)), explain, json, chooser)
 
 
-def _show_one(router: Router, prompt: str, explain: bool, json: bool) -> None:
+def _chooser(path: Path, router: Router) -> ExpertChooser:
+    from ridgeway.common.experts.expert_choice import ExpertChooser
+    from ridgeway.common.experts.experts_file import read_experts
+
+    experts, beside = read_experts(path)
+    experts.check(router, beside)
+    return ExpertChooser(experts, router.domains, beside or router.quality)
+
+
+def _show_one(router: Router, prompt: str, explain: bool, json: bool, chooser: ExpertChooser | None) -> None:
     from ridgeway.common.routing.router import origin
 
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
+    choice = chooser.choose(decision) if chooser else None
     if json:
-        emit_json((explanation or decision).to_json() | origin(router))
+        emit_json((explanation or decision).to_json() | (choice.to_json() if choice else {}) | origin(router))
         return
     print(_words(decision, router))
+    if choice:
+        expected = "" if choice.quality is None else f", expected quality {100 * choice.quality:.1f} %"
+        print(f"expert {choice.expert}   because: {choice.reason}{expected}")
     if explanation:
         _show_explanation(explanation)
 
 
-def _show_many(router: Router, prompts: Iterable[list[str]], explain: bool, json: bool) -> None:
+def _show_many(
+    router: Router, prompts: Iterable[list[str]], explain: bool, json: bool, chooser: ExpertChooser | None
+) -> None:
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
-    from ridgeway.common.routing.router import origin
+    from ridgeway.common.routing.router import Decision, origin
 
     for batch in prompts:
         found: Iterable[Decision | Explanation] = map(router.explain, batch) if explain else router.route_many(batch)
-        for result in (each.to_json() | origin(router) for each in found):
-            plain = f"{result['domain']}\t{result['confidence']:.3f}"
+        for each in found:
+            choice = chooser.choose(each if isinstance(each, Decision) else each.decision) if chooser else None
+            result = each.to_json() | (choice.to_json() if choice else {}) | origin(router)
+            plain = f"{result['domain']}\t{result['confidence']:.3f}" + (f"\t{choice.expert}" if choice else "")
             print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
         sys.stdout.flush()
 

@@ -24,11 +24,14 @@ from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import Identity, is_signed_by, public_key
 from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 
 FORMAT = "ridgeway.release"
 VERSION = 1
 MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
+QUALITY = "quality"
+"""Where a manifest says how good experts are, if they were measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -41,6 +44,7 @@ class Release:
     tokenizer: Tokenizer
     selector: Selector
     confidence: Confidence
+    quality: QualityTable | None = None
 
     def __post_init__(self) -> None:
         for name in self.domains:
@@ -128,7 +132,8 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
         if isinstance(compiled, TokenTable) and tokenizer.rows > len(compiled.logits):
             raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
         selector, confidence = Selector(**manifest["selector"]), Confidence(**manifest["confidence"])
-        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence)
+        quality = quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"]) if QUALITY in manifest else None
+        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality)
     except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
 

@@ -23,6 +23,7 @@ from ridgeway.common.routing.conversation import Turn, shares
 from ridgeway.common.routing.token_table import RouterTable, Tally, TokenTable, check_domains, most_certain, tally
 
 if TYPE_CHECKING:
+    from ridgeway.common.routing.quality import QualityTable
     from ridgeway.common.routing.release import Release
 
 PROMPTS_PER_CHUNK = 128
@@ -93,6 +94,7 @@ class Explanation(NamedTuple):
 class Router:
     """Routes prompts by a compiled table, or by one that a model makes for each prompt.
 
+    quality: what the release says of experts in its domains, if they were measured.
     Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
     """
 
@@ -104,6 +106,7 @@ class Router:
         selector: Selector,
         confidence: Confidence | None = None,
         release: str | None = None,
+        quality: QualityTable | None = None,
     ) -> None:
         check_domains(domains, compiled)
         self.domains = tuple(domains)
@@ -112,6 +115,7 @@ class Router:
         self.selector = selector
         self.confidence = confidence or Confidence()
         self.release = release
+        self.quality = quality
         unit = compiled.step if selector.name == "average" else 1.0
         self._sharpness = unit / self.confidence.temperature
         self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
@@ -137,12 +141,14 @@ class Router:
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
         confidence = replace(self.confidence, **changes)
-        return Router(self.domains, self.compiled, self.tokenizer, self.selector, confidence, self.release)
+        return Router(
+            self.domains, self.compiled, self.tokenizer, self.selector, confidence, self.release, self.quality
+        )
 
     def with_selector(self, selector: Selector) -> Router:
         """The same table under another selector; its confidence is then no longer calibrated."""
         confidence = replace(self.confidence, calibrated=False)
-        return Router(self.domains, self.compiled, self.tokenizer, selector, confidence, self.release)
+        return Router(self.domains, self.compiled, self.tokenizer, selector, confidence, self.release, self.quality)
 
     def without(self, domain: str) -> Router:
         """The router with a domain retired: its column dropped at once, nothing solved again."""
@@ -153,7 +159,8 @@ class Router:
         kept = tuple(name for name in self.domains if name != domain)
         compiled = self.compiled.without(self.domains.index(domain))
         confidence = replace(self.confidence, calibrated=False)
-        return Router(kept, compiled, self.tokenizer, self.selector, confidence)
+        quality = self.quality.of_domains(kept) if self.quality else None
+        return Router(kept, compiled, self.tokenizer, self.selector, confidence, None, quality)
 
     def route(self, prompt: str) -> Decision:
         """Where one prompt should go."""
@@ -259,7 +266,7 @@ class Router:
 def router_of(release: Release) -> Router:
     """The router of a release that was loaded."""
     parts = release.domains, release.compiled, release.tokenizer, release.selector, release.confidence
-    return Router(*parts, release.id)
+    return Router(*parts, release.id, release.quality)
 
 
 def origin(router: Router) -> dict[str, Any]:

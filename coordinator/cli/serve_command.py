@@ -64,9 +64,9 @@ def serve(
 
     RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
     """
+    from ridgeway.common.experts.experts_file import find_experts
     from ridgeway.common.http.access_rules import is_loopback, make_rules
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
-    from ridgeway.coordinator.serve.gateway.experts import find_experts
     from ridgeway.coordinator.serve.gateway.gateway import Gateway
     from ridgeway.coordinator.serve.http_app import create_app
     from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release

@@ -75,14 +75,14 @@ def solve(
     ridge_given = {"value": ridge, "relative": None if ridge_absolute is None else not ridge_absolute}
     choices = _choices(preset(preset_name), given, ridge_given, {"name": selector, "k": k}, threshold, fallback)
     known = key_file is not None or _key_path(None).exists()
-    refuse_foreign(out, _identity(key_file, make=False).public if known else None)
+    refuse_foreign(out, signing_identity(key_file, make=False).public if known else None)
     parts = [load_prepared(path) for path in statistics]
     first = must_agree(parts)
     found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
     made = draft(parts, found, choices)  # a key is made only once there is something to sign
     if made.solution.note:
         step("note", made.solution.note)
-    _report(issue(made, _identity(key_file, make=True), out), out, json)
+    _report(issue(made, signing_identity(key_file, make=True), out), out, json)
 
 
 def _choices(
@@ -120,7 +120,7 @@ def _key_path(given: Path | None) -> Path:
     return given or config_folder() / "coordinator.key"
 
 
-def _identity(given: Path | None, *, make: bool) -> Identity:
+def signing_identity(given: Path | None, *, make: bool) -> Identity:
     """The key that releases are signed with; the one in the configuration folder is made for the first release."""
     from ridgeway.common.base.identity import create_identity, load_identity
 
@@ -138,7 +138,7 @@ def key(key_file: KeyFile = None, json: Json = False) -> None:
     from ridgeway.common.base.identity import create_identity
 
     new = key_file is not None and not key_file.exists()
-    identity = create_identity(_key_path(key_file)) if new else _identity(key_file, make=True)
+    identity = create_identity(_key_path(key_file)) if new else signing_identity(key_file, make=True)
     if json:
         emit_json({"public_key": identity.public})
     else:
@@ -189,7 +189,7 @@ def calibrate(
     from ridgeway.coordinator.solving.publish import calibrate_release
 
     changes = _named({"threshold": threshold, "fallback": fallback})
-    identity = _identity(key_file, make=False)
+    identity = signing_identity(key_file, make=False)
     done = calibrate_release(release, data, field_names(text_field), changes, identity, model, device)
     tell_left_out(data, done.evaluation.domains)
     if json:

@@ -17,7 +17,7 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing import drift_sketch
-from ridgeway.common.routing.release import ROUTER, TOKENIZER, Release, load_release, router_file, save_release
+from ridgeway.common.routing.release import QUALITY, ROUTER, TOKENIZER, Release, load_release, router_file, save_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
@@ -82,6 +82,8 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
         "number": number,
         "parent": loaded.id,
     }
+    if router.quality is not None:
+        facts[QUALITY] = router.quality.to_json()
     before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
     made = hashlib.sha256(router_file(weights, router.compiled)).hexdigest()

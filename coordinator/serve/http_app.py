@@ -44,7 +44,7 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
     )
     add_error_handlers(app)
     rules = rules or AccessRules()
-    routing = routing_api(service, gateway.file.expert_of if gateway else None, gateway.states if gateway else dict)
+    routing = routing_api(service, gateway.choice if gateway else None, gateway.states if gateway else dict)
     apis = (routing, gateway_api(service, gateway), site_api(read_site(__package__), DOCUMENTS))
     for api in apis:
         app.include_router(api)

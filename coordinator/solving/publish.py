@@ -24,8 +24,11 @@ from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, Conte
 from ridgeway.common.routing import drift_sketch
 from ridgeway.common.routing.evaluation import Calibration, Evaluation, calibrate, evaluate
 from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
+    QUALITY,
     ROUTER,
+    Release,
     amend_release,
     load_release,
     refuse_foreign,
@@ -197,12 +200,7 @@ def calibrate_release(
 
     What lies beside it to tell leverage learns what is usual on this text.
     """
-    loaded = load_release(folder, model=model, device=device)
-    if loaded.signer != identity.public:
-        raise InputError(
-            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
-            "name the coordinator's key with --key-file"
-        )
+    loaded = _own_release(folder, identity, model, device)
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
@@ -215,6 +213,22 @@ def calibrate_release(
         drift_sketch.save(folder, replace(sketch, usual=drift_sketch.usual(sketch, ids)))
     amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
     return replace(result, release=amended)
+
+
+def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:
+    """Put what was measured of experts into a release; returns its new id. Only its signer may change it."""
+    loaded = _own_release(folder, identity)
+    return amend_release(folder, {QUALITY: table.of_domains(loaded.domains).to_json()}, identity)
+
+
+def _own_release(folder: Path, identity: Identity, model: Path | None = None, device: str = "auto") -> Release:
+    loaded = load_release(folder, model=model, device=device)
+    if loaded.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
+            "name the coordinator's key with --key-file"
+        )
+    return loaded
 
 
 def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution) -> dict[str, Any]:

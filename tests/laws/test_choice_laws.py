@@ -1,15 +1,22 @@
-"""How decisions become experts: the promises of probability·quality − mu·cost, in numbers that floats hold exactly."""
+"""How decisions become experts: the promises of quality·Σ p(d)·table[d, e] − mu·cost.
+
+Numbers are such as floats hold exactly. Where nothing was measured, the table says which expert serves which domain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
+from ridgeway.common.experts.experts_file import Expert, Experts
+from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 from ridgeway.common.routing.router import Decision
-from ridgeway.coordinator.serve.gateway.experts import Expert, Experts
 
 NAMES = ("art", "code", "law", "physics")
 OTHER = "generalist"
@@ -47,32 +54,42 @@ def casts(draw: st.DrawFn, fallback: bool | None = None, everyone: bool = False)
     return Experts(mu=draw(weights), fallback=OTHER if falls_back else None, experts=experts)
 
 
+def chosen(experts: Experts, decision: Decision, table: QualityTable | None = None) -> ExpertChoice | None:
+    return ExpertChooser(experts, tuple(decision.scores), table).choose(decision)
+
+
 def server(domain: str, experts: Experts) -> str | None:
     return domain if domain in experts.experts else experts.fallback
 
 
+def reached(decision: Decision, experts: Experts) -> Mapping[str, float]:
+    """Each expert that serves a domain, and the probability of its domains."""
+    served = {name: [domain for domain in NAMES if server(domain, experts) == name] for name in experts.experts}
+    return {name: sum(decision.scores[each] for each in domains) for name, domains in served.items() if domains}
+
+
 def worths(decision: Decision, experts: Experts) -> Mapping[str, float]:
-    """Each domain that somebody serves, and what it is worth, straight from the definition."""
-    serving = {domain: experts.experts[name] for domain in NAMES if (name := server(domain, experts)) is not None}
-    return {domain: decision.scores[domain] * each.quality - experts.mu * each.cost for domain, each in serving.items()}
+    """Each expert that serves a domain, and what it is worth, straight from the definition."""
+    reach, terms = reached(decision, experts), experts.experts
+    return {name: terms[name].quality * reach[name] - experts.mu * terms[name].cost for name in reach}
 
 
 @given(decision=decisions(), experts=casts())
 def test_the_chosen_expert_is_worth_most(decision: Decision, experts: Experts) -> None:
-    """No domain that anybody serves is worth more; of equals none is more probable."""
-    choice = experts.choose(decision)
-    worth = worths(decision, experts)
+    """No expert of a domain is worth more; of equals none serves more probable domains."""
+    choice = chosen(experts, decision)
+    worth, reach = worths(decision, experts), reached(decision, experts)
     if choice is None:
         assert not worth
         return
-    most = max(worth.values())
-    equals = [domain for domain in worth if worth[domain] == most]
-    likeliest = max(decision.scores[domain] for domain in equals)
-    possible = [domain for domain in equals if decision.scores[domain] == likeliest]
-    chosen = decision.best if decision.best in possible else possible[0]
-    assert choice.expert == server(chosen, experts)
-    own = "best" if chosen in experts.experts else "missing"
-    assert choice.reason == (own if chosen == decision.best else "cost")
+    assert worth[choice.expert] == max(worth.values())
+    equals = [name for name in worth if worth[name] == worth[choice.expert]]
+    assert reach[choice.expert] == max(reach[name] for name in equals)
+    likeliest = [name for name in equals if reach[name] == reach[choice.expert]]
+    ahead = server(decision.best, experts)
+    assert choice.expert == (ahead if ahead in likeliest else likeliest[0])
+    own = "best" if decision.best in experts.experts else "missing"
+    assert choice.reason == (own if choice.expert == ahead else "cost")
 
 
 @given(decision=decisions(), experts=casts(everyone=True), quality=st.integers(1, 32).map(lambda number: number / 8))
@@ -81,8 +98,8 @@ def test_without_a_weight_of_cost_equals_are_chosen_by_the_router(
 ) -> None:
     """With mu = 0 and one quality for all, the domain ahead is asked, whatever it costs."""
     equal = {name: expert(quality, each.cost) for name, each in experts.experts.items()}
-    choice = changed(experts, mu=0.0, experts=equal).choose(decision)
-    assert choice == (decision.best, "best")
+    choice = chosen(changed(experts, mu=0.0, experts=equal), decision)
+    assert choice == ExpertChoice(decision.best, "best")
 
 
 @given(decision=decisions(), experts=casts(fallback=True), more=weights)
@@ -90,8 +107,8 @@ def test_a_greater_weight_of_cost_never_chooses_a_dearer_expert(
     decision: Decision, experts: Experts, more: float
 ) -> None:
     """Raising mu never raises the cost of whoever is chosen."""
-    before = experts.choose(decision)
-    after = changed(experts, mu=experts.mu + more).choose(decision)
+    before = chosen(experts, decision)
+    after = chosen(changed(experts, mu=experts.mu + more), decision)
     assert before is not None and after is not None
     assert experts.experts[after.expert].cost <= experts.experts[before.expert].cost
 
@@ -101,21 +118,21 @@ def test_the_unit_of_cost_does_not_matter(decision: Decision, experts: Experts, 
     """Costs in another currency with mu in its inverse, or quality and mu both scaled, choose the same expert."""
     dearer = {name: expert(each.quality, each.cost * factor) for name, each in experts.experts.items()}
     better = {name: expert(each.quality * factor, each.cost) for name, each in experts.experts.items()}
-    choice = experts.choose(decision)
-    assert changed(experts, mu=experts.mu / factor, experts=dearer).choose(decision) == choice
-    assert changed(experts, mu=experts.mu * factor, experts=better).choose(decision) == choice
+    choice = chosen(experts, decision)
+    assert chosen(changed(experts, mu=experts.mu / factor, experts=dearer), decision) == choice
+    assert chosen(changed(experts, mu=experts.mu * factor, experts=better), decision) == choice
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=True))
 def test_an_abstention_always_goes_to_the_fallback(decision: Decision, experts: Experts) -> None:
     """Whatever the probabilities, qualities and costs are."""
-    assert experts.choose(decision) == (OTHER, "abstained")
+    assert chosen(experts, decision) == ExpertChoice(OTHER, "abstained")
 
 
 @given(decision=decisions(abstained=None), experts=casts(fallback=True))
 def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: Experts) -> None:
     """And it is an expert of the file."""
-    choice = experts.choose(decision)
+    choice = chosen(experts, decision)
     assert choice is not None
     assert choice.expert in experts.experts
 
@@ -123,11 +140,79 @@ def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: E
 @given(decision=decisions(abstained=True), experts=casts(fallback=False))
 def test_without_a_fallback_an_abstention_goes_to_whom_the_release_names(decision: Decision, experts: Experts) -> None:
     """To the expert of the name that the release gives, or to nobody."""
-    assert experts.choose(decision) == ((OTHER, "abstained") if OTHER in experts.experts else None)
+    assert chosen(experts, decision) == (ExpertChoice(OTHER, "abstained") if OTHER in experts.experts else None)
 
 
 def test_of_equals_the_first_is_chosen() -> None:
     """Where worth and probability are the same and the domain ahead is worth less."""
     decision = Decision("art", 0.5, {"art": 0.5, "code": 0.25, "law": 0.25}, False, "art", 7)
     experts = Experts(mu=1.0, experts={"art": expert(cost=8.0), "code": expert(), "law": expert()})
-    assert experts.choose(decision) == ("code", "cost")
+    assert chosen(experts, decision) == ExpertChoice("code", "cost")
+
+
+# Measured
+
+
+@st.composite
+def tables(draw: st.DrawFn, experts: Experts) -> QualityTable:
+    """Scores of some experts of the file, and of one that it does not have, in some domains."""
+    names = draw(st.lists(st.sampled_from(sorted(experts.experts)), min_size=1, unique=True))
+    names = [*names, "elsewhere"]
+    shape = (len(NAMES), len(names))
+    cells = st.tuples(st.integers(0, 200), st.integers(0, 8))
+    drawn = draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    counts = np.array([count for count, _ in drawn], dtype=np.int64).reshape(shape)
+    sums = np.array([count * eighth * SCORE_UNIT // 8 for count, eighth in drawn], dtype=np.int64).reshape(shape)
+    return QualityTable(NAMES, tuple(names), sums, counts)
+
+
+@given(data=st.data(), decision=decisions(), experts=casts(fallback=True))
+def test_what_was_measured_chooses_among_the_experts_that_were(
+    data: st.DataObject, decision: Decision, experts: Experts
+) -> None:
+    """The expert of the largest quality·Σ p(d)·expected[d, e] − mu·cost[e], whatever the experts are called."""
+    table = data.draw(tables(experts))
+    scored = [
+        name for name in experts.experts if name in table.experts and table.counts[:, table.experts.index(name)].any()
+    ]
+    choice = chosen(experts, decision, table)
+    assert choice is not None
+    if not scored:
+        assert choice == chosen(experts, decision)
+        return
+    columns = [table.experts.index(name) for name in scored]
+    known = QualityTable(NAMES, tuple(scored), table.sums[:, columns], table.counts[:, columns])
+    quality = np.array(list(decision.scores.values())) @ known.expected
+    terms = [experts.experts[name] for name in scored]
+    worth = [each.quality * value - experts.mu * each.cost for each, value in zip(terms, quality, strict=True)]
+    assert choice.expert in scored
+    place = scored.index(choice.expert)
+    assert worth[place] >= max(worth) - 1e-9
+    if terms[place].quality:
+        assert choice.quality == pytest.approx(quality[place])
+
+
+@given(decision=decisions(), experts=casts(everyone=True), counts=st.lists(st.integers(1, 999), min_size=4, max_size=4))
+def test_experts_that_were_scored_in_their_own_domain_alone_are_chosen_by_the_router(
+    decision: Decision, experts: Experts, counts: list[int]
+) -> None:
+    """Nothing tells how good each would be elsewhere, so the easier domain's expert is not sent the others' prompts."""
+    counted = np.diag(np.array(counts, dtype=np.int64))
+    table = QualityTable(NAMES, NAMES, counted * (SCORE_UNIT // 8) * np.arange(1, 5), counted)
+    plain = Experts(experts={name: expert(cost=each.cost) for name, each in experts.experts.items()})
+    choice = chosen(plain, decision, table)
+    assert choice is not None
+    assert (choice.expert, choice.reason) == (decision.best, "quality")
+
+
+def test_an_expert_that_only_cost_puts_first_is_said_to_be_so() -> None:
+    """`quality` where it is the best that was measured, `cost` where it is not and is chosen all the same."""
+    decision = Decision("art", 0.5, {"art": 0.5, "code": 0.5}, False, "art", 7)
+    sums = np.array([[90, 80], [90, 80]], dtype=np.int64) * SCORE_UNIT
+    table = QualityTable(("art", "code"), ("large", "small"), sums, np.full((2, 2), 100))
+    experts = Experts(experts={"large": expert(cost=3.0), "small": expert(cost=1.0)})
+    dear, cheap = chosen(experts, decision, table), chosen(changed(experts, mu=0.125), decision, table)
+    assert dear is not None and cheap is not None
+    assert (dear.expert, dear.reason) == ("large", "quality")
+    assert (cheap.expert, cheap.reason) == ("small", "cost")
+    assert dear.quality == pytest.approx(0.9, abs=0.02) and cheap.quality == pytest.approx(0.8, abs=0.02)

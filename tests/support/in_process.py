@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.server import make_server
-from ridgeway.coordinator.serve.gateway.experts import ExpertsFile
 from ridgeway.coordinator.serve.gateway.gateway import Gateway
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource

@@ -21,8 +21,8 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from ridgeway.common.experts.experts_file import Expert
 from ridgeway.coordinator.serve.gateway import failures
-from ridgeway.coordinator.serve.gateway.experts import Expert
 from ridgeway.coordinator.serve.gateway.failures import ExpertFailure, FailureKind
 from ridgeway.coordinator.serve.telemetry import Metrics
 

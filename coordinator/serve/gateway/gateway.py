@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
+from ridgeway.common.experts.experts_file import AUTO, Expert, Experts, ExpertsFile
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
+from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient
 from ridgeway.coordinator.serve.gateway.expert_link import JSON, Endpoint, ExpertLink, in_a_header
-from ridgeway.coordinator.serve.gateway.experts import AUTO, Expert, Experts, ExpertsFile, Reason
 from ridgeway.coordinator.serve.gateway.failures import ExpertFailure
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
 from ridgeway.coordinator.serve.request_bodies import (
@@ -46,10 +49,23 @@ log = logging.getLogger("ridgeway.serve")
 
 @dataclass(frozen=True, slots=True)
 class ConnectedExperts:
-    """The experts of one reading of the file. A request keeps the one that it began with."""
+    """The experts of one reading of the file. A request keeps the one that it began with.
+
+    choosers: the one for the release that decided last, by its id.
+    """
 
     experts: Experts
+    table: QualityTable | None
     links: Mapping[str, ExpertLink]
+    choosers: dict[str | None, ExpertChooser] = field(default_factory=dict)
+
+    def chooser(self, router: Router) -> ExpertChooser:
+        found = self.choosers.get(router.release)
+        if found is None:
+            found = ExpertChooser(self.experts, router.domains, self.table or router.quality)
+            self.choosers.clear()
+            self.choosers[router.release] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +91,7 @@ class Gateway:
         self._clock = clock
         self.file = experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
         self.file.check(service.current.served.router)
-        self._connected = ConnectedExperts(self.file.experts, {})
+        self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient()
         self._take()
 
@@ -92,10 +108,19 @@ class Gateway:
         """Each expert, and whether it is up, down or being tried again."""
         return {name: link.state for name, link in self._connected.links.items()}
 
+    def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
+        """The expert that a decision leads to, whether it is up or not."""
+        return self._connected.chooser(router).choose(decision)
+
     def notes(self) -> list[str]:
-        """What an operator may not have meant: domains that have no expert of their own, and experts of no domain."""
-        domains, names = self._service.current.served.router.domains, self._connected.links
-        fallback = self._connected.experts.fallback
+        """What an operator may not have meant: domains and experts that do not go together, or were not measured."""
+        connected, router = self._connected, self._service.current.served.router
+        domains, names, fallback = router.domains, connected.links, connected.experts.fallback
+        measured = connected.experts.measured(connected.table or router.quality)
+        if measured is not None:
+            unscored = [name for name in names if name not in measured.experts and name != fallback]
+            by = f"experts are chosen by their measured quality: {', '.join(measured.experts)}"
+            return [by] + ([f"{', '.join(unscored)}: no scores; asked only by name"] if unscored else [])
         without = [domain for domain in domains if domain not in names]
         odd = [name for name in names if name not in domains and name != fallback]
         notes = [f"{fallback} answers for {', '.join(without)}: no expert of that name"] if without else []
@@ -135,7 +160,7 @@ class Gateway:
             up.labels(name).set_function(link.is_well)
         for name in before.keys() - links.keys():
             up.remove(name)
-        self._connected = ConnectedExperts(self.file.experts, links)
+        self._connected = ConnectedExperts(self.file.experts, self.file.table, links)
 
     # One request
 
@@ -175,7 +200,7 @@ class Gateway:
             return self._forced(checked.model)
         served, decision = await self._service.decide(checked.turns())
         connected = self._connected
-        choice = connected.experts.choose(decision)
+        choice = connected.chooser(served.router).choose(decision)
         if choice is None:  # release and experts have both just changed
             raise Problem(503, "there is no expert for this request now; try again", code="no_expert")
         fallback = connected.experts.fallback

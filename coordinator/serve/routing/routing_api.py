@@ -16,19 +16,20 @@ from fastapi.routing import APIRoute
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
 from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision, origin
+from ridgeway.common.routing.router import Decision, Router, origin
 from ridgeway.coordinator.serve.request_bodies import RouteRequest, described, read_body
 from ridgeway.coordinator.serve.routing.current_release import ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 from ridgeway.coordinator.serve.schemas import ERRORS, Health, Readiness, ReleaseCard, Routed, RoutedMany
 
 Handler = Callable[[Request], Awaitable[Response]]
-ExpertOf = Callable[[Decision], str | None]
-"""The expert that the gateway would choose by a decision."""
+ExpertOf = Callable[[Router, Decision], ExpertChoice | None]
+"""The expert that the gateway would choose by a router's decision."""
 
 MAX_EXPLAINED_CHARACTERS = 100_000
 
@@ -68,10 +69,10 @@ def routing_api(
     """The endpoints; `experts` says of each expert how it is."""
     api = APIRouter(tags=["routing"])
 
-    def with_expert(decision: Decision) -> dict[str, Any]:
+    def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
         found = decision.to_json()
-        if expert_of is not None and (expert := expert_of(decision)) is not None:
-            found["expert"] = expert
+        if expert_of is not None and (choice := expert_of(router, decision)) is not None:
+            found |= choice.to_json()
         return found
 
     @api.post(
@@ -87,9 +88,9 @@ def routing_api(
             return await _explained(service, asked, with_expert)
         if asked.prompts is not None:
             served, decisions = await service.decide_many(asked.prompts)
-            return json_answer(_many(served, [with_expert(each) for each in decisions]))
+            return json_answer(_many(served, [with_expert(served.router, each) for each in decisions]))
         served, decision = await service.decide(asked.turns())
-        return json_answer(with_expert(decision) | origin(served.router))
+        return json_answer(with_expert(served.router, decision) | origin(served.router))
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
@@ -128,7 +129,7 @@ def _many(served: ServedRelease, decided: list[dict[str, Any]]) -> dict[str, Any
 
 
 async def _explained(
-    service: RoutingService, asked: RouteRequest, with_expert: Callable[[Decision], dict[str, Any]]
+    service: RoutingService, asked: RouteRequest, with_expert: Callable[[Router, Decision], dict[str, Any]]
 ) -> Response:
     """Put together beside the event loop, since every token is in it."""
     texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [asked.turns()]
@@ -138,7 +139,7 @@ async def _explained(
     served, explanations = await service.explain(texts)
 
     def written() -> Response:
-        decided = [each.to_json() | with_expert(each.decision) for each in explanations]
+        decided = [each.to_json() | with_expert(served.router, each.decision) for each in explanations]
         return json_answer(decided[0] | origin(served.router) if asked.prompts is None else _many(served, decided))
 
     return await asyncio.to_thread(written)

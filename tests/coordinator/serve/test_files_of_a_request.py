@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.coordinator.serve.gateway.experts import ExpertsFile
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.coordinator.serve.gateway.gateway import Gateway
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
+from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from tests.support.faulty_experts import Expert, wait_for, well
 from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, sent
 from tests.support.in_process import experts_toml, served
@@ -31,6 +33,34 @@ def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker, domain:
         assert unquote(response.headers["x-ridgeway-domain"]) == domain
         assert response.headers["x-ridgeway-release"] == decision["release"]
         assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(decision["confidence"], abs=1e-4)
+
+
+def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: Path) -> None:
+    """By a table beside the file: whatever experts are called, with what is expected of each; a new table is taken."""
+    told = {"large": (90, 20, 50), "small": (10, 80, 60)}
+
+    def write(told: dict[str, tuple[int, ...]]) -> None:
+        sums = np.array(list(told.values()), dtype=np.int64).T * SCORE_UNIT
+        save_quality(QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)), tmp_path / "quality.json")
+
+    write(told)
+    with Expert(well("large")) as large, Expert(well("small")) as small, Expert(well("other")) as other:
+        file = tmp_path / "experts.toml"
+        addresses = {"large": large.url, "small": small.url, "other": other.url}
+        file.write_text(experts_toml(addresses, 'table = "quality.json"'))
+        with served(release, file) as local:
+            for domain, expert in zip(DOMAINS, ("large", "small", "small"), strict=True):
+                prompt = prompt_for(domain, DOMAINS)
+                assert answered_by(local.chat(content=prompt)) == (expert, "quality")
+                found = local.post("/v1/route", {"prompt": prompt}).json()
+                assert (found["expert"], found["expert_reason"]) == (expert, "quality")
+                assert 0.4 < found["expert_quality"] < 0.95
+            assert local.gateway is not None
+            assert "other: no scores; asked only by name" in local.gateway.notes()
+            write({name: figures[::-1] for name, figures in told.items()})
+            prompt = prompt_for(DOMAINS[0], DOMAINS)
+            wait_for(lambda: answered_by(local.chat(content=prompt))[0] == "small", "the new table is in use")
+            assert not other.asked
 
 
 @pytest.mark.parametrize("name", EVERYONE)

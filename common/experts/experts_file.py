@@ -1,4 +1,4 @@
-"""experts.toml: which expert answers for which domain, where it is, what it costs, and which one a decision leads to.
+"""experts.toml: the experts there are, where each is and what it costs, and the table of their quality beside it.
 
     mu = 0.0
     fallback = "generalist"
@@ -7,7 +7,7 @@
     base_url = "http://127.0.0.1:9001/v1"
     model = "law-7b"
 
-Knows the file, decisions and the environment's variables. Knows nothing of connections, or of whether an expert is up.
+Knows the files and the environment's variables. Knows nothing of decisions or connections.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -25,20 +25,13 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.quality import QualityTable, load_quality
+from ridgeway.common.routing.router import Router
 
 AUTO = "auto"
 """The model's name by which a client leaves the choice to the router; no expert may be called so."""
 MAX_TIMEOUT_S = 86_400
 ENDPOINT_ENDINGS = ("/completions", "/embeddings")
-
-Reason = Literal["best", "cost", "missing", "abstained", "down", "busy", "forced"]
-"""Why an expert is asked. `missing`, `down` and `busy`: the fallback answers in another's place."""
-
-
-class ExpertChoice(NamedTuple):
-    expert: str
-    reason: Reason
 
 
 def _web_address(text: str) -> str:
@@ -73,7 +66,7 @@ class Expert(Record):
     base_url:        what `/chat/completions` is added to.
     model:           the name by which its server knows it; embedding_model likewise, for embeddings.
     api_key_env:     the variable of the environment that holds its key.
-    quality, cost:   what probability·quality − mu·cost is made of.
+    quality, cost:   what its answers are worth, beside what was measured, and what they cost.
     timeout:         to the head of an answer, or to the end of one that is not streamed.
     silence:         between two pieces of a stream.
     max_concurrent:  requests at a time; those that come then go to the fallback.
@@ -107,12 +100,14 @@ class Expert(Record):
 class Experts(Record):
     """All of them.
 
-    mu:       the weight of cost against probability and quality.
+    mu:       the weight of cost against quality.
     fallback: the expert for abstentions, for domains without an expert, and for experts that are down.
+    table:    a file with their measured quality, from this file's folder on; without it, what the release says.
     """
 
     mu: float = Field(default=0.0, ge=0)
     fallback: str | None = None
+    table: str | None = Field(default=None, min_length=1)
     experts: Annotated[dict[Name, Expert], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -123,43 +118,43 @@ class Experts(Record):
             raise ValueError(f"the fallback {self.fallback!r} is not among the experts; add [experts.{self.fallback}]")
         return self
 
-    def check(self, router: Router) -> None:
-        """Raise if a decision of this router could find no expert."""
+    def server(self, domain: str) -> str | None:
+        """The expert of a domain's name, or the fallback."""
+        return domain if domain in self.experts else self.fallback
+
+    def measured(self, table: QualityTable | None) -> QualityTable | None:
+        """The part of a table that is about these experts, in their order; None if it has no scores of theirs."""
+        if table is None:
+            return None
+        columns = {name: place for place, name in enumerate(table.experts) if table.counts[:, place].any()}
+        names = tuple(name for name in self.experts if name in columns)
+        places = [columns[name] for name in names]
+        return QualityTable(table.domains, names, table.sums[:, places], table.counts[:, places]) if names else None
+
+    def check(self, router: Router, beside: QualityTable | None = None) -> None:
+        """Raise if a decision of this router could find no expert. beside: the table that the file names."""
+        found = self.measured(beside or router.quality)
+        if beside is not None and found is None:
+            raise InputError(f"{self.table} holds scores of none of these experts; measure them, or name another table")
         if self.fallback is not None:
             return
         missing = [domain for domain in router.domains if domain not in self.experts]
-        if missing:
+        if missing and found is None:
             raise InputError(f"there is no expert for {', '.join(missing)}; add one to the file, or a fallback")
         about = router.confidence
         if about.threshold > 0 and about.fallback not in self.experts:
             raise InputError("the release can abstain, and there is no expert for that; name a fallback in the experts")
 
-    def choose(self, decision: Decision) -> ExpertChoice | None:
-        """The expert that is worth most by probability·quality − mu·cost; where the router abstained, the fallback.
 
-        A domain without an expert is served by the fallback, at its quality and cost. Of equals the more probable
-        domain is taken, then the one that the router put ahead, then the first. None if there is no expert, which
-        `check` rules out for the release in use.
-        """
-        experts = self.experts
-        if decision.abstained:
-            name = self.fallback or decision.domain
-            return ExpertChoice(name, "abstained") if name in experts else None
-        best: tuple[float, float, bool] | None = None
-        chosen = server = ""
-        for domain, probability in decision.scores.items():
-            name = domain if domain in experts else self.fallback or ""
-            expert = experts.get(name)
-            if expert is None:
-                continue
-            worth = (probability * expert.quality - self.mu * expert.cost, probability, domain == decision.best)
-            if best is None or worth > best:
-                best, chosen, server = worth, domain, name
-        if best is None:
-            return None
-        if chosen != decision.best:
-            return ExpertChoice(server, "cost")
-        return ExpertChoice(server, "best" if chosen == server else "missing")
+def read_experts(path: Path, mu: float | None = None) -> tuple[Experts, QualityTable | None]:
+    """What the file says, and the table that it names, if it names one; mu takes the place of the file's."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file of experts in it")
+    if not path.is_file():
+        raise InputError(f"there is no {path}; write one as docs/serving.md shows")
+    experts = read_settings(path, Experts)
+    table = load_quality(path.parent / experts.table) if experts.table else None
+    return (experts if mu is None else experts.model_copy(update={"mu": mu})), table
 
 
 class ExpertsFile:
@@ -169,19 +164,20 @@ class ExpertsFile:
         self.path = path
         self._mu = mu
         self._environment = environment
-        self._stamp = stamp_if_there(path)
         self._refused_for: str | None = None  # the release that the file, as it is now, could not be used with
-        self.experts = self._read()
+        self.experts, self.table = self._read()
+        self._stamps = self._looked_at()
 
-    def _read(self) -> Experts:
-        if self.path.is_dir():
-            raise InputError(f"{self.path} is a folder; name the file of experts in it")
-        if not self.path.is_file():
-            raise InputError(f"there is no {self.path}; write one as docs/serving.md shows")
-        experts = read_settings(self.path, Experts)
+    def _read(self) -> tuple[Experts, QualityTable | None]:
+        experts, table = read_experts(self.path, self._mu)
         for name in experts.experts:
             self.key(name, experts)
-        return experts if self._mu is None else experts.model_copy(update={"mu": self._mu})
+        return experts, table
+
+    def _looked_at(self) -> list[object]:
+        """What changes when the file does, or its table."""
+        names = (self.path.name, *filter(None, [self.experts.table]))
+        return [stamp_if_there(self.path.parent / name) for name in names]
 
     def key(self, name: str, experts: Experts | None = None) -> str | None:
         try:
@@ -191,25 +187,25 @@ class ExpertsFile:
 
     def check(self, router: Router) -> None:
         """For a new release: whether these experts can serve it."""
-        self.experts.check(router)
-
-    def expert_of(self, decision: Decision) -> str | None:
-        """The expert that a decision leads to."""
-        choice = self.experts.choose(decision)
-        return choice.expert if choice else None
+        self.experts.check(router, self.table)
 
     def refresh(self, router: Router) -> bool:
         """Whether there are other experts now; raises, and keeps the old ones, if the new file cannot be used."""
-        stamp = stamp_if_there(self.path)
-        is_known = stamp == self._stamp and self._refused_for in (None, router.release)
-        if is_known or stamp is None:  # in the middle of being replaced
+        stamps = self._looked_at()
+        is_known = stamps == self._stamps and self._refused_for in (None, router.release)
+        if is_known or None in stamps:  # in the middle of being replaced
             return False
-        self._stamp, self._refused_for = stamp, router.release
-        experts = self._read()
-        experts.check(router)
+        self._stamps, self._refused_for = stamps, router.release
+        experts, table = self._read()
+        experts.check(router, table)
         self._refused_for = None
-        before, self.experts = self.experts, experts
-        return experts != before
+        before, self.experts, self.table = (self.experts, _facts(self.table)), experts, table
+        self._stamps = self._looked_at()
+        return (experts, _facts(table)) != before
+
+
+def _facts(table: QualityTable | None) -> dict[str, Any] | None:
+    return table.to_json() if table else None
 
 
 def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.experts.experts_file import ExpertsFile, find_experts
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.serve.gateway.expert_link import ExpertLink
-from ridgeway.coordinator.serve.gateway.experts import ExpertsFile, find_experts
 from ridgeway.coordinator.serve.telemetry import Metrics
 from tests.support.serving import release_of
 

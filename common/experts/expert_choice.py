@@ -1,0 +1,88 @@
+"""Which expert a decision leads to: the one that is worth most by the expected quality of its answers and their cost.
+
+Knows decisions, experts.toml and tables of quality. Knows nothing of connections, or of whether an expert is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ridgeway.common.experts.experts_file import Experts
+from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.router import Decision
+
+Reason = Literal["best", "quality", "cost", "missing", "abstained", "down", "busy", "forced"]
+"""Why an expert is asked. `missing`, `down` and `busy`: the fallback answers in another's place."""
+
+
+class ExpertChoice(NamedTuple):
+    """quality: what is expected of the expert's answer, where that was measured."""
+
+    expert: str
+    reason: Reason
+    quality: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"expert": self.expert, "expert_reason": self.reason}
+        return told if self.quality is None else told | {"expert_quality": self.quality}
+
+
+class ExpertChooser:
+    """Chooses the expert e of the largest quality[e] · Σ over d of p(d)·table[d, e] − mu·cost[e].
+
+    p(d) is a decision's probability of the domain d, the table says how good e is in d, and quality[e], cost[e] and mu
+    stand in experts.toml. Where nothing was measured, the table has a 1 for the expert of a domain's name, or for the
+    fallback if there is none, and else 0.
+    """
+
+    def __init__(self, experts: Experts, domains: Sequence[str], table: QualityTable | None = None) -> None:
+        self._experts = experts
+        self._servers = {domain: experts.server(domain) for domain in domains}
+        found = experts.measured(table)
+        self.is_measured = found is not None
+        if found is not None:
+            own = found.of_domains(domains)
+            self._names, self._known, quality = own.experts, own.counts > 0, own.expected
+        else:
+            self._names = tuple(name for name in experts.experts if name in self._servers.values())
+            self._known = np.array([[self._servers[domain] == name for name in self._names] for domain in domains])
+            quality = self._known.astype(np.float64)
+        chosen = [experts.experts[name] for name in self._names]
+        self._factors = np.array([each.quality for each in chosen])
+        self._quality = quality * self._factors
+        self._costs = experts.mu * np.array([each.cost for each in chosen])
+
+    def choose(self, decision: Decision) -> ExpertChoice | None:
+        """The expert that is worth most; where the router abstained, the fallback.
+
+        Of equals that one is taken which was measured in the more probable domains, or serves them; then the expert of
+        the domain that the router put first; then the first of the file. None if there is no expert, which `check`
+        rules out for the release in use.
+        """
+        if decision.abstained:
+            name = self._experts.fallback or decision.domain
+            return ExpertChoice(name, "abstained") if name in self._experts.experts else None
+        if not self._names:
+            return None
+        chances = np.array(list(decision.scores.values()))[:, None]
+        # Row by row, so that experts of the same qualities are worth the same bits.
+        expected = np.add.reduce(chances * self._quality, 0)
+        worth = expected - self._costs
+        equals = np.flatnonzero(worth == worth.max()).tolist()
+        server = self._servers[decision.best]
+        if len(equals) > 1:
+            known = np.add.reduce(chances * self._known, 0).tolist()
+            place = max(equals, key=lambda each: (known[each], self._names[each] == server))
+        else:
+            [place] = equals
+        name = self._names[place]
+        if self.is_measured:
+            reason: Reason = "quality" if expected[place] == expected.max() else "cost"
+            factor = float(self._factors[place])
+            return ExpertChoice(name, reason, float(expected[place]) / factor if factor else None)
+        if name != server:
+            return ExpertChoice(name, "cost")
+        return ExpertChoice(name, "best" if name == decision.best else "missing")

@@ -1,0 +1,182 @@
+"""How good each expert is in each domain: sums of scores, which add up, and what is expected where there are few.
+
+Knows numpy. Knows nothing of score files, of costs, or of where experts are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import FormatError, InputError
+from ridgeway.common.base.files import canonical_json, write_whole
+
+FORMAT = "ridgeway.quality"
+VERSION = 1
+SCORE_UNIT = 1 << 16
+"""A score from 0 to 1 is summed as a whole number of these parts, so that sums are exact and can be masked."""
+MAX_SCORES = 1 << 32
+"""Of one expert in one domain."""
+MAX_EXPERTS = 256
+MAX_NAME_LETTERS = 200
+PRIOR_SCORES = 40
+"""What is expected beforehand of an expert in a domain weighs as much as so many scores."""
+DIGITS = 12
+"""Estimates are rounded to so many, so that equal ones are equal bits."""
+
+Integers = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+
+class DomainScore(NamedTuple):
+    """How well an expert answered one prompt of a domain: 0 is worthless or wrong, 1 perfect or right."""
+
+    domain: str
+    expert: str
+    score: float
+
+
+def check_expert_name(name: str) -> str:
+    if not 0 < len(name) <= MAX_NAME_LETTERS or not name.isprintable() or name != name.strip():
+        raise InputError(
+            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_NAME_LETTERS} letters, no blanks around them"
+        )
+    return name
+
+
+def check_scores(sums: Integers, counts: Integers, most: int = MAX_SCORES) -> None:
+    """Raise FormatError unless scores from 0 to 1, at most `most` of each cell, could have given these sums."""
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > most:
+        raise FormatError(f"an expert has a negative number of scores in a domain, or more than {most:,}")
+    if sums.min(initial=0) < 0 or (sums > counts * SCORE_UNIT).any():
+        raise FormatError("an expert's scores in a domain add up to less than 0 or to more than their number")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QualityTable:
+    """What was scored, domains × experts.
+
+    sums:   of scores, in parts of 1 / SCORE_UNIT. counts: of scores; 0 where an expert was not scored.
+    Law: the sums and counts of two sets of scores, added, are those of their union.
+    """
+
+    domains: tuple[str, ...]
+    experts: tuple[str, ...]
+    sums: Integers
+    counts: Integers
+
+    def __post_init__(self) -> None:
+        shape = (len(self.domains), len(self.experts))
+        if not (self.sums.shape == self.counts.shape == shape) or 0 in shape or len(self.experts) > MAX_EXPERTS:
+            raise FormatError(f"a table of quality has a row a domain and a column an expert, at most {MAX_EXPERTS}")
+        if len(set(self.domains)) < shape[0] or len(set(self.experts)) < shape[1]:
+            raise FormatError("a table of quality names a domain or an expert twice")
+        for name in self.experts:
+            check_expert_name(name)
+        check_scores(self.sums, self.counts)
+
+    @cached_property
+    def expected(self) -> Matrix:
+        """The quality to expect of each expert in each domain, domains × experts.
+
+        The mean score, drawn towards what domain and expert say apart from each other, with the weight of PRIOR_SCORES
+        scores: the domain's level and what the expert has above the level of the domains where it was scored, fitted
+        together by least squares over all scores, the latter drawn towards 0 with the same weight. So an expert that
+        was scored on easy domains alone is not taken for a good one, and one that was not scored in a domain has there
+        the level of the domain and its own lead.
+        """
+        rows, columns = self.counts.shape
+        counts, sums = self.counts.astype(np.float64), self.sums / SCORE_UNIT
+        level = sums.sum() / max(counts.sum(), 1.0)
+        scored = np.maximum(counts.sum(axis=1), 1.0)  # a domain without scores has the level of all
+        # Eliminate the domains' levels: each is the mean over its scores of what the experts leave.
+        shares = counts / scored[:, None]
+        above = sums - counts * level
+        normal = np.diag(counts.sum(axis=0) + PRIOR_SCORES) - counts.T @ shares
+        leads = np.linalg.solve(normal, above.sum(axis=0) - shares.T @ above.sum(axis=1))
+        levels = level + above.sum(axis=1) / scored - shares @ leads
+        prior = np.broadcast_to(levels[:, None] + leads, (rows, columns))
+        expected = (sums + PRIOR_SCORES * prior) / (counts + PRIOR_SCORES)
+        rounded: Matrix = np.clip(expected, 0.0, 1.0).round(DIGITS)
+        return rounded
+
+    @property
+    def overall(self) -> Matrix:
+        """The mean of each expert's expected quality over the domains, all of which weigh the same."""
+        means: Matrix = self.expected.mean(axis=0)
+        return means
+
+    def of_domains(self, domains: Sequence[str]) -> QualityTable:
+        """The same for these domains; one that was not scored has no scores."""
+        rows = {name: place for place, name in enumerate(self.domains)}
+        places = [rows.get(name, -1) for name in domains]
+        known = np.array([place >= 0 for place in places])[:, None]
+        return QualityTable(tuple(domains), self.experts, self.sums[places] * known, self.counts[places] * known)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "domains": list(self.domains),
+            "experts": list(self.experts),
+            "unit": SCORE_UNIT,
+            "sums": self.sums.tolist(),
+            "counts": self.counts.tolist(),
+        }
+
+
+def quality_from_json(facts: Mapping[str, Any]) -> QualityTable:
+    """A table as a manifest or a file holds it; raises FormatError where it cannot be one."""
+    try:
+        names = [facts["domains"], facts["experts"]]
+        arrays = [np.array(facts["sums"]), np.array(facts["counts"])]
+        if facts["unit"] != SCORE_UNIT or not all(isinstance(name, str) for each in names for name in each):
+            raise ValueError
+        if any(array.dtype != np.int64 for array in arrays):
+            raise ValueError
+        return QualityTable(tuple(names[0]), tuple(names[1]), *arrays)
+    except (KeyError, TypeError, ValueError, OverflowError, InputError):
+        raise FormatError("the table of experts' quality is damaged, or of another version") from None
+
+
+def quality_of(scores: Iterable[DomainScore], domains: Sequence[str], experts: Sequence[str] = ()) -> QualityTable:
+    """Add scores up. experts: whose; those that have any, if it is left out. Raises InputError for what cannot be."""
+    rows = {name: place for place, name in enumerate(domains)}
+    columns = {name: place for place, name in enumerate(experts)}
+    cells: dict[tuple[int, int], tuple[int, int]] = {}
+    for domain, expert, score in scores:
+        if experts and expert not in columns:
+            continue
+        cell = rows[domain], columns.setdefault(check_expert_name(expert), len(columns))
+        total, count = cells.get(cell, (0, 0))
+        cells[cell] = total + round(score * SCORE_UNIT), count + 1
+    if not columns:
+        raise InputError("there are no scores, so there is no quality to tell; see that every expert is named")
+    sums, counts = (np.zeros((len(rows), len(columns)), dtype=np.int64) for _ in range(2))
+    for cell, (total, count) in cells.items():
+        sums[cell], counts[cell] = total, count
+    return QualityTable(tuple(domains), tuple(columns), sums, counts)
+
+
+def save_quality(table: QualityTable, path: Path) -> None:
+    write_whole(path, canonical_json({"format": FORMAT, "version": VERSION, **table.to_json()}))
+
+
+def load_quality(path: Path) -> QualityTable:
+    try:
+        facts = json.loads(path.read_bytes())
+        if facts["format"] != FORMAT or facts["version"] != VERSION:
+            raise ValueError
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; `ridgeway experts measure` makes one") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FormatError(f"{path} is not a table of experts' quality; `ridgeway experts measure` makes one") from None
+    try:
+        return quality_from_json(facts)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
