@@ -31,6 +31,7 @@ PARTS = {
     "scaling": "Time, memory and traffic as holders and text grow.",
     "privacy": "What can be learnt from what is shared.",
     "experts": "Answers of the experts that prompts are sent to.",
+    "scores": "Real models that are not domains, chosen by measured quality.",
 }
 """In the order of a report, with what help says of each."""
 PACKAGES = (
