@@ -92,7 +92,7 @@ class HolderRecord:
         """Everything that left, and every refusal, refused bundles among them, in the order of time."""
         entries = self.journal.entries("sent", "cohort", REFUSED_BUNDLE)
         cohorts = {each.facts["session"] or each.facts["cohort"]: each for each in entries if each.kind == "cohort"}
-        memory = SumMemory(self.journal, self.key, [*self.names])
+        memory = SumMemory(self.journal, self.key, lambda: self.names)
         accounts = {(each.session, each.lot): each for each in memory.history().accounts}
         logged = {(each.round, each.lot) for each in self._logged()}
         items = []

@@ -123,7 +123,7 @@ class Holder:
 
     @cached_property
     def memory(self) -> SumMemory:
-        return SumMemory(self.journal, self.identity.public, self.pinned_keys)
+        return SumMemory(self.journal, self.identity.public, lambda: self.pinned_keys)
 
     def note_cohort(self, round_: str, cohort: Cohort, session: str | None = None) -> None:
         """Write down with whom this holder is about to take part."""

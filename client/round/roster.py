@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.files import canonical_json, write_whole
-from ridgeway.common.base.schema import Record
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.schema import Record, record_json
 from ridgeway.common.protocol.invitation import Place
 
 ROSTER = "roster.json"
@@ -50,5 +50,5 @@ def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:
 
 def _write(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
     members = tuple(sorted(places, key=lambda place: (place.domain, place.name, place.key)))
-    write_whole(folder / ROSTER, canonical_json(Roster(members=members).model_dump(mode="json")), private=True)
+    write_whole(folder / ROSTER, record_json(Roster(members=members).model_dump(mode="json")), private=True)
     return members

@@ -6,17 +6,20 @@ for sums. Knows nothing of messages or of sessions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.masking.history import Account, History, PastSum, possible_sums
 
 
 class SumMemory:
-    """Law: a sum that this holder signed is remembered until it is known that it was not opened."""
+    """Law: a sum that this holder signed is remembered until it is known that it was not opened.
 
-    def __init__(self, journal: Journal, own: str, pinned: Collection[str]) -> None:
-        self._journal, self._own, self._pinned = journal, own, frozenset(pinned)
+    pinned: gives the keys of the members whose word is believed; asked only where others have told of sums.
+    """
+
+    def __init__(self, journal: Journal, own: str, pinned: Callable[[], Collection[str]]) -> None:
+        self._journal, self._own, self._pinned = journal, own, pinned
 
     def sign(self, session: str, signed: PastSum, away: Sequence[str]) -> None:
         """Write down a sum that is about to be signed. away: the session's members that are not in it."""
@@ -59,7 +62,7 @@ class SumMemory:
         for entry in self._journal.entries("sent", "signed", "locked", "opened", "void", "learned"):
             for account in _accounts(entry, accounts):
                 accounts[account.session, account.lot] = account
-            if entry.kind == "learned" and self._pinned & set(entry.facts["from"]):
+            if entry.kind == "learned" and set(self._pinned()) & set(entry.facts["from"]):
                 heard[PastSum.from_facts(entry.facts)] = None
         return History(accounts=tuple(accounts.values()), heard=tuple(heard))
 
