@@ -49,7 +49,7 @@ def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
             assert os.getpid() not in processes
     for process in set(processes):
         with pytest.raises(ProcessLookupError):
-            os.kill(int(process), 0)
+            os.kill(int(str(process)), 0)
 
 
 def test_answers_may_be_fetched_in_any_order() -> None:
