@@ -37,6 +37,8 @@ from ridgeway.common.protocol.messages import (
     Envelopes,
     Evaluate,
     Held,
+    Locked,
+    LockSum,
     Message,
     Offer,
     OpenSum,
@@ -206,7 +208,7 @@ def _step(message: Message) -> str | None:
             return "advertise"
         case Envelopes() | Held():
             return message.kind
-        case SealedSums() | Confirmed() | Revealed():
+        case SealedSums() | Confirmed() | Locked() | Revealed():
             return f"{message.kind} {message.lot}"
     return None
 
@@ -284,7 +286,7 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
         return None
     message, blobs = opened.message, list(opened.blobs)
     match message:
-        case ConfirmSum() | OpenSum():
+        case ConfirmSum() | LockSum() | OpenSum():
             gone = dice.choice(message.sent)
             message = message.model_copy(update={"sent": tuple(place for place in message.sent if place != gone)})
         case Evaluate() | Calibrate():

@@ -1,4 +1,6 @@
-"""A masked session, fixed: every byte that members send, and the refusal that each damaged one must end in.
+"""Two masked sessions, fixed: every byte that members send, and the refusal that each damaged one must end in.
+
+In the first everybody deals to everybody. In the second, small as it is, members deal and lock as in a large cohort.
 
 `python -m tests.vectors.test_masking` writes the file anew, after a change of the protocol that is meant.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Agreement, Secrets, check_agreement
 from ridgeway.common.masking.keystream import BLOCK, Sealed
 from ridgeway.common.masking.member import open_envelope, reveal
+from ridgeway.common.masking.neighbourhood import TABLE, draw
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference import Transcript
-from tests.support.masked_session import run_session
+from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
 
 FILE = Path(__file__).with_name("masking.json")
 SHORT, LONG = "counts", "sums"
@@ -30,12 +33,16 @@ SHARED, SENT = [1, 2, 3, 4], [1, 2, 4]
 LENGTH = 70_001
 """So long that the masks are made in several blocks, the last one not whole."""
 
+LARGE = 7
+NEIGHBOURHOOD = (3, 2)
+"""Of seven members, each deals to three others, of whom two give a secret back."""
+
 Facts = dict[str, Any]
 
 
-def vectors(size: int) -> list[NDArray[np.int64]]:
+def vectors(size: int, members: int = len(SHARED)) -> list[NDArray[np.int64]]:
     """What the members hold: place · (number − 3)³, which has both signs."""
-    return [place * (np.arange(size, dtype=np.int64) - 3) ** 3 for place in SHARED]
+    return [place * (np.arange(size, dtype=np.int64) - 3) ** 3 for place in range(1, members + 1)]
 
 
 # Playing and writing down
@@ -60,6 +67,27 @@ def played() -> Facts:
     }
 
 
+def played_large() -> Facts:
+    """Seven members, of whom the third falls away after it has shared. `random` is what the first one draws by."""
+    with small_neighbourhoods(*NEIGHBOURHOOD):
+        run = run_session(LARGE, SHORT, vectors(5, LARGE), seed="vector", not_sent=[3])
+    random = fixed_random("vector shares 1")
+    return {
+        "sizes": [[most, *sizes] for most, sizes in TABLE],
+        "neighbourhood": list(NEIGHBOURHOOD),
+        "agreement": run.agreement.model_dump(mode="json"),
+        "id": run.agreement.id.hex(),
+        "first": {
+            "random": [random(16).hex() for _ in range(LARGE - 1)],
+            "holders": sorted(run.holders[1]),
+            "held": written(run.held[1]),
+        },
+        "holders": {str(place): sorted(holders) for place, holders in run.holders.items()},
+        "sent": sorted(run.reveals),
+        SHORT: {**opened(run), "locks": {str(place): lock for place, lock in run.locks.items()}},
+    }
+
+
 def opened(run: Transcript) -> Facts:
     """One lot, from the sealed vectors to the total; long vectors by their digests."""
     total = run.total
@@ -72,10 +100,14 @@ def opened(run: Transcript) -> Facts:
 
 
 def opened_sum(
-    agreement: Agreement, lot: str, sealed: dict[int, Sealed], reveals: dict[int, dict[int, bytes]]
+    agreement: Agreement,
+    lot: str,
+    holders: Mapping[int, Collection[int]],
+    sealed: dict[int, Sealed],
+    reveals: dict[int, dict[int, bytes]],
 ) -> NDArray[np.int64]:
     size = len(next(iter(sealed.values())))
-    opening = Opening(agreement, lot, dict.fromkeys(SHARED, agreement.places), size)
+    opening = Opening(agreement, lot, holders, size)
     for place, vector in sealed.items():
         opening.add(place, vector)
     return opening.total(reveals)
@@ -125,19 +157,31 @@ def hold(facts: Facts) -> dict[str, str]:
     return written({**opened, 1: bytes.fromhex(first["kept"])})
 
 
+def choose(facts: Facts) -> list[int]:
+    """The first member of a large cohort draws who holds its shares."""
+    random = iter(facts["first"]["random"])
+    others = [place for place in agreement_of(facts).places if place != 1]
+    return list(draw(others, facts["neighbourhood"][0], lambda _: bytes.fromhex(next(random))))
+
+
 def give(facts: Facts) -> dict[str, str]:
     """The first member gives out its shares."""
-    lot, held = facts[SHORT], read(facts["first"]["held"])
-    signed = {int(place): signature for place, signature in lot["confirmations"].items()}
-    return written(reveal(agreement_of(facts), 1, SHORT, held, SHARED, facts["sent"], signed))
+    agreement, lot, held = agreement_of(facts), facts[SHORT], read(facts["first"]["held"])
+    signed, locks = (
+        {int(place): signature for place, signature in lot.get(name, {}).items()} for name in ("confirmations", "locks")
+    )
+    return written(reveal(agreement, 1, SHORT, held, agreement.places, facts["sent"], signed, locks=locks))
 
 
 def total(facts: Facts) -> list[int]:
     """The coordinator opens the sum."""
     lot = facts[SHORT]
-    sealed = {place: Sealed.of_bytes(vector) for place, vector in read(lot["sealed"]).items() if place in SENT}
+    agreement, sent = agreement_of(facts), facts["sent"]
+    everybody = dict.fromkeys(map(str, agreement.places), agreement.places)
+    holders = {int(place): each for place, each in facts.get("holders", everybody).items()}
+    sealed = {place: Sealed.of_bytes(vector) for place, vector in read(lot["sealed"]).items() if place in sent}
     reveals = {int(giver): read(parts) for giver, parts in lot["reveals"].items()}
-    return [int(number) for number in opened_sum(agreement_of(facts), SHORT, sealed, reveals)]
+    return [int(number) for number in opened_sum(agreement, SHORT, holders, sealed, reveals)]
 
 
 STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
@@ -147,6 +191,11 @@ STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
     "total": (total, (SHORT, "total")),
 }
 """What can be replayed, and where in the file its result stands."""
+LARGE_STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
+    "choose": (choose, ("first", "holders")),
+    "give": STEPS["give"],
+    "total": STEPS["total"],
+}
 
 
 # Damage
@@ -220,6 +269,29 @@ def of_sums(facts: Facts) -> list[Damage]:
     ]
 
 
+def damages_of_large(facts: Facts) -> list[Facts]:
+    lot = facts[SHORT]
+    locks, dealer = lot["locks"], next(place for place in facts["first"]["held"] if place != "3")
+    bare = dict(list(locks.items())[:5])  # more than two thirds of seven, and no more
+    changes: list[Damage] = [
+        ("a lock less", [SHORT, "locks"], without(bare, "2"), "not_locked"),
+        ("a changed lock", [SHORT, "locks"], {**bare, "2": flipped(bare["2"])}, "not_locked"),
+        ("one lock twice", [SHORT, "locks"], {**bare, "2": bare["1"]}, "not_locked"),
+        ("a signature in a lock's place", [SHORT, "locks"], {**bare, "2": lot["confirmations"]["2"]}, "not_locked"),
+        (
+            "no signature of one that dealt",
+            [SHORT, "confirmations"],
+            without(lot["confirmations"], dealer),
+            "not_confirmed",
+        ),
+        ("other survivors", ["sent"], [*facts["sent"], 3], "not_confirmed"),
+    ]
+    return [
+        {"what": what, "step": "give", "path": path, "value": value, "code": code}
+        for what, path, value, code in changes
+    ]
+
+
 def changeable(advert: Facts) -> list[str]:
     """All fields but the key, which says whose they are."""
     return [name for name in advert if name != "key"]
@@ -262,8 +334,13 @@ def stored() -> Facts:
 
 
 def write() -> None:
-    facts = played()
-    content = {"session": facts, "damaged": damages(facts)}
+    facts, large = played(), played_large()
+    content = {
+        "session": facts,
+        "damaged": damages(facts),
+        "large": large,
+        "damaged_large": damages_of_large(large),
+    }
     FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -278,9 +355,23 @@ def test_every_byte_of_a_session_is_fixed(now: Facts, part: str) -> None:
     assert now[part] == stored()["session"][part]
 
 
+def test_every_byte_of_a_session_of_neighbours_is_fixed() -> None:
+    """The sizes of neighbourhoods, who holds whose shares, and all that is sealed, signed, locked and revealed."""
+    assert played_large() == stored()["large"]
+
+
 def test_the_file_holds_no_more_and_no_less(now: Facts) -> None:
-    """What it says of damage is what the session of today is damaged by."""
-    assert stored() == {"session": now, "damaged": damages(now)}
+    """What it says of damage is what the sessions of today are damaged by."""
+    large = stored()["large"]
+    damaged = {"damaged": damages(now), "damaged_large": damages_of_large(large)}
+    assert stored() == {"session": now, "large": large, **damaged}
+
+
+def test_holders_are_those_with_the_least_random_numbers() -> None:
+    """By other means than the code: each other member draws sixteen bytes, in the order of places."""
+    first = stored()["large"]["first"]
+    drawn = sorted(zip(first["random"], range(2, LARGE + 1), strict=True))[: NEIGHBOURHOOD[0]]
+    assert sorted(place for _, place in drawn) == first["holders"]
 
 
 def test_the_total_is_the_plain_sum() -> None:
@@ -289,17 +380,28 @@ def test_the_total_is_the_plain_sum() -> None:
     sums = [np.sum([vectors(size)[place - 1] for place in SENT], axis=0) for size in (5, LENGTH)]
     assert session[SHORT]["total"] == sums[0].tolist()
     assert session[LONG]["total"] == shown(sums[1].astype("<i8").data.cast("B"))
+    large = [vector for place, vector in enumerate(vectors(5, LARGE), start=1) if place != 3]
+    assert stored()["large"][SHORT]["total"] == np.sum(large, axis=0).tolist()
+
+
+def check_replay(session: Facts, replay: Callable[[Facts], Any], path: tuple[str, ...]) -> None:
+    wanted: Any = session
+    for name in path:
+        wanted = wanted[name]
+    assert replay(session) == wanted
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_session_can_be_replayed_from_the_file_alone(step: str) -> None:
     """Whoever reads the file, in whatever language, has all that a member or the coordinator needs."""
-    replay, path = STEPS[step]
-    session = stored()["session"]
-    wanted: Any = session
-    for name in path:
-        wanted = wanted[name]
-    assert replay(session) == wanted
+    check_replay(stored()["session"], *STEPS[step])
+
+
+@pytest.mark.parametrize("step", LARGE_STEPS)
+def test_a_session_of_neighbours_can_be_replayed_from_the_file_alone(step: str) -> None:
+    """Given the size of its neighbourhoods, which is that of no true cohort."""
+    with small_neighbourhoods(*NEIGHBOURHOOD):
+        check_replay(stored()["large"], *LARGE_STEPS[step])
 
 
 @pytest.mark.parametrize("damage", stored()["damaged"] if FILE.exists() else [], ids=lambda each: each["what"])
@@ -308,6 +410,15 @@ def test_each_damage_is_refused_by_its_code(damage: Facts) -> None:
     changed = altered(stored()["session"], damage["path"], damage["value"])
     with pytest.raises(Refused) as refusal:
         STEPS[damage["step"]][0](changed)
+    assert refusal.value.code == damage["code"]
+
+
+@pytest.mark.parametrize("damage", stored()["damaged_large"] if FILE.exists() else [], ids=lambda each: each["what"])
+def test_each_damage_of_a_session_of_neighbours_is_refused_by_its_code(damage: Facts) -> None:
+    """Locks are those of more than two thirds, each its member's own; and who has dealt has signed."""
+    changed = altered(stored()["large"], damage["path"], damage["value"])
+    with small_neighbourhoods(*NEIGHBOURHOOD), pytest.raises(Refused) as refusal:
+        LARGE_STEPS[damage["step"]][0](changed)
     assert refusal.value.code == damage["code"]
 
 

@@ -2,7 +2,8 @@
 
 Most steps are those of an honest coordinator, so that many sums are opened; every sixth is not: another set, another
 question, an earlier request, at any time. Whatever comes, under one mask leaves one vector, a member signs smaller and
-smaller sums and reveals its shares for one of them, and no two sums of a lot are opened.
+smaller sums and reveals its shares for one of them, and no two sums of a lot are opened. In half of the runs members
+deal and lock as in a large cohort: then nobody locks two sums, and shares leave for one sum of a lot alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ridgeway.client.round import answers
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import threshold_for
+from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES, unpack_by_place
 from ridgeway.common.protocol.messages import (
     LOTS,
@@ -27,6 +29,8 @@ from ridgeway.common.protocol.messages import (
     ConfirmSum,
     Envelopes,
     Hold,
+    Locked,
+    LockSum,
     Lot,
     Message,
     Offer,
@@ -62,6 +66,8 @@ class Fuzzer:
         self.signed: dict[tuple[str, str, Lot], list[frozenset[int]]] = defaultdict(list)
         self.revealed: dict[tuple[str, Lot], dict[frozenset[int], set[str]]] = defaultdict(lambda: defaultdict(set))
         self.signatures: dict[tuple[Lot, frozenset[int]], dict[int, str]] = {}
+        self.locks: dict[tuple[Lot, frozenset[int]], dict[int, str]] = {}
+        self.locked: dict[tuple[str, str, Lot], frozenset[int]] = {}
         self.earlier: list[tuple[Hostile, str, Packet]] = []
         self.number = seed << 20
         self.kill = False
@@ -70,7 +76,7 @@ class Fuzzer:
     def begin(self) -> None:
         self.number += 1
         self.round = Hostile(self.parties, NAMES, f"{self.number:032x}")
-        self.signatures = {}
+        self.signatures, self.locks = {}, {}
         self.steps = 0
 
     def step(self) -> None:
@@ -103,9 +109,13 @@ class Fuzzer:
             for name in NAMES:
                 if c.place(name) not in self.signatures.get((lot, sent), {}):
                     return name, (c.confirm_request(lot, NAMES), ())
+            locks = self.locks.get((lot, sent), {})
+            for name in NAMES if c.agreement().neighbourhood else ():
+                if c.place(name) not in locks:
+                    return name, (c.lock_request(lot, NAMES), ())
             for name in NAMES:
                 if name not in self.givers(lot, sent):
-                    return name, (c.open_request(lot, NAMES, self.signatures[lot, sent]), ())
+                    return name, (c.open_request(lot, NAMES, self.signatures[lot, sent], locks), ())
         return None
 
     def strange(self, name: str) -> tuple[Message, tuple[Blob, ...]]:
@@ -115,8 +125,9 @@ class Fuzzer:
         asked: list[Callable[[], tuple[Message, tuple[Blob, ...]]]] = [lambda: (Announce(terms=c.terms), ())]
         if len(c.adverts) == len(NAMES):
             asked += [lambda: (c.share_request(c.cohort(some)), ()), lambda: (c.confirm_request(lot, some), ())]
-            signed = self.signatures.get((lot, frozenset(c.places(some))), {})
-            asked += [lambda: (c.open_request(lot, some, signed), ())] * 2
+            signed, locked = (each.get((lot, frozenset(c.places(some))), {}) for each in (self.signatures, self.locks))
+            asked += [lambda: (c.open_request(lot, some, signed, locked), ())] * 2
+            asked += [lambda: (c.lock_request(lot, some), ())]
         if len(c.envelopes) == len(NAMES):
             kind = pick.choice((Hold, Seal))
             asked += [lambda: (c.hold_request(kind, some), (c.post(name, some),))]
@@ -157,8 +168,14 @@ class Fuzzer:
                 assert not chain or sent == chain[-1] or sent < chain[-1], "a set was signed that is no smaller one"
                 given = self.revealed[message.session, lot]
                 assert all(name not in givers or of == sent for of, givers in given.items()), "signed after revealing"
+                assert self.locked.get((name, message.session, lot), sent) == sent, "signed after locking"
                 chain.append(sent)
                 self.signatures.setdefault((lot, sent), {})[c.place(name)] = message.signature
+            case Locked(lot=lot):
+                sent = frozenset(_sent(packet))
+                assert self.signed[name, message.session, lot][-1] == sent, "a set was locked that was not signed last"
+                assert self.locked.setdefault((name, message.session, lot), sent) == sent, "two sets were locked"
+                self.locks.setdefault((lot, sent), {})[c.place(name)] = message.signature
             case Revealed(lot=lot):
                 self.once(c, name, f"revealed {lot}", opened)
                 sent = frozenset(_sent(packet))
@@ -190,6 +207,8 @@ class Fuzzer:
         found = []
         for (session, lot), given in self.revealed.items():
             enough = [sent for sent, givers in given.items() if len(givers) >= NEEDED]
+            one = sum(map(bool, given.values())) <= 1
+            assert one or not neighbourhood_for(len(NAMES)), f"shares left for two sums of {lot}"
             assert len(enough) <= 1, f"two sums of {lot} were opened in one session"
             found += [(session, lot) for _ in enough]
         return found
@@ -197,7 +216,7 @@ class Fuzzer:
 
 def _sent(packet: Packet) -> tuple[int, ...]:
     message = open_packet(packet).message
-    assert isinstance(message, ConfirmSum | OpenSum)
+    assert isinstance(message, ConfirmSum | LockSum | OpenSum)
     return message.sent
 
 
@@ -229,9 +248,13 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     return parties
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    ("seed", "dealing"),
+    [(seed, ("everybody", "neighbours")[seed % 2]) for seed in range(SEEDS)],
+    indirect=["dealing"],
+)
 def test_no_order_of_requests_and_no_crash_lets_two_answers_out(
-    settled: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    settled: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, dealing: str
 ) -> None:
     """More than ten thousand steps in all, a hundred sums opened among them."""
     make_haste(monkeypatch)
@@ -245,3 +268,4 @@ def test_no_order_of_requests_and_no_crash_lets_two_answers_out(
     assert opened["statistics"] >= STEPS // 200
     assert opened["scores"] or fuzzer.kinds["already_counted"]  # signed for once: who is killed then opens none
     assert fuzzer.kinds["killed"] >= STEPS // 100
+    assert fuzzer.kinds["locked"]
