@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 from ridgeway.client.round.holder import CARD, REFUSED_BUNDLE, SETTINGS, HolderSettings, release_folder
 from ridgeway.client.round.kept_log import FORKED, fork, kept_log
+from ridgeway.client.round.known_keys import known_handovers
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.sum_memory import SumMemory
 from ridgeway.common.base.errors import FormatError, InputError, JournalError, RidgewayError
+from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.masking.history import Account, PastSum
@@ -84,15 +86,22 @@ class HolderRecord:
         return self.card.key
 
     @cached_property
+    def handovers(self) -> HandOvers:
+        return known_handovers(self.journal)
+
+    @cached_property
     def names(self) -> dict[str, str]:
-        """How holders are called here, by their keys."""
-        return {place.key: place.name for place in load_roster(self.folder)} | {self.key: f"{self.card.domain} (self)"}
+        """How holders are called here, by all the keys that they have had."""
+        called = {place.key: place.name for place in load_roster(self.folder)} | {
+            self.key: f"{self.card.domain} (self)"
+        }
+        return {key: name for first, name in called.items() for key in self.handovers.keys(first)}
 
     def sent(self) -> list[SentItem]:
         """Everything that left, and every refusal, refused bundles among them, in the order of time."""
         entries = self.journal.entries("sent", "cohort", REFUSED_BUNDLE)
         cohorts = {each.facts["session"] or each.facts["cohort"]: each for each in entries if each.kind == "cohort"}
-        memory = SumMemory(self.journal, self.key, lambda: self.names)
+        memory = SumMemory(self.journal, self.key, lambda: self.names, self.handovers)
         accounts = {(each.session, each.lot): each for each in memory.history().accounts}
         logged = {(each.round, each.lot) for each in self._logged()}
         items = []
@@ -112,6 +121,7 @@ class HolderRecord:
     def check(self) -> Iterator[CheckResult]:
         """Look at everything that can be checked without the coordinator; damage is a result, and stops nothing."""
         yield _checked("journal", self._check_journal)
+        yield _checked("keys", self._check_keys)
         yield _checked("log", self._check_log)
         yield _checked("sums", self._check_sums)
         for entry in self.journal.entries("received"):
@@ -122,13 +132,26 @@ class HolderRecord:
         last = self.journal.entries(after=number - 1)
         return f"{number:,} entries, each with the hash of the one before, up to {last[0].hash if last else 'none'}"
 
+    def _check_keys(self) -> str:
+        """Every hand-over that was taken must be signed with the key before it, and none may have been taken twice."""
+        known, pinned = self.handovers, self.settings.policy.coordinator
+        if known.forks:
+            raise JournalError(
+                f"the key {known.forks[0].before[:12]}… was handed over twice; the first one holds here, and both are "
+                "in the journal: show them to its owner, and to the other members"
+            )
+        now = known.newest(pinned)
+        words = f"the coordinator signs with {now}"
+        words += f", to which the pinned key {pinned[:12]}… was handed over" if now != pinned else ", as it is pinned"
+        return f"{words}; {len(known.links)} hand-overs are known, each signed with both keys"
+
     def _check_log(self) -> str:
         if found := fork(self.folder):
             raise JournalError(f"{found['reason']}; the proof is {self.folder / FORKED}: show it to the other members")
         log = kept_log(self.folder)
         if log is None:
             return "no log of opened sums has come yet"
-        extend((), log, self.settings.policy.coordinator)
+        extend((), log, self.handovers.keys(self.settings.policy.coordinator))
         return f"{log.head.number:,} opened sums up to {log.head.hash}, signed by the coordinator"
 
     def _check_sums(self) -> str:
@@ -150,14 +173,18 @@ class HolderRecord:
         folder = release_folder(self.folder, entry.facts["number"])
         if not folder.exists():
             return "not in this folder any more"
-        if load_release(folder, key=self.settings.policy.coordinator).id != entry.facts["release"]:
+        found = load_release(folder)
+        if found.id != entry.facts["release"]:
             raise FormatError(f"{folder} is not the release that was received; restore it from a copy")
+        if found.signer not in self.handovers.keys(self.settings.policy.coordinator):
+            raise FormatError(f"{folder} is signed by {found.signer[:12]}…, which is no key of the coordinator")
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
 
     def _logged(self) -> list[OpenedSum]:
         """The sums in the coordinator's log that this holder is in."""
         log = kept_log(self.folder)
-        return [each for each in (log.entries if log else ()) if self.key in each.by_key()]
+        own = set(self.handovers.keys(self.key))
+        return [each for each in (log.entries if log else ()) if own & set(each.by_key())]
 
 
 def _checked(name: str, look: Callable[[], str]) -> CheckResult:

@@ -62,7 +62,7 @@ def init(
     from ridgeway.client.deploy.holder_folder import create_holder
     from ridgeway.client.round.holder import CARD, SETTINGS, HolderSettings
     from ridgeway.client.round.policy import Policy
-    from ridgeway.common.base.identity import public_key
+    from ridgeway.common.base.identity import HandOvers, public_key
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.base.settings_file import plain_reason
     from ridgeway.common.encoding.encoder_sources import absolute_source
@@ -71,7 +71,8 @@ def init(
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out)
     paper = read_invitation(invite)
-    if coordinator_key is not None and public_key(coordinator_key) != paper.coordinator:
+    known = HandOvers().told(paper.handovers)
+    if coordinator_key is not None and known.newest(public_key(coordinator_key)) != paper.coordinator:
         raise InputError(
             f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
         )
@@ -231,20 +232,33 @@ def accept(
         step("accepted" if news else "note", words)
 
 
-def renew(folder: Folder, json: Json = False) -> None:
+def renew(
+    folder: Folder,
+    identity: Annotated[
+        bool, typer.Option("--identity", help="Instead: give the holder another key to sign with, and hand over to it.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key stays as it is.
 
-    The operator admits the new card under the name of before, and the old key is shut out.
+    With --identity it is the other way round: the holder signs with a new key, the key before signs that, and all who
+    know the holder know it as the same one. The operator admits the new card under the name of before, and the old key
+    is shut out.
     """
-    from ridgeway.client.deploy.holder_folder import renew_node_key
-    from ridgeway.client.round.holder import CARD
+    from ridgeway.client.deploy.holder_folder import renew_identity, renew_node_key
+    from ridgeway.client.round.holder import CARD, Holder
 
     open_holder(folder)
-    line = renew_node_key(folder)
+    line = None if identity else renew_node_key(folder)
+    link = renew_identity(folder) if identity else None
     if json:
-        emit_json({"card": str(folder / CARD), "node": line})
+        key = Holder(folder).identity.public
+        emit_json({"card": str(folder / CARD), "node": line, "key": key, "before": link.before if link else None})
         return
-    step("renewed", "the key of the SuperNode", str(folder / CARD))
+    if link:
+        step("renewed", "the key of this holder", f"{link.before[:12]}… signed for", link.after)
+    else:
+        step("renewed", "the key of the SuperNode", str(folder / CARD))
     step("next", f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit … --name as before")
     step("then", f"start again: ridgeway client join {folder}")
 
@@ -263,10 +277,17 @@ def status(folder: Folder, json: Json = False) -> None:
             for name, entries in (("sent", sent), ("counted", counted))
         }
         facts = {"domain": holder.domain, "key": holder.identity.public, "release": holder.newest}
+        facts |= {"coordinator": holder.coordinator, "handovers": _handovers(holder)}
         facts |= {"bundles": approved, "unapproved": [each.sha256 for each in unapproved(folder, approved)]}
         emit_json({**facts, "fork": fork(folder), **lists})
         return
     step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
+    for each in _handovers(holder):
+        words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
+        if each["fork"]:
+            step("warning", each["whose"], words, "a second time, so it counts for nothing here; ask its owner")
+        else:
+            step("key", each["whose"], words, each["time"][:10])
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
     for words in tell_unapproved(folder, approved):
         step("waiting", words)
@@ -290,6 +311,27 @@ def status(folder: Folder, json: Json = False) -> None:
             for time, facts in ((entry.time, entry.facts) for entry in counted)
         ]
         table(["counted at (UTC)", "round", "total", "what", "candidates"], asked, numbers_from=4)
+
+
+def _handovers(holder: Holder) -> list[dict[str, Any]]:
+    """The keys that took over from others, whose they are, and when this holder met that."""
+    from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
+    from ridgeway.client.round.roster import load_roster
+
+    known = holder.handovers
+    whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
+    whose |= {known.owner(holder.identity.public): "(you)"}
+    whose |= {known.owner(holder.settings.policy.coordinator): "the coordinator"}
+    return [
+        {
+            "time": entry.time,
+            "whose": whose.get(known.owner(entry.facts["before"]), "a former member"),
+            "before": entry.facts["before"],
+            "after": entry.facts["after"],
+            "fork": entry.kind == FORKED_KEY,
+        }
+        for entry in holder.journal.entries(HANDED_OVER, FORKED_KEY)
+    ]
 
 
 def _counted(facts: Mapping[str, Any]) -> str:
@@ -448,6 +490,7 @@ def pin(
     what is left, so their keys must be known by another way: have the cards from the holders themselves, or compare
     what `roster` prints with them.
     """
+    from ridgeway.client.round.known_keys import check_members, take_handovers
     from ridgeway.client.round.roster import pin as keep
     from ridgeway.common.protocol.invitation import Card, Place, read_paper
 
@@ -455,27 +498,38 @@ def pin(
         raise InputError("name the cards of other holders, or an invitation with --invite, one of them")
     holder = open_holder(folder)
     if invite is not None:
-        places = _of_invitation(invite, holder.settings.policy.coordinator)
+        paper = _read_members(holder, invite)
+        places, handovers = list(paper.roster), paper.handovers
     else:
         papers = [read_paper(path, Card) for path in cards or ()]
         places = [Place(name=card.domain, domain=card.domain, key=card.key) for card in papers]
-    others = [place for place in places if place.key != holder.identity.public]
-    _show_roster(folder, keep(folder, others), json)
+        handovers = tuple(link for card in papers for link in card.handovers)
+    known = take_handovers(holder.journal, handovers, [place.key for place in places])
+    own = known.owner(holder.identity.public)
+    others = [place for place in places if known.owner(place.key) != own]
+    check_members(known, holder.pinned_keys, [place.key for place in others])
+    _show_roster(holder, keep(folder, others, known.owner), json)
     if invite is not None and not json:
         step("note", "these keys are the operator's word; compare them with the holders by another way")
 
 
-def _of_invitation(folder: Path, coordinator: str) -> list[Place]:
+def _read_members(holder: Holder, folder: Path) -> Invite:
+    from ridgeway.client.round.known_keys import check_coordinator
+    from ridgeway.common.base.errors import Refused
     from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
 
     paper = read_paper(folder / INVITE, Invite)
-    if paper.coordinator != coordinator:
-        raise InputError(f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator that is pinned here")
+    try:
+        check_coordinator(holder.journal, holder.settings.policy.coordinator, paper.coordinator, paper.handovers)
+    except Refused as error:
+        raise InputError(
+            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator that is pinned here: {error}"
+        ) from None
     if not paper.roster:
         raise InputError(
             "the invitation names no members yet; ask the operator for one that was made after holders were admitted"
         )
-    return list(paper.roster)
+    return paper
 
 
 def unpin(
@@ -487,11 +541,16 @@ def unpin(
     from ridgeway.client.round.roster import load_roster
     from ridgeway.client.round.roster import unpin as take_off
 
-    open_holder(folder)
-    found = [place.key for place in load_roster(folder) if place.key.startswith(key.lower())]
+    holder = open_holder(folder)
+    known = holder.handovers
+    found = [
+        place.key
+        for place in load_roster(folder)
+        if any(each.startswith(key.lower()) for each in known.keys(place.key))
+    ]
     if len(found) != 1 or len(key) < 8:
         raise InputError(f"{key!r} names {len(found)} pinned keys; give at least 8 of the first digits of one")
-    _show_roster(folder, take_off(folder, found), json)
+    _show_roster(holder, take_off(folder, found), json)
 
 
 def roster(
@@ -510,7 +569,7 @@ def roster(
     if log:
         _show_log(holder, json)
         return
-    _show_roster(folder, load_roster(folder), json)
+    _show_roster(holder, load_roster(folder), json)
 
 
 def _show_log(holder: Holder, json: bool) -> None:
@@ -526,7 +585,8 @@ def _show_log(holder: Holder, json: bool) -> None:
         rows = [{**entry.model_dump(mode="json"), "hash": hash_} for entry, hash_ in chain]
         emit_json({"entries": rows, "head": head, "unlogged": missing, "fork": fork(holder.folder)})
         return
-    names = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "(you)"}
+    called = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "(you)"}
+    names = {key: name for first, name in called.items() for key in holder.handovers.keys(first)}
     cells = [
         [
             *(str(entry.number), entry.round[:8], entry.lot, entry.terms[:12], entry.opened[:12], hash_[:12]),
@@ -550,12 +610,20 @@ def _warn_of_fork(holder: Holder) -> None:
         step("next", "show it to the other members; to answer this coordinator again, move the folder log away")
 
 
-def _show_roster(folder: Path, places: tuple[Place, ...], json: bool) -> None:
+def _show_roster(holder: Holder, places: tuple[Place, ...], json: bool) -> None:
+    """The pinned members by the keys that they have now, and the pinned ones where these are others."""
+    newest = holder.handovers.newest
     if json:
-        emit_json([place.model_dump(mode="json") for place in places])
+        emit_json([{**place.model_dump(mode="json"), "key": newest(place.key)} for place in places])
         return
-    step("pinned", count(len(places), "other holder"), f"in {folder / 'roster.json'}")
-    table(["holder", "domain", "key"], [[place.name, place.domain, place.key] for place in places], numbers_from=3)
+    step("pinned", count(len(places), "other holder"), f"in {holder.folder / 'roster.json'}")
+    rows = [
+        [place.name, place.domain, key, f"{place.key[:12]}…" if key != place.key else ""]
+        for place, key in ((place, newest(place.key)) for place in places)
+    ]
+    renewed = any(row[3] for row in rows)
+    headings = ["holder", "domain", "key", *(["handed over from"] if renewed else [])]
+    table(headings, [row[: len(headings)] for row in rows], numbers_from=len(headings))
 
 
 def open_holder(folder: Path) -> Holder:

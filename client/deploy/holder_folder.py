@@ -6,13 +6,14 @@ Knows files and settings. Nothing of it leaves but holder.pub, and that only whe
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ridgeway.client.round.holder import CARD, SETTINGS, Holder, HolderSettings
+from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings, earlier_key
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
-from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.identity import HandOver, create_identity, hand_over, make_next_key, write_key
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings, toml_literal
@@ -85,7 +86,7 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
     """
     check_new_folder(folder)
     with whole_folder(folder, new=True) as draft:
-        identity = create_identity(draft / "identity.key")
+        identity = create_identity(draft / IDENTITY)
         create_node_key(draft / "node.key")
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, HolderSettings)
@@ -102,11 +103,35 @@ def renew_node_key(folder: Path) -> str:
     holder, draft = Holder(folder), folder / ".node.key.draft"
     draft.unlink(missing_ok=True)
     line = create_node_key(draft)
-    card = Card(domain=holder.domain, key=holder.identity.public, node=line)
     draft.replace(folder / "node.key")
-    write_paper(card, holder.identity, folder / CARD)
+    _write_card(holder)
     holder.journal.append(("node_key", {"node": line}))
     return line
+
+
+def _write_card(holder: Holder) -> None:
+    key = holder.identity.public
+    links, line = holder.handovers.leading_to(key), public_line(holder.folder / "node.key")
+    write_paper(Card(domain=holder.domain, key=key, node=line, handovers=links), holder.identity, holder.folder / CARD)
+
+
+def renew_identity(folder: Path) -> HandOver:
+    """Give the holder another identity, which the one before signs for, and a card that says so.
+
+    The key before stays in the folder: data that was in a sum under it keeps the name that it had. A masked session
+    that is open is left, as after a crash.
+    """
+    holder = Holder(folder)
+    path, kept = folder / IDENTITY, earlier_key(folder, holder.identity.public)
+    with holder.sessions.alone():
+        link = hand_over(holder.identity, make_next_key(path), time.time_ns() // 1_000_000)
+        kept.unlink(missing_ok=True)
+        write_key(kept, path.read_bytes())
+        holder.sessions.erase()
+        holder.take_handovers([link])
+        renewed = Holder(folder)
+    _write_card(renewed)
+    return link
 
 
 def approve_bundle(folder: Path, digest: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ridgeway.client.round.holder import REFUSED_BUNDLE, Holder
+from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
 from ridgeway.common.base.errors import JournalError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.journal import JournalEntry, system_clock
@@ -63,6 +64,10 @@ class JoinReport:
         facts = entry.facts
         if entry.kind == "received":
             self._tell("stored", f"release {facts['number']:04}", facts["release"][:12])
+        if entry.kind == HANDED_OVER:
+            self._tell("key", f"{facts['before'][:12]}… handed over to {facts['after'][:12]}…", "and signed for it")
+        if entry.kind == FORKED_KEY:
+            self._tell("warning", f"{facts['before'][:12]}… was handed over twice", "see `ridgeway client status`")
         if entry.kind == "sent":
             where = f"round {facts['number']}" if facts.get("number") else ""
             if "code" in facts:

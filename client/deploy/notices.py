@@ -22,7 +22,8 @@ from pathlib import Path
 import httpx
 from cryptography import x509
 
-from ridgeway.common.base.errors import FormatError, NodeError, RidgewayError
+from ridgeway.client.round.known_keys import check_coordinator, known_handovers
+from ridgeway.common.base.errors import FormatError, NodeError, Refused, RidgewayError
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.bundle import MAX_BUNDLE_BYTES, bundle_sha256, installed_bundle
@@ -69,14 +70,24 @@ def kept_notice(folder: Path) -> Notice | None:
 
 
 def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[str]:
-    """Take what holds now, if the pinned key has signed it and nothing later was taken; returns the news in words."""
+    """Take what holds now, if the coordinator has signed it and nothing later was taken; returns the news in words.
+
+    key: the pinned one. A hand-over to another, which the notice brings, is taken first.
+    """
     notice = check_paper(content, Notice, "what was handed over")
-    if notice.coordinator != key:
-        raise FormatError(f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that is pinned here")
+    journal = Journal(folder / "journal.db")
+    before = known_handovers(journal).newest(key)
+    try:
+        signs = check_coordinator(journal, key, notice.coordinator, notice.handovers).newest(key)
+    except Refused as error:
+        raise FormatError(
+            f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that is pinned here: {error}"
+        ) from None
     kept = kept_notice(folder)
     if kept is not None and notice.issued <= kept.issued:
         return []
-    news = _take_authority(folder, notice, now)
+    news = [f"the coordinator signs with {signs} now; its key before, {before}, has signed this"] * (signs != before)
+    news += _take_authority(folder, notice, now)
     write_whole(folder / NOTICE, content)
     return news
 

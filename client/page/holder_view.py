@@ -70,7 +70,7 @@ class HolderView:
         return {
             "domain": record.settings.domain,
             "key": record.key,
-            "coordinator": record.settings.policy.coordinator,
+            "coordinator": record.handovers.newest(record.settings.policy.coordinator),
             "address": record.settings.address,
             "release": received[-1].facts["number"] if received else None,
             "fork": found["reason"] if found else None,

@@ -15,8 +15,9 @@ import numpy as np
 from ridgeway.client.round import masked_answers
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.kept_log import check_log, log_length, take_log
+from ridgeway.client.round.known_keys import check_coordinator, check_members
 from ridgeway.client.round.masked_answers import Answer
-from ridgeway.client.round.policy import check_cohort, check_coordinator, check_roster, check_terms
+from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
 from ridgeway.client.round.questions import Question, asked_weights
 from ridgeway.client.round.readiness import obstacles
 from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
@@ -48,7 +49,7 @@ def answer(holder: Holder, packet: Packet) -> Packet:
     round_, number = NO_ROUND, 0
     try:
         request = open_packet(packet)
-        check_coordinator(holder.settings.policy, request.sender)
+        check_coordinator(holder.journal, holder.settings.policy.coordinator, request.sender, request.handovers)
         check_log(holder)
         round_, number = request.round, request.number
         message, blobs = _handler(request)(holder, request)
@@ -91,6 +92,7 @@ def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packe
 
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     cohort = request.message.cohort
+    holder.take_handovers(request.message.handovers)
     found = [_refusal(holder, error) for error in obstacles(holder, cohort)] if cohort else []
     told = {each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found}
     return messages.Here(release=_held(holder), log=log_length(holder.folder), obstacles=tuple(told.values())), ()
@@ -104,6 +106,7 @@ def _held(holder: Holder) -> messages.HeldRelease | None:
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     message = request.message
     check_terms(holder.settings.policy, message.terms)
+    holder.take_handovers(message.handovers)
     masked = message.terms.mode == "masked"
     if masked:
         check_roster(holder.settings.policy, holder.pinned_keys)
@@ -130,6 +133,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
     member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     if cohort.terms.mode != "clear":
         raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
+    check_members(holder.handovers, holder.pinned_keys, [each.key for each in cohort.members])
     holder.note_cohort(request.round, cohort)
     ready = holder.current(cohort.terms)
     sums = holder.weighted(ready, cohort, member)

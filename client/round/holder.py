@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from ridgeway.client.round.held_out import held_out_sample
+from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.scoring import HeldOut
@@ -26,7 +27,7 @@ from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
 from ridgeway.common.base.files import sha256, whole_folder, write_whole
-from ridgeway.common.base.identity import Identity, load_identity
+from ridgeway.common.base.identity import HandOver, HandOvers, Identity, load_identity, owned_identity
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.schema import Digest, DomainName, Record
@@ -41,7 +42,7 @@ from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
 from ridgeway.common.statistics.sums import Statistics
 
-SETTINGS, CARD = "client.toml", "holder.pub"
+SETTINGS, CARD, IDENTITY = "client.toml", "holder.pub", "identity.key"
 REFUSED_BUNDLE = "refused_bundle"
 """The kind of a journal's entry about code that was sent, and not run."""
 WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
@@ -85,8 +86,8 @@ class Holder:
         self.settings = read_settings(folder / SETTINGS, HolderSettings)
         if bool(self.settings.corpus) == bool(self.settings.statistics):
             raise InputError(f"{folder / SETTINGS}: name either a corpus or a statistics file")
-        self.identity: Identity = load_identity(folder / "identity.key")
         self.journal = Journal(folder / "journal.db")
+        self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
 
     @property
     def domain(self) -> str:
@@ -106,24 +107,56 @@ class Holder:
             logger.propagate = False
         return logger
 
+    # Keys
+
+    @property
+    def handovers(self) -> HandOvers:
+        """The keys that took over from others, as far as this holder has met their hand-overs."""
+        return known_handovers(self.journal)
+
+    def take_handovers(self, told: Iterable[HandOver]) -> HandOvers:
+        """Write down what is new about holders that are pinned, or stand in a sum that is known here."""
+        known = self.handovers
+        new = set(told) - {*known.links, *known.forks}
+        if not new:
+            return known
+        concerned = {self.settings.policy.coordinator, self.identity.public, *self.pinned_keys}
+        return take_handovers(self.journal, sorted(new, key=lambda link: link.issued), concerned | self.memory.keys())
+
+    @property
+    def coordinator(self) -> str:
+        """The key that the coordinator has now; the pinned one has led to it."""
+        return self.handovers.newest(self.settings.policy.coordinator)
+
+    @cached_property
+    def _identities(self) -> list[Identity]:
+        """Every identity that this holder has had, the present one last."""
+        earlier = self.handovers.keys(self.identity.public)[:-1]
+        return [*(load_identity(earlier_key(self.folder, key)) for key in earlier), self.identity]
+
     # Masked sessions
 
     @cached_property
     def sessions(self) -> SessionFile:
         return SessionFile(self.folder, self.identity)
 
-    @cached_property
+    @property
     def pinned_keys(self) -> frozenset[str]:
-        """The holders that this one takes part with, itself among them."""
-        return frozenset(place.key for place in load_roster(self.folder)) | {self.identity.public}
+        """The holders that this one takes part with, itself among them, by the keys that they have now."""
+        known = self.handovers
+        return frozenset(known.newest(key) for key in self._pinned) | {self.identity.public}
+
+    @cached_property
+    def _pinned(self) -> tuple[str, ...]:
+        return tuple(place.key for place in load_roster(self.folder))
 
     def has_been_in(self, round_: str) -> bool:
         """Whether there was a masked session of this name before."""
         return any(entry.facts["round"] == round_ for entry in self.journal.entries("session"))
 
-    @cached_property
+    @property
     def memory(self) -> SumMemory:
-        return SumMemory(self.journal, self.identity.public, lambda: self.pinned_keys)
+        return SumMemory(self.journal, self.identity.public, lambda: self.pinned_keys, self.handovers)
 
     def note_cohort(self, round_: str, cohort: Cohort, session: str | None = None) -> None:
         """Write down with whom this holder is about to take part."""
@@ -176,11 +209,20 @@ class Holder:
 
     def source(self, prepared: Prepared) -> str:
         """A name for raw sums: the same for the same sums, and only this holder can compute it, to test no guess by."""
-        return sha256(self.identity.sign(f"ridgeway source {prepared.content}".encode()).encode())
+        return self._named(f"ridgeway source {prepared.content}")
 
     def held_out_source(self, sample: HeldOut) -> str:
         """A name for the documents that are counted, made like that of the sums."""
-        return sha256(self.identity.sign(f"ridgeway held out {sample.content}".encode()).encode())
+        return self._named(f"ridgeway held out {sample.content}")
+
+    def _named(self, content: str) -> str:
+        """Its name under the present key; data that was in a sum under an earlier one keeps the name it had there.
+
+        Otherwise it would pass for changed, and hide in a difference of two sums that somebody else has changed.
+        """
+        names = [sha256(each.sign(content.encode()).encode()) for each in self._identities]
+        given = self.memory.own_sources() if len(names) > 1 else set()
+        return next((name for name in names if name in given), names[-1])
 
     @property
     def offered(self) -> Path:
@@ -268,13 +310,18 @@ class Holder:
             for name, content in zip(RELEASE_FILES, files, strict=True):
                 write_whole(draft / name, bytes(content))
             try:
-                loaded = load_release(draft, key=self.settings.policy.coordinator)
+                loaded = load_release(draft, key=self.coordinator)
             except FormatError as error:
                 self.log.warning("release %s was refused: %s", number, error)
                 raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
             if loaded.id != release or loaded.manifest.get("number") != number:
                 raise Refused("bad_release", "the release is not the one that was announced")
         self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+
+
+def earlier_key(folder: Path, key: str) -> Path:
+    """Where an identity lies that was handed over: data that it has named goes by that name."""
+    return folder / "earlier-keys" / f"{key}.key"
 
 
 def release_folder(folder: Path, number: int) -> Path:

@@ -47,7 +47,7 @@ def take_log(holder: Holder, content: bytes | memoryview) -> None:
     """Extend the log that is kept here; what does not extend it is kept as evidence."""
     told, kept = read_statement(content), kept_log(holder.folder)
     try:
-        whole = extend(kept.entries if kept else (), told, holder.settings.policy.coordinator)
+        whole = extend(kept.entries if kept else (), told, {holder.coordinator})
     except ForkedLog as found:
         assert kept is not None
         heads = {"kept": kept.head.model_dump(mode="json"), "told": told.head.model_dump(mode="json")}

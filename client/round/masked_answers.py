@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.kept_log import logged_sums
+from ridgeway.client.round.known_keys import check_members
 from ridgeway.client.round.policy import check_cohort, check_shares
 from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
 from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
@@ -76,8 +77,9 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     with holder.sessions.alone():
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
-            _check_session(holder, state, message)
             told = read_pool(request.blobs[0], {advert.key: advert.history for advert in agreement.adverts})
+            holder.take_handovers(link for history in told.values() for link in history.handovers)
+            _check_session(holder, state, message)
             holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
@@ -101,7 +103,9 @@ def _check_session(holder: Holder, state: SessionState, message: messages.Share)
         raise Refused("other_session", "the agreement is of another cohort, or of other terms")
     if [advert.key for advert in agreement.adverts] != sorted(member.key for member in cohort.members):
         raise Refused("other_session", "the agreement and the cohort name different members")
-    check_agreement(agreement, state.advert, holder.pinned_keys, holder.settings.policy.min_cohort)
+    pinned = holder.pinned_keys
+    check_members(holder.handovers, pinned, [advert.key for advert in agreement.adverts])
+    check_agreement(agreement, state.advert, pinned, holder.settings.policy.min_cohort)
 
 
 def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
@@ -342,7 +346,8 @@ def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Pla
         check_shares(policy, [member for member in state.session[0].members if member.key in parts])
     session = state.session[1].id.hex()  # in it, a larger sum may be given up for this one
     earlier = holder.memory.sums(lots_beside(lot), but_for=session)
-    found = set_apart([each.by_key() for each in earlier], parts, policy.min_difference)
+    known = holder.handovers
+    found = set_apart([known.by_owner(each.by_key()) for each in earlier], known.by_owner(parts), policy.min_difference)
     if found:
         raise Refused(
             "sets_apart",

@@ -64,8 +64,9 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
         raise Refused("unknown_total", "this holder has not helped to open the total that it is asked about")
     if message.domains != _domains(holder, total):
         raise Refused("wrong_domain", "the question's domains are not those of the total that it is about")
-    _check_once(holder, request.digest, lot, total.data)
-    source, share = total.by_key()[holder.identity.public]
+    _check_once(holder, request.digest, lot, total)
+    known = holder.handovers
+    source, share = known.by_owner(total.by_key())[known.owner(holder.identity.public)]
     own = holder.current(terms)
     if holder.source(own) != source:
         raise Refused("source_changed", "this holder's sums have changed since the total was opened")
@@ -78,17 +79,26 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
 
 def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:
     """The domains whose holders are in a sum, as they were pinned."""
-    known = {place.key: place.domain for place in load_roster(holder.folder)} | {holder.identity.public: holder.domain}
-    if unknown := set(total.by_key()) - set(known):
+    owner = holder.handovers.owner
+    known = {owner(place.key): place.domain for place in load_roster(holder.folder)}
+    known |= {owner(holder.identity.public): holder.domain}
+    members = {owner(key) for key in total.by_key()}
+    if unknown := members - set(known):
         raise Refused(
             "forged_roster", "members of the total are not on the roster that this holder has pinned", unknown
         )
-    return tuple(sorted({known[key] for key in total.by_key()}))
+    return tuple(sorted({known[key] for key in members}))
 
 
-def _check_once(holder: Holder, request: str, lot: Lot, data: str) -> None:
-    """Another total of the same members' same data, with other shares, is no reason to count again."""
-    signed = [facts["request"] for facts in _noted(holder, "counted", lot) if facts["data"] == data]
+def _check_once(holder: Holder, request: str, lot: Lot, total: PastSum) -> None:
+    """Another total of the same members' same data, with other shares or keys, is no reason to count again."""
+    known, totals = holder.handovers, {each.id: each for each in holder.opened_totals()}
+
+    def data(past: PastSum) -> dict[str, str]:
+        return known.by_owner({key: source for key, source, _ in past.parts})
+
+    counted = _noted(holder, "counted", lot)
+    signed = [facts["request"] for facts in counted if data(totals[facts["total"]]) == data(total)]
     if signed and request not in signed:
         raise Refused("already_counted", f"this holder has signed for the {lot} of this total before, and does so once")
 
@@ -135,7 +145,8 @@ def note_counted(holder: Holder, lot: Lot, request: str) -> None:
     facts = _asked(holder, lot, request)
     if facts is None:
         raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
-    _check_once(holder, request, lot, facts["data"])
+    [total] = {each for each in holder.opened_totals() if each.id == facts["total"]}
+    _check_once(holder, request, lot, total)
     if request not in [each["request"] for each in _noted(holder, "counted", lot)]:
         holder.journal.append(("counted", facts))
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.known_keys import check_members
 from ridgeway.client.round.policy import check_cohort, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.differencing import set_apart
@@ -51,18 +52,21 @@ def _sums_its_corpus(holder: Holder, cohort: Cohort) -> None:
 
 
 def _knows_the_members(holder: Holder, cohort: Cohort) -> None:
-    if unknown := {member.key for member in cohort.members} - holder.pinned_keys:
+    keys, pinned = {member.key for member in cohort.members}, holder.pinned_keys
+    check_members(holder.handovers, pinned, keys)
+    if unknown := keys - pinned:
         raise Refused("forged_roster", "members are not on the roster that this holder has pinned", unknown)
 
 
 def _would_sign(holder: Holder, cohort: Cohort) -> None:
     """Judge the total as it would be if nobody else's sums had changed since this holder last heard of them."""
-    history = holder.memory.history()
+    history, known = holder.memory.history(), holder.handovers
     own = [each for account in history.accounts for each in account.possible]
-    earlier = [each.by_key() for each in (*history.heard, *own) if each.lot == "statistics"]
+    earlier = [known.by_owner(each.by_key()) for each in (*history.heard, *own) if each.lot == "statistics"]
     sources = {key: source for each in earlier for key, (source, _) in each.items()}
-    sources[holder.identity.public] = holder.source(holder.current(cohort.terms))
-    parts = {each.key: (sources.get(each.key, each.key), each.share or 1) for each in cohort.members}
+    sources[known.owner(holder.identity.public)] = holder.source(holder.current(cohort.terms))
+    members = known.by_owner({each.key: each.share or 1 for each in cohort.members})
+    parts = {key: (sources.get(key, key), share) for key, share in members.items()}
     if found := set_apart(earlier, parts, holder.settings.policy.min_difference):
         raise Refused("sets_apart", "beside sums that were opened before, the total would show what few gave", found)
 

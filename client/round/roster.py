@@ -8,7 +8,7 @@ another way. Knows files; knows nothing of messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,10 +38,13 @@ def load_roster(folder: Path) -> tuple[Place, ...]:
         raise FormatError(f"{path} is damaged; remove it, and pin the members again") from None
 
 
-def pin(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
-    """Add members; one whose key is there already is replaced. Returns the whole roster."""
-    by_key = {place.key: place for place in (*load_roster(folder), *places)}
-    return _write(folder, by_key.values())
+def pin(folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str) -> tuple[Place, ...]:
+    """Add members; one that is there already, under this key or another of the same owner, is replaced.
+
+    owner: what stands for the owner of a key. Returns the whole roster.
+    """
+    by_owner = {owner(place.key): place for place in (*load_roster(folder), *places)}
+    return _write(folder, by_owner.values())
 
 
 def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:

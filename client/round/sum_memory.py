@@ -6,8 +6,9 @@ for sums. Knows nothing of messages or of sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.masking.history import Account, History, PastSum, possible_sums
 
@@ -15,11 +16,14 @@ from ridgeway.common.masking.history import Account, History, PastSum, possible_
 class SumMemory:
     """Law: a sum that this holder signed is remembered until it is known that it was not opened.
 
-    pinned: gives the keys of the members whose word is believed; asked only where others have told of sums.
+    pinned:    gives the keys of the members whose word is believed; asked only where others have told of sums.
+    handovers: which keys are one holder's; under whichever it signed, it is the same one.
     """
 
-    def __init__(self, journal: Journal, own: str, pinned: Callable[[], Collection[str]]) -> None:
-        self._journal, self._own, self._pinned = journal, own, pinned
+    def __init__(
+        self, journal: Journal, own: str, pinned: Callable[[], Collection[str]], handovers: HandOvers
+    ) -> None:
+        self._journal, self._own, self._pinned, self._handovers = journal, own, pinned, handovers
 
     def sign(self, session: str, signed: PastSum, away: Sequence[str]) -> None:
         """Write down a sum that is about to be signed. away: the session's members that are not in it."""
@@ -36,7 +40,7 @@ class SumMemory:
     def take_in(self, told: Mapping[str, History]) -> None:
         """Remember what the members of a session tell: sums that may have been opened, and own ones that were not."""
         own = self.history()
-        possible = possible_sums({**told, self._own: own})
+        possible = possible_sums({**told, self._own: own}, self._handovers)
         heard = set(own.heard)
         mine = {each for account in own.accounts for each in account.possible}
         self._journal.append(
@@ -62,9 +66,26 @@ class SumMemory:
         for entry in self._journal.entries("sent", "signed", "locked", "opened", "void", "learned"):
             for account in _accounts(entry, accounts):
                 accounts[account.session, account.lot] = account
-            if entry.kind == "learned" and set(self._pinned()) & set(entry.facts["from"]):
+            if entry.kind == "learned" and self._owners(self._pinned()) & self._owners(entry.facts["from"]):
                 heard[PastSum.from_facts(entry.facts)] = None
-        return History(accounts=tuple(accounts.values()), heard=tuple(heard))
+        handovers = (*self._handovers.links, *self._handovers.forks)
+        return History(accounts=tuple(accounts.values()), heard=tuple(heard), handovers=handovers)
+
+    def _owners(self, keys: Iterable[str]) -> set[str]:
+        return {self._handovers.owner(key) for key in keys}
+
+    def keys(self) -> set[str]:
+        """Whoever is in a sum that is known, or was to be."""
+        history = self.history()
+        own = {key for account in history.accounts for key in account.members}
+        return own | {key for each in history.heard for key, _, _ in each.parts}
+
+    def own_sources(self) -> set[str]:
+        """What has stood for this holder's own data, under any of its keys."""
+        keys = set(self._handovers.keys(self._own))
+        sums = [each for account in self.history().accounts for each in account.signed]
+        sent = {entry.facts["source"] for entry in self._journal.entries("sent") if "source" in entry.facts}
+        return sent | {source for each in sums for key, source, _ in each.parts if key in keys}
 
 
 def _accounts(entry: JournalEntry, before: Mapping[tuple[str, str], Account]) -> Iterator[Account]:

@@ -1,4 +1,4 @@
-"""Ed25519 identities: a key file, signatures, verification.
+"""Ed25519 identities: a key file, signatures, verification, and how one key takes over from another.
 
 Knows the cryptography package. A private key is never printed.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -17,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ridgeway.common.base.errors import IdentityError
+from ridgeway.common.base.errors import IdentityError, Refused
+from ridgeway.common.base.files import canonical_json, sha256
 
 DIGITS = re.compile("[0-9a-fA-F]{64}")
 SMALL_DIGITS = re.compile("[0-9a-f]*")
@@ -34,14 +38,24 @@ WEAK_KEYS = frozenset(
     )
 )
 """The curve's points of small order: under such a key one signature can fit many texts."""
+MAX_ISSUED = 1 << 53
+
+Value = TypeVar("Value")
 
 
 class Identity:
-    """Someone who signs. `public` is the key others pin, as 64 hexadecimal digits."""
+    """Someone who signs. `public` is the key others pin, as 64 hexadecimal digits.
 
-    def __init__(self, key: Ed25519PrivateKey) -> None:
+    handovers: those that lead to this key from the first that its owner had.
+    """
+
+    def __init__(self, key: Ed25519PrivateKey, handovers: Iterable[HandOver] = ()) -> None:
         self._key = key
         self.public = key.public_key().public_bytes_raw().hex()
+        self.handovers = tuple(handovers)
+
+    def with_handovers(self, handovers: Iterable[HandOver]) -> Identity:
+        return Identity(self._key, handovers)
 
     def sign(self, content: bytes) -> str:
         return self._key.sign(content).hex()
@@ -111,3 +125,161 @@ def _verifies(public: str, signature: str, content: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+# One key takes over from another
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Its owner's word that one key takes over from another, signed with both.
+
+    issued: in milliseconds since 1970. signatures: with the key before, and with the one after.
+    """
+
+    before: str
+    after: str
+    issued: int
+    signatures: tuple[str, str]
+
+    def __post_init__(self) -> None:
+        words = (self.before, self.after, *self.signatures)
+        known = all(isinstance(each, str) and SMALL_DIGITS.fullmatch(each) for each in words)
+        if not known or [len(each) for each in words] != [64, 64, 128, 128] or not 0 <= self.issued <= MAX_ISSUED:
+            raise ValueError("a hand-over names two keys, a time and two signatures")
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> HandOver:
+        """As JSON keeps it; raises ValueError, KeyError or TypeError for anything else."""
+        one, other = facts["signatures"]
+        return cls(facts["before"], facts["after"], facts["issued"], (one, other))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "before": self.before,
+            "after": self.after,
+            "issued": self.issued,
+            "signatures": list(self.signatures),
+        }
+
+    @property
+    def id(self) -> str:
+        return sha256(canonical_json(self.to_json()))
+
+    @property
+    def holds(self) -> bool:
+        """Whether both keys have signed it."""
+        words = _handover_words(self.before, self.after, self.issued)
+        keys = (self.before, self.after)
+        signed = all(is_signed_by(*pair, words) for pair in zip(keys, self.signatures, strict=True))
+        return self.before != self.after and signed
+
+
+def _handover_words(before: str, after: str, issued: int) -> bytes:
+    return canonical_json({"ridgeway": "key hand-over 1", "before": before, "after": after, "issued": issued})
+
+
+def hand_over(before: Identity, after: Identity, issued: int) -> HandOver:
+    words = _handover_words(before.public, after.public, issued)
+    return HandOver(before.public, after.public, issued, (before.sign(words), after.sign(words)))
+
+
+@dataclass(frozen=True)
+class HandOvers:
+    """The hand-overs that somebody knows. The first one met of a key holds; another one of the same key is a fork.
+
+    Law: a key leads to the same later key whatever is told, until the owner of that one hands it over.
+    Law: keys that a hand-over connects have one owner, whoever tells of it; a fork's keys too.
+    """
+
+    links: tuple[HandOver, ...] = ()
+    forks: tuple[HandOver, ...] = ()
+
+    @cached_property
+    def _next(self) -> dict[str, str]:
+        return {link.before: link.after for link in self.links}
+
+    @cached_property
+    def _previous(self) -> dict[str, str]:
+        return {link.after: link.before for link in (*self.links, *self.forks)}
+
+    def told(self, links: Iterable[HandOver]) -> HandOvers:
+        """These, and what is new in the links; raises Refused for one that its keys have not signed."""
+        known, new, forks = HandOvers(self.links, self.forks), list[HandOver](), list[HandOver]()
+        seen, forked = {*self.links, *self.forks}, {fork.before for fork in self.forks}
+        for link in links:
+            if link in seen:
+                continue
+            if not link.holds:
+                raise Refused("bad_hand_over", "a hand-over of a key is not signed with the key that it hands over")
+            if link.after in known._previous or known.owner(link.before) == link.after or link.before in forked:
+                continue  # a key has one past, and one fork of it is proof enough
+            known._previous[link.after] = link.before
+            if link.before in known._next:
+                forks.append(link)
+                forked.add(link.before)
+            else:
+                new.append(link)
+                known._next[link.before] = link.after
+        return HandOvers((*self.links, *new), (*self.forks, *forks))
+
+    def owner(self, key: str) -> str:
+        """The first key of whoever has this one: what stands for the owner, under whichever key it signs."""
+        while (before := self._previous.get(key)) is not None:
+            key = before
+        return key
+
+    def newest(self, key: str) -> str:
+        """The key that this one has led to."""
+        while (after := self._next.get(key)) is not None:
+            key = after
+        return key
+
+    def leading_to(self, key: str) -> tuple[HandOver, ...]:
+        """The hand-overs from its owner's first key to this one, in their order."""
+        made_by, found = {link.after: link for link in self.links}, list[HandOver]()
+        while (link := made_by.get(key)) is not None:
+            found.append(link)
+            key = link.before
+        return tuple(reversed(found))
+
+    def keys(self, key: str) -> tuple[str, ...]:
+        """Every key that the owner of this one has had, the newest last; those of a fork are not its own."""
+        path = self.leading_to(self.newest(key))
+        return (path[0].before, *(link.after for link in path)) if path else (key,)
+
+    def by_owner(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The same values under what stands for the owners of the keys.
+
+        Where one owner has two of the keys, the second value stays under its own: somebody lies, and none is lost.
+        """
+        merged: dict[str, Value] = {}
+        for key in sorted(values, key=lambda each: (self.owner(each) != each, each)):
+            owner = self.owner(key)
+            merged[key if owner in merged else owner] = values[key]
+        return merged
+
+
+def next_key(path: Path) -> Path:
+    """Where the key that takes over from that of a file lies until its hand-over was noted."""
+    return path.with_name(f"{path.name}.next")
+
+
+def make_next_key(path: Path) -> Identity:
+    next_key(path).unlink(missing_ok=True)  # of a renewal that was cut off before anybody noted it
+    return create_identity(next_key(path))
+
+
+def owned_identity(path: Path, handovers: HandOvers) -> Identity:
+    """The identity of a key file, with the hand-overs that lead to it.
+
+    handovers: all that their owner has noted. A renewal that was cut off after that is brought to its end.
+    """
+    found = load_identity(path)
+    newest = handovers.newest(found.public)
+    if newest != found.public:
+        found = load_identity(next_key(path))
+        if found.public != newest:
+            raise IdentityError(f"{path} was handed over to {newest[:12]}…, and that key is not here; restore a backup")
+        next_key(path).replace(path)
+    return found.with_handovers(handovers.leading_to(newest))

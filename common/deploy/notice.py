@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from ridgeway.common.base.identity import HandOver
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.invitation import SignedPaper
 
@@ -34,6 +35,7 @@ class Notice(SignedPaper):
     issued:    in milliseconds since 1970.
     authority: the certificate by which holders know the coordinator's gate, in PEM form.
     bundles:   the newest first; the gate hands each out under its hash.
+    handovers: that lead to the coordinator's key from the first that it had.
     """
 
     model_config = ConfigDict(extra="ignore")  # a later version may tell more, under the same signature
@@ -44,6 +46,7 @@ class Notice(SignedPaper):
     issued: Annotated[int, Field(ge=0, le=1 << 53)]
     authority: Annotated[str, Field(max_length=20_000)]
     bundles: Annotated[tuple[AnnouncedBundle, ...], Field(max_length=8)] = ()
+    handovers: Annotated[tuple[HandOver, ...], Field(max_length=1000)] = ()
 
     @property
     def signer(self) -> str:

@@ -20,12 +20,14 @@ from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
+from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.differencing import Parts
 
 MAX_TOLD = 128
 """The most sums that a member tells of, the newest ones; one that tells of more is refused."""
+MAX_HANDOVERS = 20_000
 MAX_HISTORY_BYTES = 1 << 26
 Weight = Annotated[int, Field(ge=1, le=1 << 37)]
 Lot = Annotated[str, Field(max_length=40)]
@@ -93,16 +95,21 @@ class Account(Record):
 
 
 class History(Record):
-    """accounts: of the member itself. heard: sums that it knows from others."""
+    """accounts: of the member itself. heard: sums that it knows from others.
+
+    handovers: by which it knows keys, also of such as are not there, to be one holder's.
+    """
 
     accounts: tuple[Account, ...] = ()
     heard: tuple[PastSum, ...] = ()
+    handovers: tuple[HandOver, ...] = ()
 
     def told(self) -> History:
         """As much of it as is told to others: the newest, and of its own first."""
         accounts = self.accounts[-MAX_TOLD:]
         left = MAX_TOLD - len(accounts)
-        return History(accounts=accounts, heard=self.heard[len(self.heard) - min(left, len(self.heard)) :])
+        heard = self.heard[len(self.heard) - min(left, len(self.heard)) :]
+        return History(accounts=accounts, heard=heard, handovers=self.handovers[-MAX_HANDOVERS:])
 
 
 class ToldAccount(Record):
@@ -117,40 +124,50 @@ class ToldAccount(Record):
 
 
 class ToldHistory(Record):
-    """A history in which ids stand for the sums: what a member signs the digest of."""
+    """A history in which ids stand for the sums and hand-overs: what a member signs the digest of."""
 
     accounts: tuple[ToldAccount, ...] = ()
     heard: tuple[Digest, ...] = ()
+    handovers: tuple[Digest, ...] = ()
 
     @classmethod
     def of(cls, history: History) -> ToldHistory:
         accounts = (
             ToldAccount(**{**dict(each), "signed": tuple(past.id for past in each.signed)}) for each in history.accounts
         )
-        return cls(accounts=tuple(accounts), heard=tuple(past.id for past in history.heard))
+        heard, handovers = (tuple(each.id for each in told) for told in (history.heard, history.handovers))
+        return cls(accounts=tuple(accounts), heard=heard, handovers=handovers)
 
-    def whole(self, sums: Mapping[str, PastSum]) -> History:
-        """The history that it stands for; raises Refused if a sum is not there."""
+    def whole(self, sums: Mapping[str, PastSum], handovers: Mapping[str, HandOver]) -> History:
+        """The history that it stands for; raises Refused if something of it is not there."""
         try:
             accounts = (
                 Account(**{**dict(each), "signed": tuple(sums[past] for past in each.signed)}) for each in self.accounts
             )
-            return History(accounts=tuple(accounts), heard=tuple(sums[past] for past in self.heard))
+            return History(
+                accounts=tuple(accounts),
+                heard=tuple(sums[past] for past in self.heard),
+                handovers=tuple(handovers[link] for link in self.handovers),
+            )
         except KeyError:
-            raise Refused("history_withheld", "a sum that a member knows of was kept from this reader") from None
+            raise Refused("history_withheld", "something that a member knows was kept from this reader") from None
 
     def to_bytes(self) -> bytes:
-        return record_json(self.model_dump(mode="json"))
+        return record_json(self.model_dump(mode="json", exclude=None if self.handovers else {"handovers"}))
 
 
 class HistoryPool(Record):
-    """Histories of one member or more, and the sums that they name."""
+    """Histories of one member or more, and the sums and hand-overs that they name."""
 
     histories: tuple[ToldHistory, ...]
     sums: tuple[PastSum, ...] = ()
+    handovers: tuple[HandOver, ...] = ()
 
     def with_sums(self, known: Mapping[str, PastSum]) -> dict[str, PastSum]:
         return {**known, **{each.id: each for each in self.sums}}
+
+    def links(self) -> dict[str, HandOver]:
+        return {each.id: each for each in self.handovers}
 
 
 NOTHING: Mapping[str, PastSum] = MappingProxyType({})
@@ -168,7 +185,12 @@ def pool_bytes(histories: Iterable[History], known: Collection[str] = ()) -> byt
     named = [past for each in whole for past in (*each.heard, *(past for own in each.accounts for past in own.signed))]
     sums = {past.id: past for past in dict.fromkeys(named)}
     left = tuple(sums[past] for past in sorted(sums) if past not in known)
-    pool = HistoryPool(histories=tuple(told[each] for each in sorted(told)), sums=left)
+    links = {link.id: link for each in whole for link in each.handovers}
+    pool = HistoryPool(
+        histories=tuple(told[each] for each in sorted(told)),
+        sums=left,
+        handovers=tuple(links[each] for each in sorted(links)),
+    )
     return record_json(pool.model_dump(mode="json"))
 
 
@@ -177,7 +199,7 @@ def read_history(content: bytes | memoryview, known: Mapping[str, PastSum] = NOT
     pool = _read(content)
     if len(pool.histories) != 1:
         raise Refused("malformed", "a member tells one history")
-    return _checked(pool.histories[0].whole(pool.with_sums(known)))
+    return _checked(pool.histories[0].whole(pool.with_sums(known), pool.links()))
 
 
 def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[str, History]:
@@ -189,27 +211,31 @@ def read_pool(content: bytes | memoryview, wanted: Mapping[str, str]) -> dict[st
     histories = {sha256(each.to_bytes()): each for each in pool.histories}
     if not set(wanted.values()) <= set(histories):
         raise Refused("history_withheld", "what a member knows of earlier sums was kept from this holder")
-    sums = pool.with_sums(NOTHING)
-    whole = {digest: _checked(histories[digest].whole(sums)) for digest in set(wanted.values())}
+    sums, links = pool.with_sums(NOTHING), pool.links()
+    whole = {digest: _checked(histories[digest].whole(sums, links)) for digest in set(wanted.values())}
     return {key: whole[digest] for key, digest in wanted.items()}
 
 
-def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
+def possible_sums(histories: Mapping[str, History], handovers: HandOvers | None = None) -> dict[PastSum, set[str]]:
     """The sums that may have been opened, by what these members tell, and who tells of each.
+
+    handovers: by which a member that speaks under a new key is known in sessions where it had another.
 
     A sum was opened only if a threshold of its session's members revealed shares for it, and each reveals for one sum
     of a lot at most; in a large cohort, a threshold locked it. So a sum was not opened if a threshold of them say that
     they did so for another, or for none: among these are more honest ones than could be missing, as long as fewer than
     a third lie.
     """
+    owner = (handovers or HandOvers()).owner
     told = {
-        (account.session, account.lot, key): account
+        (account.session, account.lot, owner(key)): account
         for key, history in histories.items()
         for account in history.accounts
     }
     found: dict[PastSum, set[str]] = {}
     for (session, lot, key), account in told.items():
-        spoken = [told[session, lot, other] for other in account.members if (session, lot, other) in told]
+        members = {owner(other) for other in account.members}
+        spoken = [told[session, lot, other] for other in members if (session, lot, other) in told]
         for each in account.possible:
             denied = sum(other.denies(each) for other in spoken)
             if denied < threshold_for(len(account.members)):
@@ -221,7 +247,7 @@ def possible_sums(histories: Mapping[str, History]) -> dict[PastSum, set[str]]:
 
 
 def _checked(history: History) -> History:
-    if len(history.accounts) + len(history.heard) > MAX_TOLD:
+    if len(history.accounts) + len(history.heard) > MAX_TOLD or len(history.handovers) > MAX_HANDOVERS:
         raise Refused("history_too_long", f"a member tells of more than {MAX_TOLD} sums; it runs other code than this")
     distinct = {(account.session, account.lot) for account in history.accounts}
     unsigned = any((each.locked or each.opened) and not each.signed for each in history.accounts)

@@ -6,6 +6,7 @@ Both are signed by their maker and hold public things only. Knows files and keys
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
-from ridgeway.common.base.identity import Identity, is_signed_by
+from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
 from ridgeway.common.base.schema import Address, Digest, DomainName, HolderName, PublicKey, Record
 from ridgeway.common.protocol.cohort import Terms
 
@@ -28,14 +29,15 @@ class Place(Record):
     key: PublicKey
 
 
-class SignedPaper(Record):
+class SignedPaper(Record, ABC):
     """A file that its maker signs. what: how to call it in a sentence."""
 
     what: ClassVar[str]
 
     @property
+    @abstractmethod
     def signer(self) -> str:
-        raise NotImplementedError
+        """The key that must have signed it."""
 
 
 class Invite(SignedPaper):
@@ -43,6 +45,7 @@ class Invite(SignedPaper):
 
     bundle:    the SHA-256 of the app bundle that rounds run on the holder's machine.
     authority: the SHA-256 of the file ca.crt that comes with it, by which the coordinator's machine is known.
+    handovers: by which the coordinator and the holders of the roster have the keys that they have.
     """
 
     what: ClassVar[str] = "an invitation"
@@ -54,6 +57,7 @@ class Invite(SignedPaper):
     bundle: Digest
     authority: Digest
     roster: tuple[Place, ...] = ()
+    handovers: tuple[HandOver, ...] = ()
 
     @property
     def signer(self) -> str:
@@ -61,7 +65,10 @@ class Invite(SignedPaper):
 
 
 class Card(SignedPaper):
-    """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs in with."""
+    """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs in with.
+
+    handovers: that lead to its key from the first that it had.
+    """
 
     what: ClassVar[str] = "a holder's card"
     format: Literal["ridgeway.holder"] = "ridgeway.holder"
@@ -69,6 +76,7 @@ class Card(SignedPaper):
     domain: DomainName
     key: PublicKey
     node: str = Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
+    handovers: tuple[HandOver, ...] = ()
 
     @property
     def signer(self) -> str:

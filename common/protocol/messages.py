@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ridgeway.common.base.identity import HandOver
 from ridgeway.common.base.schema import Digest, DomainName, PublicKey, Record
 from ridgeway.common.base.settings import Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
@@ -28,6 +29,8 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
 Temperatures = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MAX_TEMPERATURES)]
+HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
+"""The hand-overs by which keys of holders took over from earlier ones."""
 Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
 
 Lot = Literal["statistics", "scores", "reliability"]
@@ -87,12 +90,14 @@ class Hello(Message, kind="hello"):
     """Who is there, and which release do you hold? And, with a cohort: what would keep you from a round with it?"""
 
     cohort: Cohort | None = None
+    handovers: HandOverList = ()
 
 
 class Announce(Message, kind="announce"):
     """A round begins under these terms: what can you offer?"""
 
     terms: Terms
+    handovers: HandOverList = ()
 
 
 class Collect(Message, kind="collect"):

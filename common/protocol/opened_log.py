@@ -6,7 +6,7 @@ that cannot both be of one log, which is proof. Pure; knows nothing of files or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Annotated
 
@@ -89,13 +89,14 @@ def read_statement(content: bytes | memoryview) -> LogStatement:
         raise Refused("malformed", "a log of opened sums does not have the form of one") from None
 
 
-def extend(known: tuple[OpenedSum, ...], told: LogStatement, key: str) -> LogStatement:
+def extend(known: tuple[OpenedSum, ...], told: LogStatement, keys: Collection[str]) -> LogStatement:
     """The whole log, if what is told now extends the entries that are known.
 
-    Raises ForkedLog where the coordinator with this key has signed something else, and Refused for what proves nothing.
+    keys: those that a head may be signed with: the coordinator's own. Raises ForkedLog where it has signed something
+    else, and Refused for what proves nothing.
     """
     head = told.head
-    if not is_signed_by(key, head.signature, head.words):
+    if not any(is_signed_by(key, head.signature, head.words) for key in keys):
         raise Refused("bad_log", "the log of opened sums is not signed by the coordinator's key")
     first = head.number - len(told.entries) + 1
     if [entry.number for entry in told.entries] != list(range(first, head.number + 1)):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError
 
 from ridgeway.common.base.errors import Refused, RidgewayError
-from ridgeway.common.base.identity import Identity, is_signed_by
+from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
 from ridgeway.common.statistics.sums import Statistics, triangle_size, unpacked
@@ -29,6 +29,7 @@ MAX_HEADER_BYTES = 8 << 20
 MAX_BLOB_BYTES = 1 << 31
 DECODED_HEADERS = 4
 """How many headers are kept decoded: the request that all are asked, and some answers."""
+MAX_HANDOVERS = 1000
 
 Blob = bytes | memoryview
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -64,6 +65,7 @@ class Header(Record):
     round:    the round's nonce, chosen by the coordinator.
     number:   in requests, the round's number in the coordinator's ledger, to speak about it by; 0 outside of rounds.
     reply_to: the digest of the request that a reply answers; None in requests.
+    handovers: that lead to the sender's key, for who has pinned an earlier one.
     """
 
     version: Literal[1]
@@ -72,6 +74,7 @@ class Header(Record):
     number: int = Field(default=0, ge=0, le=1 << 53)
     reply_to: Digest | None
     sender: PublicKey
+    handovers: tuple[HandOver, ...] = Field(default=(), max_length=MAX_HANDOVERS)
     body: dict[str, Any]
     blobs: tuple[Bulk, ...] = Field(max_length=MAX_BLOBS)
 
@@ -87,6 +90,7 @@ class Opened(Generic[Content]):
     reply_to: str | None
     digest: str
     number: int = 0
+    handovers: tuple[HandOver, ...] = ()
 
 
 def seal_packet(
@@ -106,6 +110,7 @@ def seal_packet(
         number=number,
         reply_to=reply_to,
         sender=identity.public,
+        handovers=identity.handovers,
         body=message.model_dump(mode="json"),
         blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=hashlib.sha256(blob).hexdigest()) for blob in blobs),
     )
@@ -124,7 +129,8 @@ def open_packet(packet: Packet) -> Opened[Message]:
         raise Refused("bad_signature", "a message was changed on its way, or was not signed by its sender")
     _check_blobs(packet, header)
     message = _message(packet.header)
-    return Opened(message, packet.blobs, header.sender, header.round, header.reply_to, packet.digest, header.number)
+    origin = header.sender, header.round, header.reply_to
+    return Opened(message, packet.blobs, *origin, packet.digest, header.number, header.handovers)
 
 
 class _Version(Record):

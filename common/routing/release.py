@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
-from ridgeway.common.base.identity import Identity, is_signed_by, public_key
+from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
 from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
@@ -96,7 +96,7 @@ def save_release(
     with whole_folder(folder) as draft:
         for name, content in files.items():
             write_whole(draft / name, content)
-        write_whole(draft / MANIFEST, _signed(manifest, identity))
+        write_whole(draft / MANIFEST, _signed(manifest, identity, [link.to_json() for link in identity.handovers]))
     return release_id(manifest)
 
 
@@ -110,13 +110,14 @@ def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) 
     """Sign a release's manifest again with some facts changed: a new release over the same router."""
     manifest = _verified_manifest(folder, None)
     amended = {**_unsigned(manifest), **changes, "parent": release_id(manifest)}
-    write_whole(folder / MANIFEST, _signed(amended, identity))
+    write_whole(folder / MANIFEST, _signed(amended, identity, manifest["signature"].get("handovers", [])))
     return release_id(amended)
 
 
 def load_release(folder: Path, *, key: str | None = None, model: Path | None = None, device: str = "auto") -> Release:
     """Read a release, verify hashes and signature, and make it ready to route.
 
+    key: the one that must have signed it, or have led, by the hand-overs in the manifest, to the one that did.
     model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt.
     """
     manifest = _verified_manifest(folder, key)
@@ -173,12 +174,22 @@ def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
     signature = manifest["signature"]
     if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
-    if key is not None and public_key(key) != signature["key"]:
+    if key is not None and not _leads(public_key(key), path, signature):
         raise ReleaseError(
             f"the release in {folder} is signed by {signature['key'][:12]}…, not by the key you trust "
             f"({public_key(key)[:12]}…); do not use it"
         )
     return manifest
+
+
+def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
+    """Whether a key is the signer's, or was handed over to it, as the signature itself shows."""
+    try:
+        links = [HandOver.of(each) for each in signature.get("handovers", ())]
+        before = [link.before for link in HandOvers().told(links).leading_to(signature["key"])]
+        return trusted in (signature["key"], *before)
+    except (ValueError, KeyError, TypeError, RidgewayError):
+        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again") from None
 
 
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
@@ -219,10 +230,11 @@ def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> byte
     return content
 
 
-def _signed(manifest: Mapping[str, Any], identity: Identity) -> bytes:
+def _signed(manifest: Mapping[str, Any], identity: Identity, handovers: Sequence[Mapping[str, Any]]) -> bytes:
+    """handovers: that lead to the signer's key; they are signed by themselves, and are no part of the release's id."""
     body = _unsigned(manifest)
     signature = {"key": identity.public, "value": identity.sign(canonical_json(body))}
-    return canonical_json({**body, "signature": signature})
+    return canonical_json({**body, "signature": signature | ({"handovers": handovers} if handovers else {})})
 
 
 def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:

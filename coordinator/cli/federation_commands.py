@@ -37,7 +37,6 @@ from ridgeway.coordinator.round.progress import (
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
-    from ridgeway.common.routing.release import Release
     from ridgeway.coordinator.round.federation import Federation
     from ridgeway.coordinator.round.membership import Change
 
@@ -203,6 +202,9 @@ def renew(
     new_key: Annotated[
         bool, typer.Option("--new-key", help="With --authority: give the authority another key, as after a theft.")
     ] = False,
+    signing_key: Annotated[
+        bool, typer.Option("--signing-key", help="Instead: sign with another key, to which the one before hands over.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml names.
@@ -210,6 +212,9 @@ def renew(
     A coordinator that is up takes it as soon as no round is running. With --authority its certificate is renewed
     under the key that it has: holders that are connected take it from the gate, because the key that they have pinned
     signs it, and until then the old one does.
+
+    With --signing-key the certificates stay, and requests, releases and all else are signed with a new key from then
+    on. The key before signs that: holders take it up by themselves, and what was signed before stays verifiable.
     """
     from ridgeway.coordinator.deploy.authority import certificate_ends, renew_authority, renew_server_certificate
     from ridgeway.coordinator.deploy.supervisor import announce, write_invite
@@ -217,6 +222,11 @@ def renew(
     if new_key and not authority:
         raise InputError("--new-key belongs to --authority; to renew the server's certificate alone, leave it out")
     federation = _federation(folder)
+    if signing_key:
+        if authority:
+            raise InputError("--signing-key and --authority are two renewals; run one after the other")
+        _renew_signing_key(federation, json)
+        return
     hosts = _hosts(federation.settings.listen, federation.settings.address)
     if authority:
         renew_authority(federation.link, new_key=new_key)
@@ -233,6 +243,20 @@ def renew(
     if authority:
         whom = "every holder" if new_key else "holders that were not connected before the old one ended"
         step("and", f"hand {folder / 'invite'} to {whom}", "they run: ridgeway client accept DIR --invite invite/")
+
+
+def _renew_signing_key(federation: Federation, json: bool) -> None:
+    from ridgeway.coordinator.deploy.supervisor import announce, write_invite
+
+    link = federation.renew_key()
+    announce(federation)
+    write_invite(federation)
+    if json:
+        emit_json({"before": link.before, "after": link.after, "handovers": len(federation.identity.handovers)})
+        return
+    step("renewed", "the signing key", f"{link.before[:12]}… signed for", link.after)
+    step("next", "holders take it from the coordinator by themselves; tell them the new key by another way too")
+    step("and", "take a backup", "one from before this cannot sign for holders any more")
 
 
 def _hosts(*places: str) -> list[str]:
@@ -345,7 +369,7 @@ def round_(
                 "release": newest.release,
                 "unchanged": any(isinstance(each, ReleaseStands) for each in told),
                 "domains": list(newest.domains),
-                "evaluation": _release(federation, newest.number).manifest["evaluation"],
+                "evaluation": federation.release(newest.number).manifest["evaluation"],
                 "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
                 "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
                 "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
@@ -524,7 +548,7 @@ def show(
     if number is not None and number not in {each.number for each in federation.ledger.standing().releases}:
         raise InputError(f"{folder} has no release {number}; its newest is {newest.number}")
     number = number or newest.number
-    manifest = _release(federation, number).manifest
+    manifest = federation.release(number).manifest
     if json:
         emit_json(manifest)
         return
@@ -541,17 +565,11 @@ def _show_held_out(federation: Federation, number: int) -> None:
     from ridgeway.common.cli.route_commands import show_evaluation
     from ridgeway.common.routing.evaluation import Evaluation
 
-    figures = _release(federation, number).manifest["evaluation"]
+    figures = federation.release(number).manifest["evaluation"]
     if figures is None:
         step("note", "this release was not evaluated by the holders")
         return
     show_evaluation(Evaluation(tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])))
-
-
-def _release(federation: Federation, number: int) -> Release:
-    from ridgeway.common.routing.release import load_release
-
-    return load_release(federation.release_folder(number), key=federation.identity.public)
 
 
 def retire(

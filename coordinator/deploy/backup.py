@@ -32,13 +32,13 @@ from ridgeway.common.base.files import (
 )
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.opened_log import ForkedLog, extend, read_statement
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.ledger import Ledger
 
 MANIFEST = "backup.json"
 LEDGER = "ledger.db"
 SINGLE_FILES = (
-    *("coordinator.toml", "coordinator.key", "changes.txt"),
+    *("coordinator.toml", KEY, f"{KEY}.next", "changes.txt"),
     *(f"link/{name}" for name in ("ca.crt", "ca.key", "server.crt", "server.key", "notice.json", "bundles.json")),
 )
 """Those that are there are taken."""
@@ -104,7 +104,7 @@ def recover_log(federation: Federation, source: Path) -> int:
     known = ledger.opened_log()
     try:
         told = read_statement(source.read_bytes())
-        whole = extend(known, told, federation.identity.public).entries
+        whole = extend(known, told, federation.keys).entries
     except OSError:
         raise InputError(f"there is no log {source}; it is `log/opened.json` in a holder's folder") from None
     except ForkedLog:

@@ -12,7 +12,7 @@ from ridgeway.common.base.files import check_new_folder, whole_folder, write_who
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings, toml_literal
-from ridgeway.coordinator.round.federation import SETTINGS, Federation, FederationSettings
+from ridgeway.coordinator.round.federation import KEY, SETTINGS, Federation, FederationSettings
 from ridgeway.coordinator.round.ledger import Ledger
 
 TEMPLATE = """\
@@ -80,7 +80,7 @@ def create_federation(
     """
     check_new_folder(folder)
     with whole_folder(folder, new=True) as draft:
-        identity = create_identity(draft / "coordinator.key")
+        identity = create_identity(draft / KEY)
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, FederationSettings)
         for name in ("contributions", "releases"):

@@ -270,6 +270,7 @@ def announce(federation: Federation) -> None:
         issued=time.time_ns() // 1_000_000,
         authority=(federation.link / AUTHORITY).read_text(encoding="ascii"),
         bundles=kept_bundles(federation.link),
+        handovers=federation.identity.handovers,
     )
     with contextlib.suppress(FormatError):
         told = read_paper(path, Notice)
@@ -283,14 +284,15 @@ def write_invite(federation: Federation) -> Invite:
     """Write the folder to hand to holders: the invitation, the authority's certificate, and the notice."""
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     announce(federation)
-    roster = federation.ledger.standing().roster.values()
+    standing = federation.ledger.standing()
     invite = Invite(
         coordinator=federation.identity.public,
         address=federation.settings.address,
         terms=federation.terms,
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
-        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in roster),
+        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in standing.roster.values()),
+        handovers=(*federation.identity.handovers, *standing.holder_handovers),
     )
     folder = federation.folder / "invite"
     folder.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.identity import Identity, load_identity
+from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, DomainName, Mode, Record
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
@@ -31,11 +31,12 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
 from ridgeway.common.routing.drift_sketch import SUFFIX
-from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.release import Release, load_release
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 from ridgeway.coordinator.solving.candidates import Grid
 
 SETTINGS = "coordinator.toml"
+KEY = "coordinator.key"
 NODES = "nodes.json"
 LATEST = "latest"
 POLL_S = 0.2
@@ -118,9 +119,32 @@ class Federation:
     def __init__(self, folder: Path, *, encoder: AnyEncoder | None = None, clock: Clock = system_clock) -> None:
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, FederationSettings)
-        self.identity: Identity = load_identity(folder / "coordinator.key")
         self.ledger = Ledger(folder, clock)
         self._given = encoder
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The coordinator's own."""
+        return owned_identity(self.folder / KEY, self.ledger.standing().handovers)
+
+    def renew_key(self) -> HandOver:
+        """Sign with a new key from now on; the one before signs that it does, and is gone."""
+        with self.alone():
+            before = self.identity
+            link = hand_over(before, make_next_key(self.folder / KEY), time.time_ns() // 1_000_000)
+            self.ledger.note("handed_over", **link.to_json())
+            del self.identity
+            _ = self.identity
+            return link
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that this coordinator has signed with, the newest last."""
+        return self.ledger.standing().handovers.keys(self.identity.public)
+
+    def release(self, number: int) -> Release:
+        """A release of this coordinator, verified."""
+        return load_release(self.release_folder(number), key=self.keys[0])
 
     @cached_property
     def encoder(self) -> AnyEncoder:
@@ -231,7 +255,7 @@ class Federation:
         counts = self.ledger.verify()
         made = self.ledger.standing().releases
         for each in made:
-            if load_release(self.release_folder(each.number), key=self.identity.public).id != each.release:
+            if self.release(each.number).id != each.release:
                 raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
         return counts | {"releases": len(made)}
 

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save
 
 from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import START, Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.masking.differencing import Parts
 from ridgeway.common.protocol.cohort import Terms
@@ -129,6 +130,7 @@ class Standing:
     counts:  what was counted about each of them, by its digest and by lot.
     opened:  what was put into every masked sum that was ever opened, by lot.
     names:   the names of all holders that were ever admitted, by key.
+    handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
     """
 
@@ -144,15 +146,18 @@ class Standing:
     names: dict[str, str] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
+    handovers: HandOvers = field(default_factory=HandOvers)
     rounds: int = 0
     open_round: str | None = None
 
     def take_in(self, entry: JournalEntry) -> None:
         facts = entry.facts
         match entry.kind:
+            case "handed_over":
+                self.handovers = self.handovers.told([HandOver.of(facts)])
             case "admitted":
                 before = self.roster.get(facts["name"])
-                self.gone |= {before.node} - {facts["node"]} if before else set()
+                self.gone |= {before.node, before.key} - {facts["node"], facts["key"]} if before else set()
                 self.roster[facts["name"]] = Admitted(**facts)
                 self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
@@ -203,6 +208,11 @@ class Standing:
     def _keep_totals(self, totals: list[Totalled]) -> None:
         self.totals = totals
         self.counts = {each.digest: self.counts.get(each.digest, {}) for each in totals}
+
+    @property
+    def holder_handovers(self) -> tuple[HandOver, ...]:
+        """Those by which the holders on the roster have the keys that they have."""
+        return tuple(link for holder in self.roster.values() for link in self.handovers.leading_to(holder.key))
 
     @property
     def active(self) -> dict[str, Admitted]:
@@ -262,24 +272,32 @@ class Ledger:
         """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice.
 
         Its SuperNode may come with another key, since the card is signed with the holder's own; the one before is gone.
+        The holder's own may be another one too, if the hand-overs on its card lead there from the key on the roster.
         """
         holder = Admitted(name, card.domain, card.key, card.node, weight)
         standing = self.standing()
+        known = standing.handovers.told(card.handovers)
         if {card.key, card.node} & standing.gone:
             raise InputError(
-                "this holder was removed, or its SuperNode's key replaced, and a removed key cannot come back; ask for "
-                "its newest card, or for one of a new folder"
+                "this holder was removed, or its key or its SuperNode's replaced, and a removed key cannot come back; "
+                "ask for its newest card, or for one of a new folder"
             )
         for other in standing.roster.values():
-            if (other.name, other.key) == (name, card.key):
+            if other.name == name and known.newest(other.key) == card.key:
                 continue
+            if other.name == name and known.owner(other.key) == known.owner(card.key):
+                raise InputError(
+                    f"the key of {name!r} was handed over twice, and this is not the one that it was handed over to "
+                    "first; somebody else may have its old key, so ask its owner by another way"
+                )
             if other.name == name:
                 raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
-            if other.key == card.key or other.node == card.node:
+            if known.owner(other.key) == known.owner(card.key) or other.node == card.node:
                 raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
         if standing.active.get(name) == holder:
             return holder
-        self.note("admitted", **asdict(holder))
+        new = known.links[len(standing.handovers.links) :]
+        self.journal.append(*(("handed_over", link.to_json()) for link in new), ("admitted", asdict(holder)))
         return holder
 
     # Sums

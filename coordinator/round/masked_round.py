@@ -266,8 +266,7 @@ class MaskedGathering:
 
         check(asked)
         assert self._kept is not None
-        parts = {standing.active[each.name].key: (each.source, each.share or 1) for each in self._kept.members}
-        total = PastSum.of("statistics", parts).id
+        total = _opened_as(standing, self._kept)
         sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
         self._note_opened(lot, _parts(None, session.sources(heard, lot)), vector)
@@ -285,8 +284,10 @@ class MaskedGathering:
         names: whose sums these are, where the absence of another could be the reason.
         """
         standing, beside = self._ledger.standing(), lots_beside(lot)
-        told = [each.by_key() for each in possible_sums(self._histories) if each.lot in beside]
-        earlier = [*(parts for each in beside for parts in standing.opened.get(each, [])), *told]
+        known = standing.handovers
+        told = [each.by_key() for each in possible_sums(self._histories, known) if each.lot in beside]
+        opened = [*(parts for each in beside for parts in standing.opened.get(each, [])), *told]
+        earlier, parts = [known.by_owner(each) for each in opened], known.by_owner(parts)
         found = set_apart(earlier, parts, self._federation.settings.round.min_difference)
         if found:
             others = self._who_would_help(earlier, parts, names) if names else ()
@@ -295,11 +296,13 @@ class MaskedGathering:
     def _who_would_help(self, earlier: Sequence[Parts], parts: Parts, names: Collection[str]) -> list[str]:
         """The holders that are not there, and beside each of whom, as it was last seen, the sum could be opened."""
         active, least = self._ledger.standing().active, self._federation.settings.round.min_difference
+        owner = self._ledger.standing().handovers.owner
         sources = {key: source for each in (*earlier, parts) for key, (source, _) in each.items()}
 
         def helps(name: str) -> bool:
             members = cohort_of(self._terms, active, {*names, name}).members
-            with_it = {each.key: (sources.get(each.key, each.key), each.share or 1) for each in members}
+            shares = {owner(each.key): each.share or 1 for each in members}
+            with_it = {key: (sources.get(key, key), share) for key, share in shares.items()}
             return not set_apart(earlier, with_it, least)
 
         return [name for name in sorted(set(active) - set(names))[:MAX_TRIED] if helps(name)]
@@ -319,6 +322,14 @@ def _parts(cohort: Cohort | None, sources: Mapping[str, str]) -> Parts:
     """What these members put into a sum: of statistics by the cohort's shares, of counts without any."""
     shares = {member.key: member.share or 1 for member in cohort.members} if cohort else dict.fromkeys(sources, 1)
     return {key: (source, shares[key]) for key, source in sources.items()}
+
+
+def _opened_as(standing: Standing, kept: Totalled) -> str:
+    """The id of a kept total, by the keys that its members had when it was opened."""
+    known = standing.handovers
+    parts = {standing.active[each.name].key: (each.source, each.share or 1) for each in kept.members}
+    same = [each for each in standing.opened["statistics"] if known.by_owner(each) == known.by_owner(parts)]
+    return PastSum.of("statistics", same[-1] if same else parts).id
 
 
 def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contribution]) -> Statistics:
@@ -390,11 +401,13 @@ def outlook(federation: Federation) -> str | None:
     active = standing.active
     if len(active) < SMALLEST_COHORT:
         return f"{len(active)} holders are on the roster, and a masked round needs {SMALLEST_COHORT}"
-    earlier = standing.opened.get("statistics", [])
+    known = standing.handovers
+    earlier = [known.by_owner(each) for each in standing.opened.get("statistics", [])]
     if not earlier:
         return None
     cohort = cohort_of(federation.terms, active, set(active))
     last = earlier[-1]
-    parts = {member.key: (last.get(member.key, ("", 0))[0], member.share or 1) for member in cohort.members}
+    shares = {known.owner(member.key): member.share or 1 for member in cohort.members}
+    parts = {key: (last.get(key, ("", 0))[0], share) for key, share in shares.items()}
     found = set_apart(earlier, parts, federation.settings.round.min_difference)
     return _words_of_change(standing, earlier, parts, found) if found else None

@@ -17,7 +17,7 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing import drift_sketch
-from ridgeway.common.routing.release import QUALITY, ROUTER, TOKENIZER, Release, load_release, router_file, save_release
+from ridgeway.common.routing.release import QUALITY, ROUTER, TOKENIZER, Release, router_file, save_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
@@ -59,7 +59,7 @@ def retire(federation: Federation, domain: str) -> Change:
         if newest is None or domain not in newest.domains:
             federation.ledger.journal.append(retirement)
             return Change(None)
-        loaded = load_release(federation.release_folder(newest.number), key=federation.identity.public)
+        loaded = federation.release(newest.number)
         number = federation.next_number
         release = _without(federation, loaded, domain, number)
         kept = tuple(name for name in newest.domains if name != domain)
@@ -139,7 +139,7 @@ def rollback(federation: Federation, number: int) -> Change:
                 f"({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come back; run a round instead"
             )
         before, folder = federation.release_folder(number), federation.release_folder(federation.next_number)
-        loaded = load_release(before, key=federation.identity.public)
+        loaded = federation.release(number)
         facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
         facts |= {"number": federation.next_number, "parent": newest.release}
         definition = (before / TOKENIZER).read_bytes()
@@ -166,7 +166,7 @@ def _solved_again(
     federation: Federation, newest: LedgerRelease, left: tuple[Contribution, ...], cause: str
 ) -> tuple[LedgerRelease, str]:
     """The newest release as it would be had it been solved from these sums alone, under its own terms; and a note."""
-    manifest = load_release(federation.release_folder(newest.number), key=federation.identity.public).manifest
+    manifest = federation.release(newest.number).manifest
     encoder = _encoder(federation, newest.terms)
     total = add_weighted(((each.domain, federation.ledger.sums(each), each.holdout) for each in left), newest.terms)
     choices = RouterChoices.of_manifest(manifest)

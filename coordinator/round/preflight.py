@@ -23,7 +23,8 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
         ledger = federation.ledger
         active = ledger.standing().active
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
-        question = Hello(cohort=cohort_of(federation.terms, active, set(active)))
+        cohort = cohort_of(federation.terms, active, set(active))
+        question = Hello(cohort=cohort, handovers=ledger.standing().holder_handovers)
         here: dict[str, Here] = {}
         for answer in channel.ask(question, Here):
             here[answer.name] = answer.message

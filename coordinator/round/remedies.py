@@ -38,6 +38,11 @@ REMEDIES: Mapping[str, str] = {
     "too_many_to_judge": "its owner must lower `min_difference` in its client.toml, or fewer members take part",
     "wrong_domain": "admit it for the domain that it holds, or its owner sets `domain` in its client.toml",
     "unknown_coordinator": "its owner pinned another coordinator's key; it must `init` anew from this invitation",
+    **dict.fromkeys(
+        ("key_handed_over", "forked_key"),
+        "a key was handed over to another one; compare keys with its owner by another way, and see `client status`",
+    ),
+    "repeated_holder": "one holder stands on the roster under two keys; remove the older one",
     "source_changed": "its corpus changed during the round; run the round again",
     "over_bound": "its sums are too large for these terms; set `max_tokens`, or weight domains equally",
     "failed": "`logs/holder.log` in its folder says why",
@@ -49,7 +54,9 @@ CHECKED = ("online", "code", "members", "corpus", "disk", "policy")
 _CHECK_OF: Mapping[str, str] = {
     **dict.fromkeys((AWAY, SILENT), "online"),
     **dict.fromkeys((BUNDLE, "version"), "code"),
-    **dict.fromkeys(("forged_roster", "roster_not_pinned"), "members"),
+    **dict.fromkeys(
+        ("forged_roster", "roster_not_pinned", "key_handed_over", "forked_key", "repeated_holder"), "members"
+    ),
     "disk_full": "disk",
     **dict.fromkeys(
         (

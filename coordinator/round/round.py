@@ -169,7 +169,7 @@ class _Round:
         """What the holders offer that are there, by name; offers that cannot be used are refused."""
         offers: dict[str, Offer] = {}
         active, log = self._ledger.standing().active, len(self._ledger.opened_log())
-        for answer in self._channel.ask(Announce(terms=self._terms), Offer):
+        for answer in self._channel.ask(self._announcement(), Offer):
             with answer.accept():
                 name, offer = answer.name, answer.message
                 if name not in active:
@@ -183,6 +183,9 @@ class _Round:
                 self._note_held(name, offer)
                 self._watch(progress.OfferReceived(name, offer.domain))
         return offers
+
+    def _announcement(self) -> Announce:
+        return Announce(terms=self._terms, handovers=self._ledger.standing().holder_handovers)
 
     def greet(self) -> set[str]:
         """The holders that are there; what each of them has is noted."""

@@ -117,7 +117,7 @@ def test_a_copy_without_secrets_verifies(copy: Path, capsys: pytest.CaptureFixtu
     """The journal, the log, their agreement and the release; the exit code says so."""
     assert run("client", "verify", copy, "--json") == 0
     results = json.loads(capsys.readouterr().out)
-    assert [each["checked"] for each in results] == ["journal", "log", "sums", "release 0001"]
+    assert [each["checked"] for each in results] == ["journal", "keys", "log", "sums", "release 0001"]
     assert all(each["good"] for each in results)
 
 

@@ -54,7 +54,7 @@ def test_a_log_that_has_grown_is_taken(log: tuple[OpenedSum, ...], data: st.Data
     """From whichever entry on it is shown, up to the first that is not known."""
     known = data.draw(st.integers(0, len(log)))
     after = data.draw(st.integers(0, known))
-    whole = extend(log[:known], told(log, after), COORDINATOR.public)
+    whole = extend(log[:known], told(log, after), {COORDINATOR.public})
     assert (whole.entries, whole.head.number) == (log, len(log))
     assert whole == LogStatement.model_validate_json(whole.to_bytes())
 
@@ -73,14 +73,14 @@ def test_a_log_in_which_anything_known_is_another_is_a_fork(log: tuple[OpenedSum
     rewritten = (*log[:place], altered, *log[place + 1 :])
     after = data.draw(st.integers(0, known))
     with pytest.raises(ForkedLog):
-        extend(log[:known], told(rewritten, after), COORDINATOR.public)
+        extend(log[:known], told(rewritten, after), {COORDINATOR.public})
 
 
 @given(logs(least=1), st.data())
 def test_a_log_that_is_shorter_than_before_is_a_fork(log: tuple[OpenedSum, ...], data: st.DataObject) -> None:
     left = log[: data.draw(st.integers(0, len(log) - 1))]
     with pytest.raises(ForkedLog):
-        extend(log, told(left, data.draw(st.integers(0, len(left)))), COORDINATOR.public)
+        extend(log, told(left, data.draw(st.integers(0, len(left)))), {COORDINATOR.public})
 
 
 @given(logs(least=2), st.data())
@@ -97,7 +97,7 @@ def test_what_proves_nothing_is_refused_and_is_no_fork(log: tuple[OpenedSum, ...
     )
     for each in wrong:
         with pytest.raises(Refused) as refused:
-            extend(known, each, COORDINATOR.public)
+            extend(known, each, {COORDINATOR.public})
         assert refused.value.code == "bad_log"
 
 
@@ -106,7 +106,7 @@ def test_the_first_log_that_is_shown_gives_its_head(log: tuple[OpenedSum, ...]) 
     """Before anything is known nothing can be forked from it, and what does not fit together is not kept."""
     altered = (log[0].model_copy(update={"round": "another"}), *log[1:])
     with pytest.raises(Refused) as refused:
-        extend((), told(log).model_copy(update={"entries": altered}), COORDINATOR.public)
+        extend((), told(log).model_copy(update={"entries": altered}), {COORDINATOR.public})
     assert refused.value.code == "bad_log"
 
 

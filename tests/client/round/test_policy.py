@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.round.policy import Policy, check_cohort, check_coordinator, check_shares, check_terms
+from ridgeway.client.round.policy import Policy, check_cohort, check_shares, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.cohort import Cohort, Member, SamplingTerms, Terms, form_cohort, lopsided
@@ -42,12 +42,6 @@ def code(check: Any, *values: Any) -> str:
         check(*values)
     assert 10 < len(refused.value.reason) <= 500
     return refused.value.code
-
-
-def test_only_the_pinned_coordinator_is_known() -> None:
-    """The others are told so by the beginning of their own key."""
-    check_coordinator(POLICY, COORDINATOR)
-    assert code(check_coordinator, POLICY, NEIGHBOUR) == "unknown_coordinator"
 
 
 @pytest.mark.parametrize(

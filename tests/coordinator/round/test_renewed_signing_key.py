@@ -1,0 +1,246 @@
+"""The coordinator's signing key renewed: holders follow the chain from the key they pinned, and a thief cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.deploy.notices import take_notice
+from ridgeway.client.evidence import HolderRecord
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.kept_log import kept_log
+from ridgeway.common.base.errors import FormatError, IdentityError, ReleaseError
+from ridgeway.common.base.files import canonical_json
+from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
+from ridgeway.common.base.journal import system_clock
+from ridgeway.common.deploy.notice import NOTICE
+from ridgeway.common.protocol.invitation import Invite, read_paper
+from ridgeway.common.protocol.messages import Hello, Refusal
+from ridgeway.common.protocol.packet import open_packet, seal_packet
+from ridgeway.common.routing.release import amend_release, load_release
+from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.deploy.backup import back_up, recover_log, restore
+from ridgeway.coordinator.deploy.supervisor import announce, write_invite
+from ridgeway.coordinator.round.federation import KEY, Federation
+from ridgeway.coordinator.round.membership import rollback
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource
+from tests.support.faults import make_haste
+from tests.support.making import fixed_identity, sign_again
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+
+PEOPLE = {"code": "code", "law": "law", "medicine": "medicine"}
+
+
+@pytest.fixture
+def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    """A federation after its first round."""
+    make_haste(monkeypatch)
+    made = found(tmp_path, mode="masked", address="router.example.org:9443")
+    populate(made, PEOPLE)
+    create_authority(made.federation().link, ["router.example.org"])
+    run_round(made.federation(), Direct(made), no_watch)
+    return made
+
+
+def another_round(parties: Parties) -> int:
+    for name in PEOPLE:
+        parties.change_corpus(name)
+    return run_round(parties.federation(), Direct(parties), no_watch).number
+
+
+def asked(parties: Parties, name: str, federation: Federation) -> str:
+    """The kind of a holder's answer to a greeting, or the code of its refusal."""
+    reply = open_packet(answer(parties.holder(name), seal_packet(Hello(), federation.identity, round="0" * 32)))
+    return reply.message.code if isinstance(reply.message, Refusal) else reply.message.kind
+
+
+def thief(parties: Parties) -> Federation:
+    """Whoever has a copy of the coordinator's folder, and so its key."""
+    return parties.copy(parties.folder / "stolen").federation()
+
+
+def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> None:
+    """Twice: the rounds go on, what was signed before stays good, and every record verifies."""
+    first = parties.federation().identity.public
+    for _ in range(2):
+        parties.federation().renew_key()
+        assert another_round(parties) == 2  # the second time nothing has changed
+    federation = parties.federation()
+    assert federation.identity.public not in (first, federation.keys[1])
+    assert federation.keys[0] == first
+    assert federation.verify()["releases"] == 2
+    for name in PEOPLE:
+        holder = parties.holder(name)
+        assert (holder.settings.policy.coordinator, holder.coordinator) == (first, federation.identity.public)
+        assert holder.newest == 2
+        assert [each.words for each in HolderRecord(holder.folder).check() if not each.good] == []
+
+
+def test_what_the_key_before_signed_is_verified_without_another_round(parties: Parties) -> None:
+    """The log's head and the release were signed before the hand-over, which came by the notice."""
+    announce(parties.federation())
+    parties.federation().renew_key()
+    federation = parties.federation()
+    announce(federation)
+    home, pinned = parties.homes["law"], federation.keys[0]
+    [words] = take_notice(home, (federation.link / NOTICE).read_bytes(), pinned, system_clock())[:1]
+    assert federation.identity.public in words
+    assert pinned in words
+    results = {each.name: each for each in HolderRecord(home).check()}
+    assert all(each.good for each in results.values())
+    assert federation.identity.public in results["keys"].words
+    assert kept_log(home) is not None
+    assert recover_log(federation, home / "log" / "opened.json") == 0
+
+
+def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(parties: Parties) -> None:
+    """Requests, notices and logs: whoever met the hand-over refuses, and says which key holds."""
+    stolen = thief(parties)
+    parties.federation().renew_key()
+    assert asked(parties, "law", stolen) == "here"  # it has met nothing yet
+    assert asked(parties, "law", parties.federation()) == "here"
+    assert asked(parties, "law", stolen) == "key_handed_over"
+    create_authority(stolen.link.parent / "other", [])
+    shutil.copytree(stolen.link.parent / "other", stolen.link, dirs_exist_ok=True)
+    announce(stolen)
+    with pytest.raises(FormatError, match="counts no more"):
+        take_notice(parties.homes["law"], (stolen.link / NOTICE).read_bytes(), stolen.keys[0], system_clock())
+
+
+def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
+    """A thief hands the stolen key over to its own: who met the first hand-over keeps to it, and has the proof."""
+    stolen = thief(parties)
+    parties.federation().renew_key()
+    assert asked(parties, "law", parties.federation()) == "here"
+    stolen.renew_key()
+    assert asked(parties, "law", stolen) == "forked_key"
+    assert asked(parties, "law", parties.federation()) == "here"
+    [keys] = [each for each in HolderRecord(parties.homes["law"]).check() if each.name == "keys"]
+    assert "handed over twice" in keys.words
+    with pytest.raises(FormatError, match="handed over twice"):
+        announce(stolen)
+        take_notice(parties.homes["law"], (stolen.link / NOTICE).read_bytes(), stolen.keys[0], system_clock())
+
+
+def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> None:
+    """Nobody can tell the two apart, so the first one holds; that the rounds stop is what brings it to light."""
+    stolen = thief(parties)
+    stolen.renew_key()
+    assert asked(parties, "law", stolen) == "here"
+    parties.federation().renew_key()
+    assert asked(parties, "law", parties.federation()) == "forked_key"
+
+
+def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(parties: Parties) -> None:
+    """The chain travels with it; a key that the chain does not lead from is refused, and so is a later one."""
+    old = parties.federation().identity.public
+    parties.federation().renew_key()
+    another_round(parties)
+    federation = parties.federation()
+    folder = federation.release_folder(2)
+    for key in (old, federation.identity.public):
+        assert Router.load(folder, key=key).domains == ("code", "law", "medicine")
+    with pytest.raises(ReleaseError, match="not by the key you trust"):
+        Router.load(folder, key=fixed_identity(1).public)
+    with pytest.raises(ReleaseError, match="not by the key you trust"):
+        Router.load(federation.release_folder(1), key=federation.identity.public)
+    assert rollback(federation, 1).published is not None
+    assert load_release(federation.release_folder(3), key=old).signer == federation.identity.public
+
+
+def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(parties: Parties, tmp_path: Path) -> None:
+    """A thief adds the true chain to a release that the stolen key signs: who pinned the new key refuses it."""
+    stolen = thief(parties)
+    parties.federation().renew_key()
+    federation = parties.federation()
+    folder = tmp_path / "forged"
+    shutil.copytree(stolen.release_folder(1), folder)
+    amend_release(folder, {}, stolen.identity.with_handovers(federation.identity.handovers))
+    with pytest.raises(ReleaseError, match="not by the key you trust"):
+        load_release(folder, key=federation.identity.public)
+
+
+def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
+    """As `calibrate` amends it, which knows the key file alone."""
+    old = parties.federation().identity.public
+    parties.federation().renew_key()
+    another_round(parties)
+    folder = parties.federation().release_folder(2)
+    amend_release(folder, {"evaluation": None}, load_identity(parties.federation().folder / KEY))
+    assert load_release(folder, key=old).manifest["evaluation"] is None
+
+
+def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
+    """Also one whose links were signed by somebody else."""
+    old = parties.federation().identity.public
+    stranger = fixed_identity(1)
+    folder = parties.federation().release_folder(1)
+    sign_again(folder, stranger, {})
+    forged = hand_over(fixed_identity(2), stranger, 1)
+    manifest = folder / "manifest.json"
+    words = forged.to_json() | {"before": old}
+    body = json.loads(manifest.read_bytes())
+    for handovers in ([words], [1], "x", [{}]):
+        body["signature"]["handovers"] = handovers
+        manifest.write_bytes(canonical_json(body))
+        with pytest.raises(ReleaseError, match="changed after it was signed"):
+            load_release(folder, key=old)
+
+
+def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: Parties) -> None:
+    """Without --key it trusts the first signer; the chain leads on from there, and then the old key counts no more."""
+    latest = parties.federation().folder / "releases" / "latest"
+    stolen = thief(parties)
+    current = CurrentRelease(ReleaseSource(latest))
+    parties.federation().renew_key()
+    another_round(parties)
+    assert current.refresh()
+    assert (current.refused, current.served.release.signer) == (None, parties.federation().identity.public)
+    latest.unlink()
+    latest.symlink_to(stolen.release_folder(1))
+    assert current.refresh()
+    assert "not by the key you trust" in str(current.refused)
+
+
+def test_an_invitation_leads_those_who_pinned_the_old_key_on(parties: Parties) -> None:
+    """It is signed with the new key, and brings the hand-overs of the coordinator and of holders."""
+    parties.federation().renew_key()
+    federation = parties.federation()
+    write_invite(federation)
+    paper = read_paper(federation.folder / "invite" / "invite.json", Invite)
+    assert HandOvers().told(paper.handovers).newest(federation.keys[0]) == paper.coordinator
+    assert paper.coordinator == federation.identity.public
+
+
+def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
+    """Before the ledger has it nothing happened; afterwards the next process takes the new key up."""
+    folder = parties.federation().folder
+    old = (folder / KEY).read_bytes()
+    next_key(folder / KEY).write_bytes(b"half a key")
+    assert parties.federation().identity.public == load_identity(folder / KEY).public
+    link = parties.federation().renew_key()
+    (folder / KEY).rename(next_key(folder / KEY))
+    (folder / KEY).write_bytes(old)
+    assert parties.federation().identity.public == link.after
+    (folder / KEY).write_bytes(old)
+    with pytest.raises(IdentityError):
+        parties.federation().identity.sign(b"")
+
+
+def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
+    """And one from before the renewal is refused by holders that met it, with words that say so."""
+    back_up(parties.federation(), tmp_path / "before.backup")
+    parties.federation().renew_key()
+    another_round(parties)
+    back_up(parties.federation(), tmp_path / "after.backup")
+    restore(tmp_path / "after.backup", tmp_path / "after")
+    after = Federation(tmp_path / "after", encoder=parties.encoder)
+    assert after.keys == parties.federation().keys
+    assert asked(parties, "law", after) == "here"
+    restore(tmp_path / "before.backup", tmp_path / "before")
+    assert asked(parties, "law", Federation(tmp_path / "before", encoder=parties.encoder)) == "key_handed_over"

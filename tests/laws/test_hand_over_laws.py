@@ -1,0 +1,109 @@
+"""Hand-overs of keys: what a key leads to, and which keys are one owner's, whatever is told and in whichever order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.identity import HandOver, HandOvers, hand_over
+from tests.support.making import fixed_identity
+
+PEOPLE = [fixed_identity(number) for number in range(1, 9)]
+KEYS = [each.public for each in PEOPLE]
+places = st.integers(0, len(PEOPLE) - 1)
+links = st.builds(
+    lambda pair, issued: hand_over(PEOPLE[pair[0]], PEOPLE[pair[1]], issued),
+    st.tuples(places, places).filter(lambda pair: pair[0] != pair[1]),
+    st.integers(0, 2),
+)
+told = st.lists(links, max_size=12)
+
+
+def chain(*at: int) -> list[HandOver]:
+    return [hand_over(PEOPLE[one], PEOPLE[other], 0) for one, other in pairwise(at)]
+
+
+@given(told, told)
+def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(first: list[HandOver], later: list[HandOver]) -> None:
+    """Forks and rings among them: whoever has an old key can lead nobody astray who met its first hand-over."""
+    known = HandOvers().told(first)
+    grown = known.told(later)
+    for key in KEYS:
+        assert known.newest(key) in (*[link.before for link in grown.leading_to(grown.newest(key))], grown.newest(key))
+    assert grown.links[: len(known.links)] == known.links
+
+
+@given(told, told)
+def test_keys_once_of_one_owner_stay_so(first: list[HandOver], later: list[HandOver]) -> None:
+    """What was judged as one holder is never judged as two afterwards."""
+    known = HandOvers().told(first)
+    grown = known.told(later)
+    for one in KEYS:
+        assert grown.owner(known.owner(one)) == grown.owner(one)
+    for link in (*grown.links, *grown.forks):
+        assert grown.owner(link.before) == grown.owner(link.after)
+
+
+@given(st.permutations(PEOPLE), st.integers(1, len(PEOPLE) - 1), st.randoms())
+def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], length: int, random: object) -> None:
+    """And from the key that somebody pinned in the middle of it."""
+    path = [KEYS.index(each.public) for each in people[: length + 1]]  # type: ignore[attr-defined]
+    whole = chain(*path)
+    mixed = list(whole)
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    known = HandOvers().told(mixed)
+    keys = [KEYS[at] for at in path]
+    assert {known.newest(key) for key in keys} == {keys[-1]}
+    assert {known.owner(key) for key in keys} == {keys[0]}
+    assert known.keys(keys[1]) == tuple(keys)
+    assert known.leading_to(keys[-1]) == tuple(whole)
+
+
+@given(told, st.dictionaries(st.sampled_from(KEYS), st.integers()))
+def test_no_value_is_lost_where_keys_are_one_owners(first: list[HandOver], values: dict[str, int]) -> None:
+    """Where somebody lies, two of one owner's keys may stand in one sum; both values stay."""
+    known = HandOvers().told(first)
+    merged = known.by_owner(values)
+    assert sorted(merged.values()) == sorted(values.values())
+    assert {known.owner(key) for key in merged} == {known.owner(key) for key in values}
+
+
+def test_a_fork_is_kept_once_and_leads_nowhere() -> None:
+    """The first hand-over of a key holds; one more is proof, and further ones would only fill a journal."""
+    known = HandOvers().told([*chain(0, 1), *chain(0, 2), *chain(0, 3)])
+    assert (known.newest(KEYS[0]), len(known.forks)) == (KEYS[1], 1)
+    assert known.owner(KEYS[2]) == KEYS[0]
+    assert known.keys(KEYS[0]) == (KEYS[0], KEYS[1])
+
+
+@given(links, st.integers(0, 127), st.integers(0, 1))
+def test_a_signature_that_was_changed_is_refused(link: HandOver, place: int, which: int) -> None:
+    """That of the key before as well as that of the key after."""
+    signatures = list(link.signatures)
+    digit = "0" if signatures[which][place] != "0" else "1"
+    signatures[which] = signatures[which][:place] + digit + signatures[which][place + 1 :]
+    with pytest.raises(Refused, match="not signed"):
+        HandOvers().told([HandOver(link.before, link.after, link.issued, (signatures[0], signatures[1]))])
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"before": "A" * 64},
+        {"after": "ab"},
+        {"issued": -1},
+        {"issued": "1"},
+        {"signatures": []},
+        {"signatures": ["0" * 128, 1]},
+        {"before": None},
+    ],
+)
+def test_what_is_no_hand_over_cannot_be_read_as_one(facts: dict[str, object]) -> None:
+    """Keys and signatures have one spelling."""
+    with pytest.raises((ValueError, TypeError)):
+        HandOver.of({**chain(0, 1)[0].to_json(), **facts})
+    assert HandOver.of(chain(0, 1)[0].to_json()) == chain(0, 1)[0]
