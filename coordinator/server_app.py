@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
             check_holders(federation, transport, watch)
         else:
             permitted = order.accept_worse, order.allow_missing
-            run_round(federation, transport, watch, order.mode, *permitted, order.min_changed)
+            run_round(federation, transport, watch, order.mode, *permitted, order.min_changed, order.even_unchanged)
 
 
 @contextmanager

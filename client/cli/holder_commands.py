@@ -626,6 +626,27 @@ def _show_roster(holder: Holder, places: tuple[Place, ...], json: bool) -> None:
     table(headings, [row[: len(headings)] for row in rows], numbers_from=len(headings))
 
 
+def prune(
+    folder: Folder,
+    keep: Annotated[int, typer.Option(help="How many releases stay, the newest ones.", min=1)] = 4,
+    remove: Annotated[bool, typer.Option("--remove", help="Take it away; without this it is only shown.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what DIR has gathered over the years and can do without, and with --remove take it away.
+
+    The journal and the log of opened sums, by which sums are judged and what left is proved, always stay; so do the
+    keys, earlier ones too.
+    """
+    from ridgeway.client.deploy.holder_prune import holder_leftovers, prune_holder
+    from ridgeway.common.cli.leftovers_table import show_leftovers
+
+    holder = open_holder(folder)
+    rows = [each.row() for each in holder_leftovers(holder, keep)]
+    if remove:
+        prune_holder(holder, keep)
+    show_leftovers(rows, removed=remove, json=json)
+
+
 def open_holder(folder: Path) -> Holder:
     from ridgeway.client.round.holder import SETTINGS, Holder
 
@@ -634,4 +655,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, accept, renew, status, releases, pin, unpin, roster, bundle, approve)
+COMMANDS = (init, ready, join, accept, renew, status, releases, pin, unpin, roster, bundle, approve, prune)

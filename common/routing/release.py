@@ -160,6 +160,11 @@ def _readout(
     )
 
 
+def load_manifest(folder: Path, *, key: str | None = None) -> dict[str, Any]:
+    """The manifest of a release alone, its signature verified; the files that it names need not be there."""
+    return _verified_manifest(folder, key)
+
+
 def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
     path = folder / MANIFEST
     try:

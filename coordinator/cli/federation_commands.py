@@ -73,6 +73,7 @@ def add_to(app: typer.Typer) -> None:
         backup,
         restore,
         recover,
+        prune,
     ):
         app.command(command.__name__.rstrip("_"))(command)
 
@@ -329,6 +330,9 @@ def round_(
         list[str] | None,
         typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
     ] = None,
+    even_unchanged: Annotated[
+        bool, typer.Option("--even-unchanged", help="Evaluate and publish though nothing has changed.")
+    ] = False,
     times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
     bundle: RunsBundle = None,
     json: Json = False,
@@ -338,7 +342,8 @@ def round_(
     Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
     require masking refuse to send anything in the clear. A router that is worse than the newest release on a domain's
     held-out text is not published unless --accept-worse names that domain; nor is one that would lose a domain of the
-    newest release, because its holders are away or refuse, unless --allow-missing names it.
+    newest release, because its holders are away or refuse, unless --allow-missing names it. If no sums and no settings
+    have changed since the newest release, it stands, unless --even-unchanged asks for another.
     """
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
@@ -357,7 +362,7 @@ def round_(
         tell(event)
 
     mode: Mode | None = None if masked is None else "masked" if masked else "clear"
-    order = RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing)
+    order = RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing, even_unchanged=even_unchanged)
     with stamped_steps(times):
         run_work(federation, order, watch, bundle)
     newest = federation.newest
@@ -369,7 +374,7 @@ def round_(
                 "release": newest.release,
                 "unchanged": any(isinstance(each, ReleaseStands) for each in told),
                 "domains": list(newest.domains),
-                "evaluation": federation.release(newest.number).manifest["evaluation"],
+                "evaluation": federation.manifest(newest.number)["evaluation"],
                 "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
                 "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
                 "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
@@ -548,7 +553,7 @@ def show(
     if number is not None and number not in {each.number for each in federation.ledger.standing().releases}:
         raise InputError(f"{folder} has no release {number}; its newest is {newest.number}")
     number = number or newest.number
-    manifest = federation.release(number).manifest
+    manifest = federation.manifest(number)
     if json:
         emit_json(manifest)
         return
@@ -565,7 +570,7 @@ def _show_held_out(federation: Federation, number: int) -> None:
     from ridgeway.common.cli.route_commands import show_evaluation
     from ridgeway.common.routing.evaluation import Evaluation
 
-    figures = federation.release(number).manifest["evaluation"]
+    figures = federation.manifest(number)["evaluation"]
     if figures is None:
         step("note", "this release was not evaluated by the holders")
         return
@@ -724,6 +729,28 @@ def recover(
         emit_json({"recovered": added, "log": len(federation.ledger.opened_log())})
         return
     step("recovered", count(added, "entry").replace("entrys", "entries"), "of the log of opened sums")
+
+
+def prune(
+    folder: Folder,
+    keep: Annotated[int, typer.Option(help="How many releases keep their routers, the newest ones.", min=1)] = 10,
+    remove_: Annotated[bool, typer.Option("--remove", help="Take it away; without this it is only shown.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what DIR has gathered over the years and can do without, and with --remove take it away.
+
+    The ledger, every signed manifest, the sums and totals that are still needed, and the keys always stay. If the
+    coordinator is down, what Flower keeps of past runs goes too.
+    """
+    from ridgeway.common.cli.leftovers_table import show_leftovers
+    from ridgeway.coordinator.deploy.coordinator_prune import leftovers
+    from ridgeway.coordinator.deploy.coordinator_prune import prune as take_away
+
+    federation = _federation(folder)
+    rows = [each.row() for each in leftovers(federation, keep)]
+    if remove_:
+        take_away(federation, keep)
+    show_leftovers(rows, removed=remove_, json=json)
 
 
 def _federation(folder: Path) -> Federation:

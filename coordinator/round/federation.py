@@ -31,7 +31,7 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
 from ridgeway.common.routing.drift_sketch import SUFFIX
-from ridgeway.common.routing.release import Release, load_release
+from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 from ridgeway.coordinator.solving.candidates import Grid
 
@@ -144,7 +144,15 @@ class Federation:
 
     def release(self, number: int) -> Release:
         """A release of this coordinator, verified."""
+        if number in self.ledger.standing().pruned:
+            raise InputError(
+                f"release {number:04} was pruned, and its manifest alone is kept; restore its files from a backup"
+            )
         return load_release(self.release_folder(number), key=self.keys[0])
+
+    def manifest(self, number: int) -> dict[str, Any]:
+        """What a release says of itself, verified."""
+        return load_manifest(self.release_folder(number), key=self.keys[0])
 
     @cached_property
     def encoder(self) -> AnyEncoder:
@@ -237,6 +245,10 @@ class Federation:
     def release_folder(self, number: int) -> Path:
         return self.folder / "releases" / f"{number:04}"
 
+    def release_bulk(self, number: int) -> list[Path]:
+        """The files of a release that are there, its manifest apart."""
+        return [path for path in sorted(self.release_folder(number).glob("*")) if path.name != MANIFEST]
+
     @property
     def newest(self) -> LedgerRelease | None:
         releases = self.ledger.standing().releases
@@ -255,7 +267,9 @@ class Federation:
         counts = self.ledger.verify()
         made = self.ledger.standing().releases
         for each in made:
-            if self.release(each.number).id != each.release:
+            is_pruned = each.number in self.ledger.standing().pruned
+            found = release_id(self.manifest(each.number)) if is_pruned else self.release(each.number).id
+            if found != each.release:
                 raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
         return counts | {"releases": len(made)}
 

@@ -124,6 +124,7 @@ class Standing:
     """What the entries so far add up to.
 
     retired: holders, by name, whose domain was retired since they were last admitted.
+    pruned:  the numbers of releases of which the manifest alone is kept.
     delivered: the release that each holder has, as it said last.
     gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
@@ -138,6 +139,7 @@ class Standing:
     retired: set[str] = field(default_factory=set)
     contributions: dict[str, Contribution] = field(default_factory=dict)
     releases: list[LedgerRelease] = field(default_factory=list)
+    pruned: set[int] = field(default_factory=set)
     delivered: dict[str, HeldRelease] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     totals: list[Totalled] = field(default_factory=list)
@@ -199,6 +201,8 @@ class Standing:
                         getattr(self, off).get(name, set()).discard(facts["sha256"])
             case "released":
                 self.releases.append(LedgerRelease.of(entry))
+            case "pruned":
+                self.pruned |= set(facts["releases"])
             case "delivered":
                 self.delivered[facts["name"]] = HeldRelease(number=facts["number"], release=facts["release"])
 

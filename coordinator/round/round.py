@@ -63,17 +63,19 @@ def run_round(
     accept_worse: Collection[str] = (),
     allow_missing: Collection[str] = (),
     min_changed: int = 0,
+    even_unchanged: bool = False,
 ) -> LedgerRelease:
     """Run one round to its release. Raises RoundFailed, with everything accepted so far kept, if there is none.
 
-    The newest release is returned, and no other made, if it was made of the very same masked total with the same
-    settings. mode: clear or masked; as the settings say if left out. accept_worse: domains that may get worse.
+    The newest release is returned, and no other made, if it was made of the very same sums with the same settings.
+    mode: clear or masked; as the settings say if left out. accept_worse: domains that may get worse.
     allow_missing: domains that may be lost because their holders are not there. min_changed: the fewest holders that
-    must be new or have changed since the newest release.
+    must be new or have changed since the newest release. even_unchanged: publish though nothing has changed.
     """
     with federation.alone():
         try:
-            return _Round(federation, transport, watch, mode, allow_missing).run(accept_worse, min_changed)
+            round_ = _Round(federation, transport, watch, mode, allow_missing)
+            return round_.run(accept_worse, min_changed, even_unchanged)
         except OSError as error:
             seen = "the disk is full" if error.errno in FULL else (error.strerror or str(error)).lower()
             raise RoundFailed(
@@ -121,7 +123,9 @@ class _Round:
             federation, self._channel, self._terms, watch, self._must_lose_nothing
         )
 
-    def run(self, accept_worse: Collection[str] = (), min_changed: int = 0) -> LedgerRelease:
+    def run(
+        self, accept_worse: Collection[str] = (), min_changed: int = 0, even_unchanged: bool = False
+    ) -> LedgerRelease:
         """The round, step by step."""
         self._open()
         try:
@@ -129,7 +133,7 @@ class _Round:
             self._must_have_changed(offers, min_changed)
             gathered = self._gathering.gather(offers)
             self._watch(progress.TotalGathered(gathered.total.holders, gathered.total.domains))
-            published = self._release_of(gathered, accept_worse)
+            published = self._release_of(gathered, accept_worse, even_unchanged)
         except RidgewayError as error:
             with contextlib.suppress(JournalError):  # a full disk, which is what the error tells of
                 self._ledger.note("closed", round=self._channel.nonce, release=None, reason=str(error))
@@ -203,25 +207,33 @@ class _Round:
         if told.release and told.release != self._ledger.standing().delivered.get(name):
             self._ledger.note("delivered", name=name, **told.release.model_dump())
 
-    def _release_of(self, gathered: Gathered, accept_worse: Collection[str]) -> LedgerRelease:
+    def _release_of(self, gathered: Gathered, accept_worse: Collection[str], even_unchanged: bool) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings and nothing was learned.
 
-        Only of a masked total: its counts are kept with it, and those that are missing are asked for again.
+        What holders have not counted about it yet is asked for again; of a masked total, counts are kept with it.
         """
         newest, known = self._federation.newest, self._counted(gathered)
         made_of = gathered.members, self._federation.choices_id(self._terms)
-        same = self._terms.mode == "masked" and newest is not None and (newest.members, newest.choices) == made_of
+        same = newest is not None and (newest.members, newest.choices) == made_of and not even_unchanged
         same = same and not self._ledger.standing().ahead
         chosen = self.evaluate(gathered, accept_worse) if not same or known < COUNTED else None
-        if chosen is not None and not (same and known == self._counted(gathered)):
+        if chosen is not None and not (same and known == self._counted(gathered, chosen)):
             return self.publish(gathered, chosen)
         assert newest is not None
         self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
         self._watch(progress.ReleaseStands(newest.number))
         return newest
 
-    def _counted(self, gathered: Gathered) -> set[str]:
-        return set(self._ledger.standing().counts.get(gathered.kept, ()))
+    def _counted(self, gathered: Gathered, chosen: _Chosen | None = None) -> set[str]:
+        """What holders have counted about a total: under masks it is kept, in the clear the release's manifest has it.
+
+        chosen: what was chosen of it now, where the newest release is not what is asked about.
+        """
+        if gathered.kept:
+            return set(self._ledger.standing().counts.get(gathered.kept, ()))
+        newest = self._federation.newest
+        manifest = self._federation.manifest(newest.number) if newest and not chosen else {}
+        return COUNTED if (_figures(chosen) if chosen else manifest.get("evaluation")) else set()
 
     # Candidates, choice
 

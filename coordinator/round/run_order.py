@@ -26,6 +26,7 @@ class RunOrder(Record):
     """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse.
 
     allow_missing: domains that may be lost. min_changed: the fewest holders that must be new or have changed.
+    even_unchanged: publish though nothing has changed.
     """
 
     work: Work
@@ -34,6 +35,7 @@ class RunOrder(Record):
     accept_worse: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
     min_changed: int = 0
+    even_unchanged: bool = False
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:

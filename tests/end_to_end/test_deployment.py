@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ridgeway.common.base.files import write_whole
@@ -191,6 +192,29 @@ def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deploymen
     assert f"hand {town.holder('chess') / 'holder.pub'} to its operator" in sentence
     assert [step.split()[1] for step in steps] == ["joining"]
     assert not (town.holder("chess") / "journal.db").exists()
+
+
+def test_two_federations_run_on_one_machine(
+    town: Deployment, first: Played, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Another coordinator comes up beside the first, both answer at their gates and to their operators, and one that
+    would take the port of another says so."""
+    with Deployment(tmp_path_factory.mktemp("beside"), tiny_encoder(WIDTH)) as beside:
+        beside.found("clear")
+        beside.up()
+        for each in (town, beside):
+            context = ssl.create_default_context(cafile=str(each.coordinator / "link" / "ca.crt"))
+            assert httpx.get(f"https://{each.address}/health", verify=context).status_code == 200
+            assert each.do("coordinator", "status", each.coordinator, "--json").json["up"] is True
+        ports = {SuperLinkClient(each.coordinator / "link").port for each in (town, beside)}
+        assert len(ports) == 2
+        third = beside.folder / "third"
+        beside.do(
+            "coordinator", "init", third, "--listen", town.address, "--encoder", f"dir:{beside.folder / 'encoder'}"
+        )
+        refused = beside.run("coordinator", "up", third)
+        assert refused.code == 2
+        assert "nobody can listen on" in refused.stderr
 
 
 def test_a_round_runs_the_code_of_before_an_upgrade_until_holders_approve_the_new_one(
@@ -388,11 +412,15 @@ def _verified(town: Deployment) -> int:
 @pytest.fixture(scope="module")
 def stormy(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
     """The next round: a holder is killed after its offer, and the SuperLink after it has passed on new sums; in between
-    another's process with the imported bundle, and another's that starts its answers.
+    another's process with the imported bundle, and another's that starts its answers. Before it the coordinator and a
+    holder have renewed the keys that they sign with, while all are connected.
     """
     go_on()
     town.wait_for("chess has the newest release", lambda: town.newest("chess") == 3)
     town.grow("law", seed=2)
+    town.do("coordinator", "renew", town.coordinator, "--signing-key")
+    town.do("client", "renew", town.holder("code"), "--identity")
+    town.admit("code")
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-storm"))
     running = town.round()
     town.wait_for("chess has offered its sums", lambda: town.told(running, "ready", "chess"))
@@ -431,6 +459,20 @@ def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
     assert "superlink ended with code -9; it is started again" in town.running["up"].said
     assert {name: town.sent(name, "clear_statistics") for name in FIRST} == {"code": 2, "law": 2, "medicine": 1}
     assert _verified(town) == 4
+
+
+def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(town: Deployment, stormy: Played) -> None:
+    """Without a restart: rounds go on, `status` and `verify` tell of it, and the old key verifies the new release."""
+    told = town.do("client", "status", town.holder("medicine"), "--json").json
+    [coordinator] = [each for each in told["handovers"] if each["whose"] == "the coordinator"]
+    assert (told["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
+    assert f"to {coordinator['after'][:12]}" in town.running["medicine"].said
+    assert town.do("client", "verify", town.holder("medicine")).code == 0
+    assert town.do("client", "verify", town.holder("code")).code == 0
+    newest = town.holder("medicine") / "releases" / "0004"
+    for key in (coordinator["before"], coordinator["after"]):
+        assert town.run("route", newest, "0123", "--key", key).code == 0
+    assert town.run("route", newest, "0123", "--key", "1" * 64).code == 2
 
 
 def test_after_all_accidents_every_sum_is_counted_once(town: Deployment, stormy: Played) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from ridgeway.common.protocol.invitation import Card, read_paper
 from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release, load_release
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -89,13 +91,30 @@ def test_of_a_newcomer_only_the_newcomer_sends_anything(parties: Parties) -> Non
     assert router(parties, second) == by_hand(parties, "code", "law", "medicine", "poetry")
 
 
-def test_an_unchanged_round_asks_nobody_for_sums_and_gives_the_same_router(parties: Parties) -> None:
-    """And no one need be there for it but to be counted."""
+def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(parties: Parties) -> None:
+    """It says so, and no one need be there for it but to be counted; if another is wanted, it has the same router."""
     first, _ = round_of(parties)
     second, transport = round_of(parties, down=("law",))
     assert senders(transport) == []
-    assert second.domains == first.domains
-    assert router(parties, second) == router(parties, first)
+    assert (second.number, second.release) == (first.number, first.release)
+    assert parties.federation().ledger.journal.entries("closed")[-1].facts["reason"] == "nothing has changed"
+    assert (parties.federation().folder / "releases" / "latest").resolve().name == "0001"
+    third = run_round(parties.federation(), Direct(parties), no_watch, even_unchanged=True)
+    assert third.number == first.number + 1
+    assert router(parties, third) == router(parties, first)
+
+
+def test_a_release_that_nobody_evaluated_is_evaluated_when_somebody_can(parties: Parties) -> None:
+    """Nothing has changed but that: the next round makes another release, and the one after leaves it."""
+    first, _ = round_of(parties)
+    folder = parties.federation().release_folder(first.number)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest["evaluation"] is not None
+    amended = amend_release(folder, {"evaluation": None}, parties.federation().identity)
+    parties.federation().ledger.note("released", **replace(first, release=amended).to_json())
+    second, _ = round_of(parties)
+    assert second.number == first.number + 1
+    assert round_of(parties)[0].number == second.number
 
 
 @pytest.mark.parametrize("weight", [1, 2, 5])
@@ -293,6 +312,7 @@ def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: py
 def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(parties: Parties) -> None:
     """Every byte of it, and only those who lack it."""
     round_of(parties)
+    parties.change_corpus("code")
     published, _ = round_of(parties, down=("law",))
     assert parties.holder("law").newest == 1
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law"}

@@ -122,7 +122,7 @@ class Story:
             self.gather()
 
     def round(self) -> None:
-        run_round(self.parties.federation(self.steps.clock), self.network, self.steps)
+        run_round(self.parties.federation(self.steps.clock), self.network, self.steps, even_unchanged=True)
 
     def everybody_is_in(self, number: int) -> None:
         federation = self.parties.federation()
@@ -201,7 +201,8 @@ def _kill_at(world: World, folder: Path, last: int) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == DIED
     before = world.oracle.check(parties)
-    number = run_round(parties.federation(), calm(parties, Steps(raise_crash)), no_watch).number
+    again = calm(parties, Steps(raise_crash))
+    number = run_round(parties.federation(), again, no_watch, even_unchanged=True).number
     assert world.oracle.check(parties) == number == before + 1
     assert world.oracle.cohort(parties.federation(), number) == set(THERE)
 
