@@ -22,6 +22,7 @@ EXTENSIONS = {
     "ridgeway/common/encoding/byte_bpe.abi3.so",
     "ridgeway/common/routing/token_sums.abi3.so",
     "ridgeway/client/sums/row_means.abi3.so",
+    "ridgeway/client/sums/byte_products.abi3.so",
 }
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("ridgeway", "common", "client", "coordinator", "simulations", "pyproject.toml", "README.md", "LICENSE")

@@ -41,8 +41,9 @@ NARROW_LIMIT = 1 << 24
 MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
 """Of a value that was moved by a column's mean."""
 
-BLOCK_SAMPLES = 512
-"""The samples that are multiplied at once: for many more, few columns of window means stay below the limit."""
+BYTE_BLOCK_SAMPLES = 1024
+FLOAT_BLOCK_SAMPLES = 512
+"""The samples that are multiplied at once: for many more, few columns of window means stay below float32's limit."""
 
 WIDE_BLOCKS = 7
 """The blocks that go to float64 at once when one had too many columns beyond the limit."""
@@ -132,62 +133,83 @@ def compiled_means() -> Callable[..., None] | None:
     return row_means if np.array_equal(means, means_by_numpy(table.astype(np.int32), ids, bounds)) else None
 
 
-class ExactGram:
-    """Σ φφᵀ over integer samples with a constant one behind each, by products of floats that are exact.
+@lru_cache(maxsize=1)
+def compiled_products() -> Callable[..., None] | None:
+    """The extension that takes products byte by byte, if it was built, fits this processor, and is right."""
+    try:
+        from ridgeway.client.sums.byte_products import byte_products
+    except ImportError:
+        return None
+    samples = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
+    centre, gram = -samples[3], np.zeros((10, 10), dtype=np.int64)
+    byte_products(samples, centre, gram)
+    features = np.ones((40, 10), dtype=np.int64)
+    features[:, :-1] = samples - centre
+    return byte_products if np.array_equal(np.triu(gram), np.triu(features.T @ features)) else None
 
+
+class ExactGram:
+    """Σ φφᵀ over integer samples with a constant one behind each.
+
+    From each column a whole number near its mean is first taken, and put back at the end, because small numbers are
+    multiplied faster: byte by byte where an extension does that, else as floats, whose products are exact nevertheless.
     Whatever the order, a partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴,
     float32 holds every partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one
-    does, since rounding keeps order. The few columns where it does are taken again in float64. They are fewer where
-    samples lie around zero, so a whole number near its mean is first taken from each column, and put back at the end.
+    does, since rounding keeps order. The few columns where it does are taken again in float64.
     """
 
     def __init__(self, width: int) -> None:
         self._features = width + 1
-        self._block = np.ones((BLOCK_SAMPLES, self._features), dtype=np.float32)
+        self._products = compiled_products()
+        size = FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
+        self._block = np.empty((size, width), dtype=np.int16)
         self._filled = 0
-        self._centre: NDArray[np.float32] | None = None
-        self._product = np.zeros((self._features, self._features), dtype=np.float32)
+        self._centre: NDArray[np.int16] | None = None
+        self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._gram = np.zeros((self._features, self._features))
         self._pending = 0
-        self._total = np.zeros((self._features, self._features), dtype=np.int64)
+        """How many samples stand in `_gram` and not yet in `_total`."""
         self._wide_blocks = 0
         """How many more blocks are not worth a trial in float32."""
 
     def add(self, samples: NDArray[np.signedinteger[Any]]) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT."""
         while len(samples):
-            part, samples = np.split(samples, [BLOCK_SAMPLES - self._filled])
-            self._block[self._filled : self._filled + len(part), :-1] = part
+            part, samples = np.split(samples, [len(self._block) - self._filled])
+            self._block[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
-            if self._filled == BLOCK_SAMPLES:
+            if self._filled == len(self._block):
                 self._multiply()
 
     def _multiply(self) -> None:
         """Take the product over the samples that are held."""
         block, self._filled = self._block[: self._filled], 0
         if self._centre is None:
-            self._centre = np.rint(block.mean(axis=0))
-            self._centre[-1] = 0
-        block -= self._centre
+            self._centre = np.rint(block.mean(axis=0)).astype(np.int16)
+        if self._products is not None:
+            self._products(block, self._centre, self._total)
+            return
         if (self._pending + len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
             self._flush()
         self._pending += len(block)
-        if self._wide_blocks or not self._add_narrow(block):
+        features = np.ones((len(block), self._features), dtype=np.float32)
+        np.subtract(block, self._centre, out=features[:, :-1])
+        if self._wide_blocks or not self._add_narrow(features):
             self._wide_blocks = self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
-            wide = block.astype(np.float64)
+            wide = features.astype(np.float64)
             self._gram += wide.T @ wide
 
-    def _add_narrow(self, block: NDArray[np.float32]) -> bool:
+    def _add_narrow(self, features: NDArray[np.float32]) -> bool:
         """Add a product in float32, unless too much of it would not be exact."""
         # Of a matrix with itself, numpy takes half the product; unlike scipy, it lets other threads run meanwhile.
-        product = np.matmul(block.T, block, out=self._product)
+        product = features.T @ features
         inexact = np.flatnonzero(product.diagonal() >= NARROW_LIMIT)
         if len(inexact) * 4 > self._features:
             return False
         product[inexact] = product[:, inexact] = 0
         self._gram += product
         if len(inexact):
-            wide = block.astype(np.float64)
+            wide = features.astype(np.float64)
             again = wide[:, inexact].T @ wide
             self._gram[inexact] += again
             again[:, inexact] = 0
@@ -206,7 +228,7 @@ class ExactGram:
         self._flush()
         centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
         if self._centre is not None:
-            centre[:] = self._centre
+            centre[:-1] = self._centre
         back = np.outer(centre, sums)
         total: Integers = self._total + back + back.T + sums[-1] * np.outer(centre, centre)
         triangle: Integers = total[upper_triangle(self._features)]

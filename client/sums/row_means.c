@@ -1,4 +1,4 @@
-/* The mean table row of each window of token ids, rounded to whole numbers: what numpy does in row_means.py, faster.
+/* The mean table row of each window of token ids, rounded to whole numbers: what numpy does in accumulate.py, faster.
 
    Safety. Every id, every bound and every length is checked before anything is read by it, and nothing is written
    outside `means`. Values of the table lie within ±LIMIT, which its maker has checked; for other values, which no
@@ -15,16 +15,8 @@
 #define LIMIT 4096               /* of the table's values, so that GROUP of them add up within 16 bits */
 #define GROUP 4                  /* rows that are added at once */
 #define MAX_WINDOW (3 << 15)     /* tokens of a window, so that twice a sum fits 32 bits */
-#define AHEAD 2                  /* groups of rows that are fetched before they are needed */
-#define LINE 64                  /* bytes of a cache line */
 
-typedef struct { const int16_t *table; const int32_t *ids; int64_t width, count; } Rows;
-
-static inline void fetch(const Rows *rows, int64_t place) {
-    if (place >= rows->count) return;
-    const char *row = (const char *)(rows->table + rows->ids[place] * rows->width);
-    for (int64_t at = 0; at < rows->width * 2; at += LINE) __builtin_prefetch(row + at);
-}
+typedef struct { const int16_t *table; const int32_t *ids; int64_t width; } Rows;
 
 static inline void add_group(const int16_t *restrict a, const int16_t *restrict b, const int16_t *restrict c,
                              const int16_t *restrict d, uint32_t *restrict sums, int64_t width) {
@@ -56,10 +48,7 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     memset(sums, 0, sizeof *sums * (size_t)width);
     for (; at + GROUP <= last; at += GROUP) {
         const int16_t *row[GROUP];
-        for (int i = 0; i < GROUP; i++) {
-            row[i] = rows->table + rows->ids[at + i] * width;
-            fetch(rows, at + i + AHEAD * GROUP);
-        }
+        for (int i = 0; i < GROUP; i++) row[i] = rows->table + rows->ids[at + i] * width;
         add_group(row[0], row[1], row[2], row[3], sums, width);
     }
     for (; at < last; at++) add_row(rows->table + rows->ids[at] * width, sums, width);
@@ -96,7 +85,7 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     int right = width > 0 && width < 1 << 24 && windows >= 0 && !(view[IDS].len % 4) && !(view[BOUNDS].len % 8);
     right = right && !(view[TABLE].len % (2 * width)) && view[MEANS].len / width == 2 * windows;
     right = right && !(view[MEANS].len % width);
-    Rows rows = {view[TABLE].buf, view[IDS].buf, width, count};
+    Rows rows = {view[TABLE].buf, view[IDS].buf, width};
     if (right && !(sums = malloc(sizeof *sums * (size_t)width))) { PyErr_NoMemory(); goto end; }
     Py_BEGIN_ALLOW_THREADS
     const int64_t *bounds = view[BOUNDS].buf;

@@ -48,7 +48,12 @@ APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
 """The SHA-256 of the bundle of the Ridgeway that is installed here, which the owner's process has computed."""
 EXTENSIONS = frozenset(
-    {"ridgeway.common.encoding.byte_bpe", "ridgeway.common.routing.token_sums", "ridgeway.client.sums.row_means"}
+    {
+        "ridgeway.common.encoding.byte_bpe",
+        "ridgeway.common.routing.token_sums",
+        "ridgeway.client.sums.row_means",
+        "ridgeway.client.sums.byte_products",
+    }
 )
 LOG = "RIDGEWAY_BUNDLE_LOG"
 LOOK_PAUSE_S = 1.0

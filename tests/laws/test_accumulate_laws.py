@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
-    BLOCK_SAMPLES,
+    BYTE_BLOCK_SAMPLES,
     EXACT_LIMIT,
+    FLOAT_BLOCK_SAMPLES,
     MAX_CENTRED_SQUARE,
     NARROW_LIMIT,
     Accumulator,
@@ -26,6 +28,7 @@ from ridgeway.client.sums.accumulate import (
     accumulators,
     add_states,
     compiled_means,
+    compiled_products,
     gram_of_counts,
     means_by_numpy,
 )
@@ -40,6 +43,13 @@ Document = list[int]
 Gram = list[list[int]]
 
 ROWS = 6
+
+
+def float_gram(width: int) -> ExactGram:
+    """As on a processor for which no products are compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
+        return ExactGram(width)
 
 
 # The slow way
@@ -209,11 +219,47 @@ def test_compiled_means_refuse_what_does_not_fit_together(
         compiled(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 48, 49, 100])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 200])
+@pytest.mark.parametrize("far", [0, FEATURE_LIMIT, -FEATURE_LIMIT])
+def test_compiled_products_are_those_of_integers(size: int, count: int, far: int) -> None:
+    """For every fringe of tiles and lanes, and for values as far from their centre as there can be."""
+    compiled = compiled_products()
+    if compiled is None:
+        pytest.skip("the extension was not built, or the processor is another")
+    rolls = np.random.default_rng(size * count)
+    samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, size)).astype(np.int16)
+    if far:
+        samples[::2] = -far
+    centre, gram = np.full(size, far, dtype=np.int16), rolls.integers(-9, 9, (size + 1, size + 1))
+    moved = np.column_stack([samples.astype(np.int64) - far, np.ones(count, dtype=np.int64)])
+    expected = np.triu(gram + moved.T @ moved)
+    compiled(samples, centre, gram)
+    np.testing.assert_array_equal(np.triu(gram), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "centre", "gram", "value"),
+    [((3, 2), 2, 3, 4097), ((3, 2), 2, 3, -4097), ((3, 2), 2, 2, 0), ((3, 2), 0, 3, 0), ((3, 3), 2, 3, 0)],
+)
+def test_compiled_products_refuse_what_does_not_fit_together(
+    shape: tuple[int, int], centre: int, gram: int, value: int
+) -> None:
+    """Neither a length nor a value leads to a sum that is wrong, or outside what was handed over."""
+    compiled = compiled_products()
+    if compiled is None:
+        pytest.skip("the extension was not built, or the processor is another")
+    given = np.full(shape, value, dtype=np.int16), np.zeros(centre, dtype=np.int16), np.zeros((gram, gram), np.int64)
+    with pytest.raises(ValueError, match="do not fit together"):
+        compiled(*given)
+
+
 @given(table=tables(), documents=corpora(), sampling=samplings)
 def test_sums_without_the_extension_are_the_same(table: Table, documents: list[Document], sampling: Sampling) -> None:
-    """Where there was no compiler, numpy takes the means."""
+    """Where there was no compiler, numpy takes the means and the products."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ridgeway.client.sums.accumulate, "compiled_means", lambda: None)
+        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
         assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
 
 
@@ -317,7 +363,7 @@ def test_asking_for_the_state_does_not_end_the_sums() -> None:
 def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
     odd, most = FEATURE_LIMIT - 1, EXACT_LIMIT - MAX_CENTRED_SQUARE
-    sums, samples = ExactGram(1), np.array([[odd], [-odd], [1]])
+    sums, samples = float_gram(1), np.array([[odd], [-odd], [1]])
     sums._gram[0, 0] = most  # as if almost all the samples that fit had been summed
     sums._pending = EXACT_LIMIT // MAX_CENTRED_SQUARE - 1
     sums.add(samples)
@@ -327,7 +373,7 @@ def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
+    sums, samples, fitting = float_gram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
@@ -338,20 +384,24 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
 
 @given(
     sizes=st.lists(st.sampled_from([1, 50, 310, 320, 400, FEATURE_LIMIT - 1]), min_size=1, max_size=20),
-    counts=st.lists(st.sampled_from([1, 100, BLOCK_SAMPLES - 1, BLOCK_SAMPLES, 2 * BLOCK_SAMPLES + 1]), max_size=3),
+    counts=st.lists(
+        st.sampled_from([1, 100, *(FLOAT_BLOCK_SAMPLES + more for more in (-1, 0, 1)), 2 * BYTE_BLOCK_SAMPLES + 1]),
+        max_size=3,
+    ),
     seed=st.integers(0, 1 << 20),
 )
-def test_products_in_float32_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
-    """Columns whose squares add up to more than float32 holds, among others or all of them, lose not a unit."""
+def test_products_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
+    """Columns whose squares add up to more than float32 holds, some or all, lose not a unit, in bytes or in floats."""
     rolls = np.random.default_rng(seed)
     pieces = [np.column_stack([rolls.integers(-size, size + 1, count) | 1 for size in sizes]) for count in counts]
-    sums, features = ExactGram(len(sizes)), len(sizes) + 1
-    for piece in pieces:
+    ways, features = (ExactGram(len(sizes)), float_gram(len(sizes))), len(sizes) + 1
+    for piece, sums in product(pieces, ways):
         sums.add(piece.astype(np.int16))
     whole = np.concatenate([np.zeros((0, len(sizes)), dtype=np.int64), *pieces])
     whole = np.column_stack([whole, np.ones(len(whole), dtype=np.int64)])
     expected = (whole.T @ whole)[np.triu_indices(features)]
-    np.testing.assert_array_equal(sums.triangle(), expected)
+    for sums in ways:
+        np.testing.assert_array_equal(sums.triangle(), expected)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
@@ -361,8 +411,8 @@ def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: 
     column += [1] * (NARROW_LIMIT + beyond - sum(value**2 for value in column))
     samples = np.zeros((len(column), 30), dtype=np.int16)
     samples[:, 3] = column
-    sums = ExactGram(30)
-    sums._centre = np.zeros(31, dtype=np.float32)
+    sums = float_gram(30)
+    sums._centre = np.zeros(30, dtype=np.int16)
     sums.add(samples)
     gram = np.zeros((31, 31), dtype=np.int64)
     gram[np.triu_indices(31)] = sums.triangle()
