@@ -6,6 +6,30 @@ Knows which module holds which command. The work, and what it needs, is imported
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+
+HOLDER, OPERATOR, APPLICATION, RESEARCHER = (
+    "a domain holder",
+    "an operator",
+    "anyone with a release",
+    "a researcher or newcomer",
+)
+COMMANDS = {
+    "simulate": ("simulations.cli.simulate_command", "simulate", RESEARCHER),
+    "audit": ("simulations.cli.cohort_audit_command", "audit", RESEARCHER),
+    "experiment": ("simulations.cli.experiment_commands", "app", RESEARCHER),
+    "bench": ("simulations.cli.bench_commands", "app", RESEARCHER),
+    "client": ("client.cli.corpus_commands", "app", HOLDER),
+    "coordinator": ("coordinator.cli.solve_commands", "app", OPERATOR),
+    "serve": ("coordinator.cli.serve_command", "serve", OPERATOR),
+    "experts": ("coordinator.cli.expert_commands", "app", OPERATOR),
+    "keys": ("coordinator.cli.key_commands", "app", OPERATOR),
+    "route": ("common.cli.route_commands", "route", APPLICATION),
+    "evaluate": ("common.cli.route_commands", "evaluate", APPLICATION),
+    "calibrate": ("common.cli.route_commands", "calibrate", APPLICATION),
+    "encoder": ("common.cli.route_commands", "encoder", APPLICATION),
+}
+"""Every command and group of commands: the module that holds it, its name there, and who uses it."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -21,11 +45,7 @@ def _main(arguments: list[str] | None) -> None:
     import typer
 
     from ridgeway import __version__
-    from ridgeway.client.cli import corpus_commands
-    from ridgeway.common.cli import route_commands
     from ridgeway.common.cli.terminal import command_group, run
-    from ridgeway.coordinator.cli import expert_commands, key_commands, serve_command, solve_commands
-    from ridgeway.simulations.cli import bench_commands, cohort_audit_command, experiment_commands, simulate_command
 
     app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
 
@@ -35,22 +55,14 @@ def _main(arguments: list[str] | None) -> None:
             print(f"ridgeway {__version__}")
             raise typer.Exit
 
-    holder, operator, application, researcher = (
-        f"For {who}" for who in ("a domain holder", "an operator", "anyone with a release", "a researcher or newcomer")
-    )
-    app.command(rich_help_panel=researcher)(simulate_command.simulate)
-    app.command(rich_help_panel=researcher)(cohort_audit_command.audit)
-    app.add_typer(experiment_commands.app, name="experiment", rich_help_panel=researcher)
-    app.add_typer(bench_commands.app, name="bench", rich_help_panel=researcher)
-    app.add_typer(corpus_commands.app, name="client", rich_help_panel=holder)
-    app.add_typer(solve_commands.app, name="coordinator", rich_help_panel=operator)
-    app.command(rich_help_panel=operator)(serve_command.serve)
-    app.add_typer(expert_commands.app, name="experts", rich_help_panel=operator)
-    app.add_typer(key_commands.app, name="keys", rich_help_panel=operator)
-    app.command(rich_help_panel=application)(route_commands.route)
-    app.command(rich_help_panel=application)(route_commands.evaluate)
-    app.command(rich_help_panel=application)(route_commands.calibrate)
-    app.add_typer(route_commands.encoder, name="encoder", rich_help_panel=application)
+    words = sys.argv[1:] if arguments is None else arguments
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:  # one is found sooner than all
+        module, attribute, who = COMMANDS[name]
+        found, panel = getattr(import_module(f"ridgeway.{module}"), attribute), f"For {who}"
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(found)
     sys.exit(run(typer.main.get_command(app), arguments))
 
 
