@@ -23,10 +23,11 @@ COMMAND = """
 import contextlib, io
 from ridgeway.__main__ import main
 said = []
-for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"]):
+ROUTED = [["route", RELEASE, *words] for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"])]
+for words in [*ROUTED, *MORE]:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        main(["route", RELEASE, *words])
+        main(words)
     said.append(shown.getvalue())
 """
 SERVICE = """
@@ -96,12 +97,20 @@ def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
 
 
 def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
-    """Nor does the command line, though it knows the holder's and the operator's commands."""
-    said, modules = in_a_new_process(COMMAND, shop / "release", shop)
+    """Nor the holder's and the operator's commands, which it knows by name."""
+    said, modules = in_a_new_process(f"MORE = []\n{COMMAND}", shop / "release", shop)
     assert [text.split()[0] for text in said[:2]] == ["law", "code"]
     assert json.loads(said[2])["domain"] == "medicine"
+    assert "typer" in modules
+    assert modules.isdisjoint({*HEAVY, "client", "coordinator", "simulations"})
+
+
+def test_showing_every_command_imports_nothing_heavy(shop: Workshop) -> None:
+    """The work of a command is imported when it runs."""
+    said, modules = in_a_new_process(f"MORE = [['--help']]\n{COMMAND}", shop / "release", shop)
+    assert all(name in said[-1] for name in ("client", "coordinator", "simulate", "route"))
     assert modules.isdisjoint(HEAVY)
-    assert {"typer", "client", "coordinator"} <= modules
+    assert {"client", "coordinator", "simulations"} <= modules
 
 
 @pytest.mark.slow
