@@ -41,7 +41,7 @@ check: setup
 check-mutants: setup
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.support.mutants
 
-# The compiled tokenizer under sanitizers, for a minute: needs gcc.
+# The compiled extensions under sanitizers, for a minute: needs gcc.
 fuzz: setup
 	$(BIN)/python -m tests.support.fuzz_tokenizer
 

@@ -1,7 +1,8 @@
 """A tokenizer's definition → the compiled encoder that gives the same ids many times as fast, where it is known to.
 
 Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of cl100k (Llama 3) or
-of Qwen 2. Everything else is left to the tokenizers library, and so is all text where the extension was not built.
+of Qwen 2; where texts are first brought to Unicode's form NFC, as Qwen 2 does, for texts that are in that form already.
+Everything else is left to the tokenizers library, and so is all text where the extension was not built.
 Knows definitions and the extension. Knows nothing of tables or routing.
 """
 
@@ -11,7 +12,8 @@ import json
 import os
 from collections.abc import Iterable
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import is_normalized
 
 import numpy as np
 import tokenizers
@@ -31,7 +33,8 @@ OTHER, LETTER, NUMBER, SPACE = range(4)
 CLASS_PATTERNS = (r"[^\s\p{L}\p{N}]", r"\p{L}", r"\p{N}", r"\s")
 SURROGATES = range(0xD800, 0xE000)
 CHECKED_VERSIONS = frozenset({"0.22.2", "0.23.1", "0.23.2", "0.23.3"})
-"""Versions of the library whose classes of characters were compared with ours; others are compared when met."""
+"""Versions of the library whose classes of characters were compared with ours; others are compared when met. Their form
+NFC is of an older Unicode than that of any Python that we run on, so what Python finds in that form stays as it is."""
 EXTRA_DIGITS = (*range(0x11DE0, 0x11DEA), 0x16FF4, 0x16FF5, 0x16FF6)
 """Characters that the library's `Digits` takes for numbers and its expressions do not."""
 
@@ -42,13 +45,28 @@ CL100K = (
 GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN = range(4)
 SPLITS = {CL100K: CL100K_PATTERN, CL100K.replace("{1,3}", ""): QWEN2_PATTERN}
 
+NFC = {"type": "NFC"}
+
 SELF_CHECK = (
     "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!? \u00a0\u2003x ſ'ſ <|im_start|> "
     "ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff" + "no" * 40
 )
 
 
-def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> Encoder | None:
+class FastEncoder(NamedTuple):
+    """The compiled encoder of a definition.
+
+    only_nfc: whether it gives the library's ids for no other texts than those that are in Unicode's form NFC.
+    """
+
+    encoder: Encoder
+    only_nfc: bool
+
+    def knows(self, texts: Iterable[str]) -> bool:
+        return not self.only_nfc or all(text.isascii() or is_normalized("NFC", text) for text in texts)
+
+
+def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncoder | None:
     """The compiled encoder of a definition that the library has read, or None where the library must do the work."""
     if os.environ.get(SWITCH) == "reference":
         return None
@@ -59,7 +77,10 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> Encoder | 
     read: dict[str, Any] = json.loads(definition)
     pattern = _pattern(read.get("pre_tokenizer"))
     tokens = library.get_added_tokens_decoder()  # the library may have given them other numbers than the definition
-    if pattern is None or read.get("normalizer") or not _is_plain(read["model"], tokens.values()):
+    if pattern is None or not _is_plain(read["model"], tokens.values()):
+        return None
+    normalizer = read.get("normalizer")
+    if normalizer and (normalizer != NFC or tokenizers.__version__ not in CHECKED_VERSIONS):
         return None
     vocabulary: dict[str, int] = read["model"]["vocab"]
     if max(vocabulary.values(), default=0) >= MAX_ID or not classes_are_the_library_s():
@@ -84,7 +105,8 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> Encoder | 
         *_packed(words),
         *_packed(added),
     )
-    return encoder if _agrees(encoder, library, {number for number, token in tokens.items() if token.special}) else None
+    agree = _agrees(encoder, library, {number for number, token in tokens.items() if token.special})
+    return FastEncoder(encoder, only_nfc=bool(normalizer)) if agree else None
 
 
 def classes_are_the_library_s() -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
-from ridgeway.common.encoding.fast_bpe import fast_encoder
-
-if TYPE_CHECKING:
-    from ridgeway.common.encoding.byte_bpe import Encoder
+from ridgeway.common.encoding.fast_bpe import FastEncoder, fast_encoder
 
 Ids = NDArray[np.int32]
 Numbers = bytearray | NDArray[Any]
@@ -64,7 +61,7 @@ class Tokenizer:
         self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
         self._definition = definition
-        self._fast: Encoder | None = None
+        self._fast: FastEncoder | None = None
         self._decided, self._deciding, self._characters = False, Lock(), 0
 
     def make_fast(self) -> bool:
@@ -112,10 +109,17 @@ class Tokenizer:
                 self.make_fast()
         if self._fast is None:
             return self._by_the_library(texts)
+        if not self._fast.knows(texts):
+            return self._by_the_library(texts) if len(texts) == 1 else self._one_by_one(texts)
         try:
-            return self._fast.encode_many(texts)
+            return self._fast.encoder.encode_many(texts)
         except UnicodeEncodeError:  # lone surrogates
-            return self._fast.encode_many([storable(text) for text in texts])
+            return self._fast.encoder.encode_many([storable(text) for text in texts])
+
+    def _one_by_one(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """The same for texts of which some are for the library alone."""
+        each = [self.encode(text) for text in texts]
+        return np.concatenate(each), np.fromiter(map(len, each), dtype=np.int64, count=len(each))
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""

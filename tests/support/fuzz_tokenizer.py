@@ -1,13 +1,15 @@
-"""Fuzzes the compiled tokenizer under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for longer.
+"""Fuzzes the compiled extensions under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for longer.
 
-Builds the extension with the sanitizers, then starts a Python with their library and gives it random tables, every
-character in every context, and random texts: nothing may crash, and ids must be the tokenizers library's. What is found
-belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests then try for ever after.
+Builds them with the sanitizers, then starts a Python with their library and gives the tokenizer random tables, every
+character in every context, and random texts, and the others random numbers and lengths: nothing may crash, ids must be
+the tokenizers library's, and sums numpy's. What is found in texts belongs into FRAGMENTS of
+tests/support/tokenizer_definitions.py, which the tests then try for ever after.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import random
@@ -16,60 +18,69 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-SOURCE = Path(__file__).resolve().parents[2] / "common" / "encoding" / "byte_bpe.c"
-NAME = "ridgeway.common.encoding.byte_bpe"
+from ridgeway.common.deploy.approved_bundle import EXTENSIONS
+
+ROOT = Path(__file__).resolve().parents[2]
 SANITIZERS = "-fsanitize=address,undefined"
 
 
 def main() -> int:
     """Build, and fuzz in another process; its exit code."""
-    parser = argparse.ArgumentParser(description="fuzz the compiled tokenizer")
+    parser = argparse.ArgumentParser(description="fuzz the compiled extensions")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--built", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.library:
-        return fuzz(given.library, given.seconds, given.seed)
+    if given.built:
+        return fuzz(given.built, given.seconds, given.seed)
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "byte_bpe.abi3.so"
         include = f"-I{sysconfig.get_path('include')}"
         flags = ["-O1", "-g", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", SANITIZERS, include]
-        subprocess.run(["gcc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
+        for name in EXTENSIONS:
+            source = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".c")
+            library = Path(folder) / f"{source.stem}.abi3.so"
+            subprocess.run(["gcc", *flags, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
         found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         environment = os.environ | {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
-        again = [sys.executable, "-m", "tests.support.fuzz_tokenizer", "--library", str(library)]
+        again = [sys.executable, "-m", "tests.support.fuzz_tokenizer", "--built", folder]
         times = ["--seconds", str(given.seconds), "--seed", str(given.seed)]
         return subprocess.run([*again, *times], env=environment, check=False).returncode
 
 
-def load(library: Path) -> ModuleType:
-    """The extension of this file, in the place of the one that is installed."""
-    spec = importlib.util.spec_from_file_location(NAME, library)
+def load(name: str, folder: Path) -> ModuleType:
+    """An extension of this folder, in the place of the one that is installed."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name.rpartition('.')[2]}.abi3.so")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def fuzz(library: Path, seconds: float, seed: int) -> int:
+def fuzz(folder: Path, seconds: float, seed: int) -> int:
     """Try for a while; 1 if ids differ. A crash ends the process."""
-    module = load(library)
+    modules = {name.rpartition(".")[2]: load(name, folder) for name in EXTENSIONS}
     from ridgeway.common.encoding.tokenizer import Tokenizer
     from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, definition, every_character
 
-    forms = [{"pattern": pattern, "whole_words": whole} for pattern in PATTERNS for whole in (False, True)]
+    forms: list[dict[str, Any]] = [
+        {"pattern": each, "whole_words": whole} for each in PATTERNS for whole in (False, True)
+    ]
+    forms.append({"pattern": "qwen2", "nfc": True})
     made = [Tokenizer(definition(**form)) for form in forms]
     assert all(each.make_fast() for each in made)
     chance, until, tried = random.Random(seed), time.monotonic() + seconds, 0
     every = list(every_character())
     chance.shuffle(every)
     while time.monotonic() < until:
-        _random_tables(module, chance)
+        _random_tables(modules["byte_bpe"], chance)
+        for _ in range(40):
+            _random_sums(modules, chance)
         texts = [every.pop() for _ in range(min(len(every), 8))]
         texts += ["".join(chance.choices(FRAGMENTS, k=chance.randrange(40))) for _ in range(40)]
         texts += ["".join(map(chr, chance.choices(range(0xD800), k=chance.randrange(60)))) for _ in range(20)]
@@ -102,6 +113,36 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
     except ValueError:
         return
     encoder.encode_many(["".join(map(chr, chance.choices(range(0x2100), k=50))) for _ in range(5)])
+
+
+def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> None:
+    """Buffers of any lengths and values: they are refused, or sums come of them that are numpy's."""
+    import numpy as np
+
+    rolls = np.random.default_rng(chance.randrange(1 << 32))
+    rows, width, ids = chance.randrange(1, 5), chance.randrange(1, 60), chance.randrange(0, 40)
+    wrong = chance.choice((0, 0, 1))
+    table = rolls.integers(-4096 - wrong, 4097 + wrong, (rows, width)).astype(np.int16)
+    numbers = rolls.integers(-wrong, rows + wrong, ids).astype(np.int32)
+    bounds = np.unique(np.array([0, *rolls.integers(0, ids + 1 + wrong, 4), ids]))
+    counts, given = np.diff(bounds), max(1, width + chance.choice((0, 0, 0, -1, 1)))
+    means = np.zeros((len(bounds) - 1, width), dtype=np.int16)
+    with contextlib.suppress(ValueError):
+        modules["row_means"].row_means(table, given, numbers, bounds, means)
+        if given == width and not wrong:
+            sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0) if ids else means
+            assert np.array_equal(means, (2 * sums + counts[:, None]) // (2 * counts[:, None]))
+    with contextlib.suppress(ValueError):
+        found, _ = modules["token_sums"].token_sums(table.astype(np.int32), given, numbers, counts)
+        if given == width and ids:
+            assert found == np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0).tolist()
+    products = getattr(modules["byte_products"], "byte_products", None)
+    if products is not None:
+        samples, gram = table[np.arange(ids) % rows], np.zeros((given + 1, given + 1), dtype=np.int64)
+        with contextlib.suppress(ValueError):
+            products(samples, table[0], gram)
+            moved = np.column_stack([samples.astype(np.int64) - table[0], np.ones(ids, dtype=np.int64)])
+            assert np.array_equal(np.triu(gram), np.triu(moved.T @ moved))
 
 
 if __name__ == "__main__":

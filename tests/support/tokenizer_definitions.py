@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from ridgeway.common.encoding.character_classes import CODE_POINTS
 from ridgeway.common.encoding.fast_bpe import SPLITS, SURROGATES, byte_letters
@@ -24,19 +24,40 @@ CONTEXTS = ("{}", "a{}b", " {}1", "'{}", "{} x", "1{}2", "\n{}\n", "!{}'s", "  {
 """Where a character is tried: what the words before and after it become depends on its class alone."""
 FRAGMENTS = (
     *(" ", "  ", "\n", "\r", "\r\n", "\t", "a", "B", "é", "ſ", "'", "'s", "'LL", "'Re", "'ſ", "1", "23", "٣", "½", "!"),
-    *("?", "-", "東", "🙂", "\u0301", "\u00a0", "\u2028", "<|a", "\x00", "\x7f", "\u200d", "ﬁ", "x" * 70, "ab" * 200),
+    *(
+        "?",
+        "-",
+        "東",
+        "🙂",
+        "\u0301",
+        "\u00a0",
+        "\u2028",
+        "<|a",
+        "\x00",
+        "\x7f",
+        "\u200d",
+        "ﬁ",
+        "\u0338",
+        "\u1100\u1161",
+        "\u0323",
+        "x" * 70,
+        "ab" * 200,
+    ),
     *(" " * 30, "the", " the", "\U0001d7d8", "\U00011de0", *SPECIAL, *PLAIN_ADDED),
 )
 
 
 @cache
-def definition(pattern: str, *, whole_words: bool = False, without: bytes = b"") -> bytes:
+def definition(pattern: str, *, whole_words: bool = False, without: bytes = b"", nfc: bool = False) -> bytes:
     """A definition with this pattern.
 
     whole_words: words that are tokens are taken as they are, before any merging; some can be had in no other way.
     without:     bytes that the vocabulary lacks.
+    nfc:         texts are brought to Unicode's form NFC.
     """
     tokenizer = Tokenizer(models.BPE())
+    if nfc:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _split(pattern)
     trainer = trainers.BpeTrainer(
         vocab_size=700,

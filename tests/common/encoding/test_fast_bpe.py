@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from ridgeway.common.encoding import fast_bpe
 from ridgeway.common.encoding.character_classes import character_classes
@@ -22,6 +24,7 @@ byte_bpe = pytest.importorskip("ridgeway.common.encoding.byte_bpe", reason="the 
 FORMS: dict[str, dict[str, Any]] = {
     **{pattern: {"pattern": pattern} for pattern in PATTERNS},
     **{f"{pattern}, whole words": {"pattern": pattern, "whole_words": True} for pattern in ("gpt2", "cl100k")},
+    "qwen2, NFC": {"pattern": "qwen2", "nfc": True},
     "without some bytes": {"pattern": "digits", "without": b"\x00\x7f\x80\x81\xc3\xe6 "},
 }
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
@@ -95,7 +98,8 @@ def changed(change: Any) -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda d: d.update(normalizer={"type": "NFC"}),
+        lambda d: d.update(normalizer={"type": "NFKC"}),
+        lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}),
         lambda d: d["pre_tokenizer"].update(add_prefix_space=True),
         lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
         lambda d: d.update(pre_tokenizer=None),
@@ -111,6 +115,21 @@ def changed(change: Any) -> bytes:
 def test_a_definition_that_is_not_known_is_left_to_the_library(change: Any) -> None:
     """Whatever the extension does not do, it does not try."""
     assert not Tokenizer(changed(change)).make_fast()
+
+
+def test_what_python_finds_in_form_nfc_the_library_leaves_as_it_is() -> None:
+    """Characters that this Python does not know take part in no composition or reordering of the library's either."""
+    unknown = [chr(number) for number in range(0x32000) if unicodedata.category(chr(number)) == "Cn"]
+    assert len(unknown) > 1000
+    for context in ("{}", "{}\u0334", "\u0301{}"):
+        text = "".join(context.replace("{}", each) for each in unknown)
+        assert normalizers.NFD().normalize_str(text) == text
+
+
+def test_in_form_nfc_texts_of_both_kinds_are_encoded_in_their_order() -> None:
+    """A text that is not in the form, one that is, one with a mark after an added token, which is cut out before."""
+    fast, reference = both("qwen2, NFC")
+    assert_same(fast, reference, ["cafe\u0301", "café", "", "<tool>\u0338 a", "<tools\u0338 a", "plain"])
 
 
 def test_the_library_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
