@@ -82,14 +82,14 @@ def _beside_echo(routed: Load, echoed: Load) -> list[Result]:
         at_least(
             "POST /v1/route, requests a second to an echo's",
             routed.rate / echoed.rate,
-            0.5,
+            0.8,
             f"{routed.rate:,.0f} a second",
             f"{echoed.rate:,.0f} a second, {about}",
         ),
         at_most(
             "POST /v1/route, 99th percentile to an echo's",
             routed.p99_ms / echoed.p99_ms,
-            2.0,
+            1.5,
             f"{routed.p99_ms:.2f} ms (median {routed.p50_ms:.2f})",
             f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f}), {about}",
         ),
