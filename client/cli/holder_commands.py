@@ -42,6 +42,9 @@ def init(
     held_out: Annotated[
         Path | None, typer.Option(help="With --statistics: documents made with `client held-out`.")
     ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Scores of experts on prompts of the domain, whose sums rounds may learn.")
+    ] = None,
     text_field: Fields = "text",
     holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
     skip_broken: SkipBroken = 0.0,
@@ -69,7 +72,7 @@ def init(
     from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, read_invitation
 
     check_domain_name(domain)
-    _check_sources(corpus, statistics, held_out)
+    _check_sources(corpus, statistics, held_out, scores)
     paper = read_invitation(invite)
     known = HandOvers().told(paper.handovers)
     if coordinator_key is not None and known.newest(public_key(coordinator_key)) != paper.coordinator:
@@ -83,6 +86,7 @@ def init(
             corpus=tuple(str(path.resolve()) for path in corpus or ()),
             statistics=str(statistics.resolve()) if statistics else None,
             held_out=str(held_out.resolve()) if held_out else None,
+            scores=str(scores.resolve()) if scores else None,
             text_field=text_field,
             holdout=holdout,
             skip_broken=skip_broken,
@@ -116,12 +120,14 @@ def init(
         step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
 
 
-def _check_sources(corpus: list[Path] | None, statistics: Path | None, held_out: Path | None) -> None:
+def _check_sources(
+    corpus: list[Path] | None, statistics: Path | None, held_out: Path | None, scores: Path | None
+) -> None:
     if (corpus is None) == (statistics is None):
         raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
     if held_out is not None and statistics is None:
         raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
-    for path in (*(corpus or ()), *filter(None, (statistics, held_out))):
+    for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
         if not path.exists():
             raise InputError(f"there is no {path}")
 

@@ -33,6 +33,8 @@ domain = {domain}
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate candidates with.
 holdout = {holdout}
+# Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows; only their sums leave.
+{scores}
 # The largest share of records that may be passed over because they cannot be read, such as 0.01; with 0, the first one
 # stops everything. Their files and lines are listed in statistics/broken.txt.
 skip_broken = {skip_broken}
@@ -76,6 +78,8 @@ min_difference = {min_difference}
 # holder may have: with others, a coordinator could make one holder stand out in a sum.
 mass = {mass}
 share_ratio = {share_ratio}
+# Whether rounds may learn the sums of the scores above, if there are any, together with those of the other holders.
+share_scores = {share_scores}
 """
 
 
@@ -161,5 +165,6 @@ def settings_text(settings: HolderSettings) -> str:
     source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
     if settings.held_out and not settings.corpus:
         source += "\nheld_out = {held_out}"
-    lines = {"source": source, "encoder": encoder, "proxy": proxy}
+    scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
+    lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores}
     return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})

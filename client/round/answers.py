@@ -150,11 +150,13 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     first, reliability = message.candidates[0], np.zeros(0, dtype=np.int64)
     if message.temperatures:
         reliability = scorer.reliability(weights[first.ridge], first, own, message.temperatures).ravel()
+    quality = holder.expert_scores(message.experts)
     if message.terms.mode == "masked":
-        both = np.concatenate([counts.ravel(), reliability])
-        return masked_answers.seal_counts(holder, request, both, holder.held_out_source(sample))
+        together = np.concatenate([counts.ravel(), quality, reliability])
+        return masked_answers.seal_counts(holder, request, together, holder.held_out_source(sample))
     rows = tuple(tuple(row) for row in counts.tolist())
-    return messages.Scores(counts=rows, reliability=tuple(reliability.tolist())), ()
+    more = {"quality": tuple(quality.tolist()), "reliability": tuple(reliability.tolist())}
+    return messages.Scores(counts=rows, **more), ()
 
 
 def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:

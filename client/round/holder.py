@@ -16,6 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from ridgeway.client.round.expert_scores import own_scores, scores_content, told_scores
 from ridgeway.client.round.held_out import held_out_sample
 from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
@@ -38,9 +39,10 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.masking.history import PastSum
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
+from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics.sums import Integers, Statistics
 
 SETTINGS, CARD, IDENTITY = "client.toml", "holder.pub", "identity.key"
 REFUSED_BUNDLE = "refused_bundle"
@@ -55,6 +57,7 @@ class HolderSettings(Record):
 
     corpus:     files and folders with the domain's text, or
     statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    scores:     a file with scores of experts' answers to prompts of this domain, whose sums may be shared.
     skip_broken: the largest share of records that may be passed over because they cannot be read.
     device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
@@ -66,6 +69,7 @@ class HolderSettings(Record):
     corpus: tuple[str, ...] = ()
     statistics: str | None = None
     held_out: str | None = None
+    scores: str | None = None
     text_field: str = "text"
     holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
     skip_broken: float = Field(default=0.0, ge=0, lt=1)
@@ -212,8 +216,8 @@ class Holder:
         return self._named(f"ridgeway source {prepared.content}")
 
     def held_out_source(self, sample: HeldOut) -> str:
-        """A name for the documents that are counted, made like that of the sums."""
-        return self._named(f"ridgeway held out {sample.content}")
+        """A name for all that is counted, documents and scores of experts, made like that of the sums."""
+        return self._named(f"ridgeway held out {sample.content}{scores_content(self._scores)}")
 
     def _named(self, content: str) -> str:
         """Its name under the present key; data that was in a sum under an earlier one keeps the name it had there.
@@ -223,6 +227,16 @@ class Holder:
         names = [sha256(each.sign(content.encode()).encode()) for each in self._identities]
         given = self.memory.own_sources() if len(names) > 1 else set()
         return next((name for name in names if name in given), names[-1])
+
+    def expert_scores(self, experts: Sequence[str]) -> Integers:
+        """Sums of scores of these experts, then their numbers; zeros where this holder has or shares none."""
+        return told_scores(self._scores, experts)
+
+    @property
+    def _scores(self) -> QualityTable | None:
+        if self.settings.scores is None or not self.settings.policy.share_scores:
+            return None
+        return own_scores(Path(self.settings.scores), self.domain)
 
     @property
     def offered(self) -> Path:

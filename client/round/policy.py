@@ -26,6 +26,7 @@ class Policy(Record):
     min_cohort:  the fewest members of a cohort, and of a sum that this holder helps to open.
     min_difference: the fewest members whose part may be told apart by combining sums; 1 allows anything.
     mass:        the sample mass of every domain, where domains are weighted equally.
+    share_scores: answer with the sums of the scores that `scores` in client.toml names; else with none.
     share_ratio: how many times the share of another holder of its domain a holder may have, at most.
     window:      tokens a sample; with `max_tokens`, `stride` and `documents` it says how text is sampled: so and no
                  other way, since sums over many different windows of one text would tell more about it.
@@ -43,6 +44,7 @@ class Policy(Record):
     min_difference: int = Field(default=2, ge=1)
     mass: int = Field(default=EQUAL_MASS, ge=1, le=1 << 37)
     share_ratio: int = Field(default=SHARE_RATIO, ge=1)
+    share_scores: bool = True
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> Self:

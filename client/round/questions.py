@@ -52,6 +52,8 @@ def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
     named = all(each.selector == "entropy" or each.k == DEFAULT.selector.k for each in candidates)
     if len(set(candidates)) != len(candidates) or not named:
         raise Refused("foreign_candidates", "candidates are not all different, or no settings could name them")
+    if isinstance(message, Evaluate) and len(set(message.experts)) != len(message.experts):
+        raise Refused("foreign_candidates", "an expert is asked about twice")
     if list(message.temperatures) != sorted(set(message.temperatures)):
         raise Refused("foreign_candidates", "temperatures are not all different and in their order")
 
@@ -136,6 +138,7 @@ def note_asked(holder: Holder, request: Question) -> None:
             "candidates": shown,
             "calibrated": shown[0] if message.temperatures else None,
             "weights": [sha256(blob) for blob in request.blobs],
+            "experts": list(message.experts) if isinstance(message, Evaluate) else [],
         }
         holder.journal.append(("asked", facts))
 

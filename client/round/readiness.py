@@ -48,7 +48,7 @@ def _has_room(holder: Holder, cohort: Cohort) -> None:
 
 def _sums_its_corpus(holder: Holder, cohort: Cohort) -> None:
     holder.ready(cohort.terms)
-    holder.held_out(cohort.terms)
+    holder.held_out_source(holder.held_out(cohort.terms))
 
 
 def _knows_the_members(holder: Holder, cohort: Cohort) -> None:

@@ -31,10 +31,17 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_printable(text: str) -> str:
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("a name has no line breaks and no blanks around it")
+    return text
+
+
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PublicKey = Digest
 DomainName = Annotated[str, AfterValidator(check_name)]
 HolderName = DomainName
+ExpertName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_printable)]
 EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/-]*$")]
 Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
 Mode = Literal["clear", "masked"]

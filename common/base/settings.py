@@ -78,7 +78,7 @@ class Sampling:
         """Whether every token stands in one window, and that is all."""
         return not self.documents and self.stride in (0, self.window)
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, Any]:
         """As it stands in files: what plain windows do not need is left out of them."""
         more = {"stride": self.stride, "documents": self.documents}
         plain = {"window": self.window, "max_tokens": self.max_tokens}

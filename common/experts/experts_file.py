@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
-from ridgeway.common.base.schema import Record
+from ridgeway.common.base.schema import ExpertName, Record
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.routing.quality import QualityTable, load_quality
 from ridgeway.common.routing.router import Router
@@ -50,13 +50,6 @@ def _web_address(text: str) -> str:
     return text
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable() or text != text.strip():
-        raise ValueError("a name has no line breaks and no blanks around it")
-    return text
-
-
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
 
 
@@ -74,9 +67,9 @@ class Expert(Record):
     """
 
     base_url: Annotated[str, AfterValidator(_web_address)]
-    model: Name
-    embedding_model: Name | None = None
-    api_key_env: Name | None = None
+    model: ExpertName
+    embedding_model: ExpertName | None = None
+    api_key_env: ExpertName | None = None
     quality: float = Field(default=1.0, ge=0)
     cost: float = Field(default=0.0, ge=0)
     connect_timeout: Seconds = 3.0
@@ -108,7 +101,7 @@ class Experts(Record):
     mu: float = Field(default=0.0, ge=0)
     fallback: str | None = None
     table: str | None = Field(default=None, min_length=1)
-    experts: Annotated[dict[Name, Expert], Field(min_length=1)]
+    experts: Annotated[dict[ExpertName, Expert], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _names(self) -> Experts:

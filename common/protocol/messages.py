@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ridgeway.common.base.identity import HandOver
-from ridgeway.common.base.schema import Digest, DomainName, PublicKey, Record
+from ridgeway.common.base.schema import Digest, DomainName, ExpertName, PublicKey, Record
 from ridgeway.common.base.settings import Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -20,6 +20,7 @@ from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 MAX_BLOBS = 64
 MAX_CANDIDATES = 64
 MAX_TEMPERATURES = 64
+MAX_EXPERTS = 256
 MAX_COUNTS = 1 << 26
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -28,6 +29,7 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
+Experts = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS)]
 Temperatures = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MAX_TEMPERATURES)]
 HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
 """The hand-overs by which keys of holders took over from earlier ones."""
@@ -156,6 +158,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
     session: where counts are to be sealed. total: names the opened sum of statistics that the weights were solved from.
     last:    the release that the holder, if it has it, is to compare the candidates with.
     temperatures: if there are any, the first candidate, which mostly wins, is calibrated in the same answer.
+    experts: whose scores are to be added up in the same answer, where the holder has some and shares them.
     """
 
     terms: Terms
@@ -165,6 +168,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
     total: Digest | None = None
     last: Digest | None = None
     temperatures: Temperatures = ()
+    experts: Experts = ()
 
     @property
     def calibration(self) -> Calibrate | None:
@@ -253,10 +257,12 @@ class Scores(Message, kind="scores"):
     """For each candidate, to which domain how many of the held-out documents were routed.
 
     Two more numbers each: how many the last release routed rightly and the candidate does not, and the other way round.
+    quality:     the sums of the experts' scores in fixed point, then their numbers, if they were asked for.
     reliability: of the first candidate, if it was asked for.
     """
 
     counts: tuple[Counts, ...] = Field(max_length=MAX_CANDIDATES)
+    quality: Counts = Field(default=(), max_length=2 * MAX_EXPERTS)
     reliability: Counts = Field(default=(), max_length=1 << 22)
 
 

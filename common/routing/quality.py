@@ -22,8 +22,10 @@ FORMAT = "ridgeway.quality"
 VERSION = 1
 SCORE_UNIT = 1 << 16
 """A score from 0 to 1 is summed as a whole number of these parts, so that sums are exact and can be masked."""
-MAX_SCORES = 1 << 32
-"""Of one expert in one domain."""
+MAX_SCORES = 1 << 40
+"""Of one expert in one domain, of all holders together."""
+MAX_HOLDER_SCORES = 1 << 24
+"""Of one expert, of one holder."""
 MAX_EXPERTS = 256
 MAX_NAME_LETTERS = 200
 PRIOR_SCORES = 40
@@ -155,6 +157,8 @@ def quality_of(scores: Iterable[DomainScore], domains: Sequence[str], experts: S
         cell = rows[domain], columns.setdefault(check_expert_name(expert), len(columns))
         total, count = cells.get(cell, (0, 0))
         cells[cell] = total + round(score * SCORE_UNIT), count + 1
+    if len(columns) > MAX_EXPERTS:
+        raise InputError(f"there are scores of {len(columns):,} experts; at most {MAX_EXPERTS} can be compared")
     if not columns:
         raise InputError("there are no scores, so there is no quality to tell; see that every expert is named")
     sums, counts = (np.zeros((len(rows), len(columns)), dtype=np.int64) for _ in range(2))

@@ -43,6 +43,9 @@ max_tokens = {max_tokens}
 listen = {listen}
 address = {address}
 
+# Experts whose quality in each domain the round measures, by the sums of the scores that holders have of them.
+experts = {experts}
+
 [round]
 # A round fails, and keeps what was accepted, if fewer holders than this take part.
 min_holders = {min_holders}

@@ -116,6 +116,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.CandidateChosen(candidates, documents, ridge, selector=selector, accuracy=accuracy):
             step("tried", count(candidates, "candidate"), f"on {documents:,} held-out documents")
             step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
+        case progress.ExpertsMeasured(experts, scores):
+            step("measured", count(experts, "expert"), f"by {scores:,} scores")
         case progress.ConfidenceCalibrated(temperature, growth, gap):
             step("fitted", f"temperature {temperature:.3g}", f"growth {growth:.1f}", f"gap to accuracy {gap:.1f} %")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):

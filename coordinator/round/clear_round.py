@@ -20,6 +20,7 @@ from ridgeway.coordinator.round.gathering import (
     Check,
     Counted,
     Gathered,
+    Part,
     Question,
     by_question,
     checked_counts,
@@ -41,7 +42,7 @@ class ClearGathering:
         self._channel, self._terms, self._watch = channel, terms, watch
         self._lose_nothing = lose_nothing
         self._left_out: set[str] = set()
-        self._known: dict[Question, Counted] = {}
+        self.known: dict[Part, Counted] = {}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
         """Any offer will do: sums are checked when they come."""
@@ -127,9 +128,9 @@ class ClearGathering:
 
     def count(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
         """What these holders count on their held-out documents; not asked for if it came with an earlier answer."""
-        if question not in self._known:
-            self._known |= by_question(question, *self._counted(question, blobs, names))
-        return self._known[question]
+        if question not in self.known:
+            self.known |= by_question(question, *self._counted(question, blobs, names))
+        return self.known[question]
 
     def _counted(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
         counts = {name: np.zeros(count_of(question), dtype=np.int64) for name in question.domains}
@@ -142,7 +143,8 @@ class ClearGathering:
                 except ValueError:
                     raise Refused("shape_mismatch", "counts are not of the shape that was asked for") from None
                 if isinstance(answer.message, Scores):
-                    given = np.concatenate([given, np.array(answer.message.reliability, dtype=np.int64)])
+                    more = (answer.message.quality, answer.message.reliability)
+                    given = np.concatenate([given, *(np.array(each, dtype=np.int64) for each in more)])
                 counts[domain_of[answer.name]] += checked_counts(question, given)
                 self._watch(ScoresReceived(answer.name))
                 heard.add(answer.name)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -24,12 +24,13 @@ from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.common.base.schema import Address, DomainName, Mode, Record
+from ridgeway.common.base.schema import Address, DomainName, ExpertName, Mode, Record
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
+from ridgeway.common.protocol.messages import MAX_EXPERTS
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
@@ -77,7 +78,10 @@ class Abstention(Record):
 
 
 class FederationSettings(Record):
-    """coordinator.toml."""
+    """coordinator.toml.
+
+    experts: whose quality holders are asked to measure, where they have scores.
+    """
 
     listen: Address = DEFAULT_LISTEN
     address: Address = DEFAULT_LISTEN
@@ -91,6 +95,7 @@ class FederationSettings(Record):
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
+    experts: Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS)] = ()
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> FederationSettings:

@@ -12,15 +12,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
+from ridgeway.common.base.schema import DomainName, ExpertName, Record
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
 from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, MAX_HELD_OUT_DOCUMENTS
+from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, QualityTable, check_scores
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
 from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total
 
 Question = Evaluate | Calibrate
+
+
+class ScoresAsked(Record):
+    """The part of an evaluation in which scores of experts are added up."""
+
+    domains: tuple[DomainName, ...]
+    experts: tuple[ExpertName, ...]
+
+
+Part = Question | ScoresAsked
 Counted = tuple[dict[str, Counts], set[str]]
 """What holders counted, by domain, and which of them did."""
 Check = Callable[[Collection[str]], None]
@@ -53,17 +65,21 @@ def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[st
     return form_cohort(terms, domains, {key: holder.weight for key, holder in by_key.items()})
 
 
-def shape_of(question: Question) -> tuple[int, ...]:
-    """The shape of what one domain's holders count, but for the calibration that an evaluation may ask for."""
+def shape_of(question: Part) -> tuple[int, ...]:
+    """The shape of what one domain's holders count, but for what else an evaluation may ask for."""
+    if isinstance(question, ScoresAsked):
+        return 2, len(question.experts)
     if isinstance(question, Evaluate):
         return len(question.candidates), len(question.domains) + 2
     return len(GROWTHS), len(question.temperatures), len(CONFIDENCE_EDGES), 2
 
 
-def parts_of(question: Question) -> tuple[Question, ...]:
+def parts_of(question: Question) -> tuple[Part, ...]:
     """The questions whose counts stand one after another in an answer."""
-    calibration = question.calibration if isinstance(question, Evaluate) else None
-    return (question, calibration) if calibration else (question,)
+    if not isinstance(question, Evaluate):
+        return (question,)
+    scores = ScoresAsked(domains=question.domains, experts=question.experts) if question.experts else None
+    return tuple(part for part in (question, scores, question.calibration) if part is not None)
 
 
 def count_of(question: Question) -> int:
@@ -71,9 +87,9 @@ def count_of(question: Question) -> int:
     return sum(math.prod(shape_of(part)) for part in parts_of(question))
 
 
-def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Question, Counted]:
+def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Part, Counted]:
     """What an answer says to each question in it, by domain; `rows` may hold the first ones only."""
-    found: dict[Question, Counted] = {}
+    found: dict[Part, Counted] = {}
     start = 0
     for part in parts_of(question):
         end = start + math.prod(shape_of(part))
@@ -93,7 +109,22 @@ def checked_counts(question: Question, given: Counts, holders: int = 1) -> Count
     return given.ravel()
 
 
-def _check_part(question: Question, counts: Counts, holders: int) -> None:
+def measured(known: Mapping[Part, Counted]) -> QualityTable | None:
+    """How good experts are by what holders have told; None if there are no scores."""
+    for part, (rows, _) in known.items():
+        if isinstance(part, ScoresAsked) and any(row.any() for row in rows.values()):
+            sums, counts = np.stack([rows[name] for name in part.domains], axis=1)
+            return QualityTable(part.domains, part.experts, sums, counts)
+    return None
+
+
+def _check_part(question: Part, counts: Counts, holders: int) -> None:
+    if isinstance(question, ScoresAsked):
+        try:
+            check_scores(counts[0], counts[1], MAX_HOLDER_SCORES * holders)
+        except FormatError as error:
+            raise Refused("over_bound", str(error)) from None
+        return
     most = MAX_HELD_OUT_DOCUMENTS * (1 if isinstance(question, Evaluate) else len(BEGINNING_TOKENS) + 1) * holders
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", f"more documents than the {MAX_HELD_OUT_DOCUMENTS:_} that a holder may evaluate on")

@@ -79,12 +79,13 @@ class Totalled:
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
-    """Counts about a total that were opened: in answer to which question, in which file."""
+    """Counts about a total that were opened: in answer to which question, in which file; and of which experts."""
 
     total: str
     lot: str
     question: str
     digest: str
+    experts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Standing:
                 self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
             case "counted":
                 of = facts.get("total") or self.totals[-1].digest  # ledgers of earlier versions kept one total
-                kept = KeptCounts(of, facts["lot"], facts["question"], facts["digest"])
+                kept = KeptCounts(of, facts["lot"], facts["question"], facts["digest"], tuple(facts.get("experts", ())))
                 self.counts.setdefault(of, {})[kept.lot] = kept
             case "opened_sum":
                 parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}

@@ -27,6 +27,7 @@ from ridgeway.coordinator.round.gathering import (
     Check,
     Counted,
     Gathered,
+    Part,
     Question,
     by_question,
     checked_counts,
@@ -58,7 +59,7 @@ class MaskedGathering:
         self._kept: Totalled | None = None
         self._offers: dict[str, Offer] = {}
         self._histories: dict[str, History] = {}
-        self._known: dict[Question, Counted] = {}
+        self.known: dict[Part, Counted] = {}
         self._logged = {each.id: each.past for each in self._ledger.opened_log()}
 
     def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
@@ -211,27 +212,37 @@ class MaskedGathering:
         """Counts by domain, and who counted; none if they cannot be opened, for a router can be published without."""
         lot: Lot = "scores" if isinstance(question, Evaluate) else "reliability"
         try:
+            question = self._as_counted(lot, question)
             kept = self._kept_counts(lot, question)
             if kept is not None:
                 self._take_in(question, kept, names)
-            elif question in self._known:  # it came with the evaluation
-                counts, _ = self._known[question]
+            elif question in self.known:  # it came with the evaluation
+                counts, _ = self.known[question]
                 self._keep(lot, question, np.array([counts[name].ravel() for name in question.domains]))
             else:
                 self._take_in(question, *self._counted(lot, question, blobs, names))
-            return self._known[question]
+            return self.known[question]
         except (RoundFailed, Refused, JournalError) as error:
             self._ledger.note("not_counted", round=self._channel.nonce, lot=lot, reason=str(error))
             self._watch(CountsMissing(lot, str(error)))
             return {name: np.zeros(shape_of(question), dtype=np.int64) for name in question.domains}, set()
 
     def _take_in(self, question: Question, rows: Counts, heard: Collection[str]) -> None:
-        self._known |= by_question(question, dict(zip(question.domains, rows, strict=True)), heard)
+        self.known |= by_question(question, dict(zip(question.domains, rows, strict=True)), heard)
 
     def _keep(self, lot: Lot, question: Question, rows: Counts) -> None:
         assert self._kept is not None
-        given = KeptCounts(self._kept.digest, lot, _question_id(question), "")
+        experts = question.experts if isinstance(question, Evaluate) else ()
+        given = KeptCounts(self._kept.digest, lot, _question_id(question), "", experts)
         self._ledger.keep_counts(self._channel.nonce, given, rows)
+
+    def _as_counted(self, lot: Lot, question: Question) -> Question:
+        """The question about those experts that were asked about when this total was counted, if it was."""
+        assert self._kept is not None
+        kept = self._ledger.standing().counts.get(self._kept.digest, {}).get(lot)
+        if kept is None or not isinstance(question, Evaluate):
+            return question
+        return question.model_copy(update={"experts": kept.experts})
 
     def _kept_counts(self, lot: Lot, question: Question) -> Counts | None:
         """What was counted about this total before: holders count once, so it is not asked for again."""
@@ -314,7 +325,7 @@ class MaskedGathering:
 
 def _question_id(question: Question) -> str:
     """Stands for what was asked: of the total and its weights, the same as long as the total is."""
-    apart = {"session", "total", "last"} | ({"temperatures"} if isinstance(question, Evaluate) else set())
+    apart = {"session", "total", "last", "experts"} | ({"temperatures"} if isinstance(question, Evaluate) else set())
     return sha256(canonical_json(question.model_dump(mode="json", exclude=apart)))
 
 

@@ -153,6 +153,13 @@ class CandidateChosen(Event, kind="chosen"):
     accuracy: float | None
 
 
+class ExpertsMeasured(Event, kind="measured"):
+    """Holders have told the sums of so many scores of experts."""
+
+    experts: int
+    scores: int
+
+
 class ConfidenceCalibrated(Event, kind="calibrated"):
     temperature: float
     growth: float

@@ -31,13 +31,14 @@ from ridgeway.common.protocol.messages import (
 )
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import weights_blob
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
+from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.release import MANIFEST, QUALITY, ROUTER, TOKENIZER
 from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Gathered
+from ridgeway.coordinator.round.gathering import Gathered, measured
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.losses import check_nothing_lost
 from ridgeway.coordinator.round.masked_round import MaskedGathering
@@ -99,6 +100,7 @@ class _Chosen:
     choice: CandidateChoice
     solution: Solution
     fitted: Fitted | None
+    quality: QualityTable | None
 
 
 class _Round:
@@ -253,6 +255,7 @@ class _Round:
             candidates=candidates,
             last=newest.release if newest else None,
             temperatures=self._temperatures(total, candidates[0], solutions[candidates[0].ridge]),
+            experts=self._federation.settings.experts,
         )
         blobs = [weights_blob(solution.weights) for solution in solutions]
         counts, heard = self._gathering.count(question, blobs, gathered.present)
@@ -263,7 +266,11 @@ class _Round:
             place = candidates.index(choice.candidate)
             changes = [_change(name, rows[place].tolist()) for name, rows in counts.items()]
             self._must_not_be_worse(newest, gathered, changes, accept_worse)
-        return _Chosen(choice, solution, self._calibrated(total, question, choice, solution, heard) if heard else None)
+        quality = measured(self._gathering.known)
+        if quality is not None:
+            self._watch(progress.ExpertsMeasured(len(quality.experts), int(quality.counts.sum())))
+        fitted = self._calibrated(total, question, choice, solution, heard) if heard else None
+        return _Chosen(choice, solution, fitted, quality)
 
     def _must_not_be_worse(
         self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange], accepted: Collection[str]
@@ -325,6 +332,7 @@ class _Round:
             number=number,
             parent=newest.release if newest else None,
             evaluation=_figures(chosen),
+            **({QUALITY: chosen.quality.to_json()} if chosen.quality else {}),
         )
         release = issue(draft, federation.identity, federation.release_folder(number)).release
         made = federation.choices_id(self._terms)

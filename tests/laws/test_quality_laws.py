@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,7 +102,7 @@ def test_no_scores_give_these_tables() -> None:
     good = table([[1, 0], [0, 1], [2, 2]], [[1, 1], [1, 1], [2, 2]])
     facts = good.to_json()
     assert quality_from_json(facts).to_json() == facts
-    bad = [
+    bad: list[dict[str, Any]] = [
         {"counts": [[-1, 1], [1, 1], [2, 2]]},
         {"counts": [[MAX_SCORES + 1, 1], [1, 1], [2, 2]]},
         {"sums": [[SCORE_UNIT + 1, 0], [0, 1], [2, 2]]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -39,7 +40,7 @@ def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: P
     """By a table beside the file: whatever experts are called, with what is expected of each; a new table is taken."""
     told = {"large": (90, 20, 50), "small": (10, 80, 60)}
 
-    def write(told: dict[str, tuple[int, ...]]) -> None:
+    def write(told: Mapping[str, tuple[int, ...]]) -> None:
         sums = np.array(list(told.values()), dtype=np.int64).T * SCORE_UNIT
         save_quality(QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)), tmp_path / "quality.json")
 

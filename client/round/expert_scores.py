@@ -1,0 +1,46 @@
+"""A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums and numbers.
+
+Knows score files. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, DomainScore, QualityTable, quality_of
+from ridgeway.common.routing.score_files import read_scores
+
+MIN_SCORES = 10
+"""The fewest scores of an expert whose sum is told: fewer would show what single prompts were worth."""
+
+
+def own_scores(path: Path, domain: str) -> QualityTable:
+    """What a file says of experts in this domain; lines of another domain are passed over."""
+    own = (line for line in read_scores(path) if line.domain in ("", domain))
+    scores = (DomainScore(domain, name, score) for line in own for name, score in line.scores.items())
+    table = quality_of(scores, (domain,))
+    if table.counts.max() > MAX_HOLDER_SCORES:
+        raise CorpusError(f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; give a part of them")
+    return table
+
+
+def scores_content(table: QualityTable | None) -> str:
+    """Stands for all that could be told; nothing for no scores."""
+    return "" if table is None else f" {sha256(canonical_json(table.to_json()))}"
+
+
+def told_scores(table: QualityTable | None, experts: Sequence[str]) -> NDArray[np.int64]:
+    """The sums of these experts' scores in fixed point, then the numbers of scores: 0 for those with too few."""
+    told = np.zeros((2, len(experts)), dtype=np.int64)
+    known = dict(zip(table.experts, zip(table.sums[0], table.counts[0], strict=True), strict=True)) if table else {}
+    for place, name in enumerate(experts):
+        total, count = known.get(name, (0, 0))
+        if count >= MIN_SCORES:
+            told[:, place] = total, count
+    return told.ravel()

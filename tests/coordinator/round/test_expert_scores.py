@@ -1,0 +1,204 @@
+"""Scores of experts in a round: sums that are opened with the counts, or not at all, and the table in the release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeway.client.round.expert_scores import MIN_SCORES
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.protocol.messages import Candidate, Evaluate, Refusal
+from ridgeway.common.protocol.packet import open_packet
+from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, SCORE_UNIT
+from ridgeway.common.routing.release import load_release
+from ridgeway.coordinator.round.gathering import checked_counts, count_of
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.membership import retire
+from ridgeway.coordinator.round.round import run_round
+from tests.support.faults import make_haste
+from tests.support.making import contents
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+
+HOLDERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+EXPERTS = ("large", "small", "nobody's")
+SCORES: dict[str, dict[str, list[float]]] = {
+    "code": {"large": [1.0] * 20, "small": [0.25] * 12},
+    "law-1": {"large": [0.5] * MIN_SCORES, "small": [1.0] * (MIN_SCORES - 1)},
+    "law-2": {"large": [0.0] * 11, "elsewhere": [1.0] * 30},
+    "medicine": {"large": [0.75] * 40, "small": [0.75] * 40},
+}
+
+
+def write_scores(parties: Parties, name: str, scores: dict[str, list[float]], domain: str = "") -> None:
+    """The file of a holder, and the line in its settings that names it."""
+    path = parties.folder / "scores" / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    more = {"domain": domain} if domain else {}
+    lines = [{"prompt": "?", "expert": each, "score": score, **more} for each, own in scores.items() for score in own]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if '# scores = "scores.jsonl"' in (parties.homes[name] / "client.toml").read_text():
+        parties.rewrite(name, '# scores = "scores.jsonl"', f'scores = "{path}"')
+
+
+@pytest.fixture
+def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    """Four holders with scores, of whom medicine's does not share them."""
+    make_haste(monkeypatch)
+    made = found(tmp_path / "parties", mode="masked", experts=EXPERTS)
+    populate(made, HOLDERS)
+    for name, scores in SCORES.items():
+        write_scores(made, name, scores)
+        made.rewrite(name, "require_masking = true", "require_masking = false")
+    made.rewrite("medicine", "share_scores = true", "share_scores = false")
+    return made
+
+
+def round_of(parties: Parties, transport: Direct | None = None, **options: Any) -> LedgerRelease:
+    return run_round(parties.federation(), transport or Direct(parties), no_watch, **options)
+
+
+def quality_of(parties: Parties) -> Any:
+    newest = parties.federation().newest
+    assert newest is not None
+    return load_release(parties.federation().release_folder(newest.number)).manifest.get("quality")
+
+
+def kinds(transport: Direct) -> list[str]:
+    return [open_packet(reply).message.kind for _, reply in transport.replies]
+
+
+def test_the_table_of_a_release_is_the_sum_of_what_holders_share(parties: Parties, tmp_path: Path) -> None:
+    """By domain and expert; none of those that decline, of too few scores, or of experts that were not asked about."""
+    clear = parties.copy(tmp_path / "clear")
+    round_of(parties)
+    assert quality_of(parties) == {
+        "domains": ["code", "law", "medicine"],
+        "experts": list(EXPERTS),
+        "unit": SCORE_UNIT,
+        "sums": [[20 * SCORE_UNIT, 3 * SCORE_UNIT, 0], [MIN_SCORES * SCORE_UNIT // 2, 0, 0], [0, 0, 0]],
+        "counts": [[20, 12, 0], [MIN_SCORES + 11, 0, 0], [0, 0, 0]],
+    }
+    round_of(clear, mode="clear")
+    folders = [each.federation().release_folder(1) for each in (parties, clear)]
+    assert contents(folders[0]) == contents(folders[1])
+
+
+def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(parties: Parties, tmp_path: Path) -> None:
+    """A round with them has the very messages of a round without; and without, the release says nothing of experts."""
+    plain = parties.copy(tmp_path / "plain")
+    settings = plain.federation().folder / "coordinator.toml"
+    settings.write_text(settings.read_text().replace('experts = ["large", "small", "nobody\'s"]', "experts = []"))
+    both = [Direct(parties), Direct(plain)]
+    for each, transport in zip((parties, plain), both, strict=True):
+        round_of(each, transport)
+    assert kinds(both[0]) == kinds(both[1])
+    assert quality_of(parties) is not None and quality_of(plain) is None
+
+
+def test_the_name_of_what_is_counted_changes_with_what_could_be_told(parties: Parties) -> None:
+    """So `min_difference` holds for scores as it does for documents; who declines keeps its name."""
+
+    def name(holder: str) -> str:
+        one = parties.holder(holder)
+        return one.held_out_source(one.held_out(parties.federation().terms))
+
+    before = {holder: name(holder) for holder in HOLDERS}
+    for holder in ("code", "medicine"):
+        write_scores(parties, holder, {**SCORES[holder], "small": [0.5] * 12})
+    assert name("code") != before["code"]
+    assert name("medicine") == before["medicine"]
+    write_scores(parties, "code", SCORES["code"], "code")
+    assert name("code") == before["code"]
+    write_scores(parties, "code", {**SCORES["code"], "large": [1.0] * 19 + [0.0]})
+    assert name("code") != before["code"]
+
+
+def test_a_score_file_that_cannot_be_read_keeps_its_holder_out_before_anything_is_opened(parties: Parties) -> None:
+    """The holder says so as of a corpus, without a path or a number; the others' round goes on where it may."""
+    write_scores(parties, "law-2", {"large": [7.0]})
+    transport = Direct(parties)
+    published = round_of(parties, transport)
+    refused = [open_packet(reply).message for name, reply in transport.replies if name == "law-2"]
+    assert isinstance(refused[0], Refusal) and refused[0].code == "corpus_unreadable"
+    assert not any(sign in refused[0].reason for sign in ("/", "7"))
+    assert {member.name for member in published.members} == set(HOLDERS) - {"law-2"}
+
+
+def test_a_kept_total_keeps_its_table(parties: Parties) -> None:
+    """Holders count once: another list of experts is asked about with the next total; until then nothing is lost."""
+    round_of(parties)
+    before = quality_of(parties)
+    settings = parties.federation().folder / "coordinator.toml"
+    text = settings.read_text().replace('experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]')
+    settings.write_text(text)
+    assert round_of(parties).number == 1
+    settings.write_text(text.replace("threshold = 0.0\n", 'threshold = 0.1\nfallback = "large"\n'))
+    published = round_of(parties)
+    assert published.number == 2
+    manifest = load_release(parties.federation().release_folder(2)).manifest
+    assert manifest["quality"] == before and manifest["evaluation"] is not None
+    for name in ("code", "law-2"):
+        parties.change_corpus(name)
+    round_of(parties, accept_worse=("code", "law", "medicine"))
+    assert quality_of(parties)["experts"] == ["elsewhere"]
+    assert quality_of(parties)["counts"] == [[0], [30], [0]]
+
+
+def test_a_retired_domain_leaves_the_table(parties: Parties) -> None:
+    """Its row goes with its column."""
+    round_of(parties)
+    before = quality_of(parties)
+    retire(parties.federation(), "code")
+    after = quality_of(parties)
+    assert after["domains"] == ["law", "medicine"]
+    assert (after["sums"], after["counts"]) == (before["sums"][1:], before["counts"][1:])
+
+
+Change = Callable[[np.ndarray[Any, Any]], None]
+
+
+def placed(row: int, expert: int, number: int) -> Change:
+    """Put a number into the sums (row 0) or the numbers of scores (row 1) of an expert."""
+
+    def change(quality: np.ndarray[Any, Any]) -> None:
+        quality[row, expert] = number
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("holders", "changes", "code"),
+    [
+        (1, [], ""),
+        (1, [placed(1, 0, 3), placed(0, 0, 3 * SCORE_UNIT)], ""),
+        (1, [placed(1, 0, 3), placed(0, 0, 3 * SCORE_UNIT + 1)], "over_bound"),
+        (1, [placed(0, 1, 1)], "over_bound"),
+        (1, [placed(1, 0, 3), placed(0, 0, -1)], "over_bound"),
+        (1, [placed(1, 0, -1)], "over_bound"),
+        (1, [placed(1, 1, MAX_HOLDER_SCORES + 1)], "over_bound"),
+        (2, [placed(1, 1, MAX_HOLDER_SCORES + 1)], ""),
+        (1, [placed(1, 1, 1 << 62)], "over_bound"),
+    ],
+)
+def test_sums_that_no_scores_could_have_given_are_refused(
+    parties: Parties, holders: int, changes: Sequence[Change], code: str
+) -> None:
+    """Negative numbers, sums beyond them, more scores than holders may have: opened or in the clear."""
+    candidate = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
+    about: dict[str, Any] = {"domains": ("code", "law"), "candidates": (candidate,), "experts": EXPERTS[:2]}
+    question = Evaluate(terms=parties.federation().terms, **about)
+    counts = np.zeros(count_of(question), dtype=np.int64)
+    quality = counts[4:].reshape(2, 2)
+    for change in changes:
+        change(quality)
+    if not code:
+        assert (checked_counts(question, counts, holders) == counts).all()
+        return
+    with pytest.raises(Refused) as refused:
+        checked_counts(question, counts, holders)
+    assert refused.value.code == code
