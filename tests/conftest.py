@@ -23,8 +23,27 @@ LEFT_OUT = ("deployment", "browser", "kernels", "slow")
 """Markers of tests that a quick run does without."""
 WHOLE_COMMANDS = {Path(__file__).parent / name for name in ("end_to_end", "simulations")}
 """Folders that a quick run does without: their tests run whole commands, federations and experiments."""
-FIRST = ("deployment", "slow", "browser", "kernels")
-"""Markers of files that take long: they begin first, so that no worker is still busy when the others are done."""
+LONGEST = (
+    "end_to_end/test_deployment.py",
+    "end_to_end/test_deployment_masked.py",
+    "coordinator/round/test_masked_rounds_under_faults.py",
+    "client/round/test_session_fuzzing.py",
+    "coordinator/round/test_rounds_under_faults.py",
+    "end_to_end/test_accuracy.py",
+    "laws/test_gpu_laws.py",
+    "client/sums/test_transformer_sums.py",
+    "end_to_end/test_contextual_commands.py",
+    "simulations/bench/test_bench.py",
+    "simulations/test_demo.py",
+    "end_to_end/test_serving.py",
+    "end_to_end/test_serve_page_live.py",
+    "simulations/experiments/baselines/test_baselines.py",
+    "simulations/experiments/experts/test_trainer.py",
+    "common/encoding/test_fast_bpe.py",
+    "coordinator/round/test_masked_rounds.py",
+    "coordinator/round/test_full_disks.py",
+)
+"""Files that take most, longest first: they begin first, so that no worker is still busy when the others are done."""
 QUICK_EXAMPLES = 10
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
@@ -39,9 +58,11 @@ MIN_MEMORY_BYTES = 4 << 30
 
 def _keep_folders_in_memory() -> None:
     """Where there is room for all that tests write, and programs may run there: disks are slow."""
-    if os.access(MEMORY, os.W_OK) and not (about := os.statvfs(MEMORY)).f_flag & os.ST_NOEXEC:
-        if about.f_bavail * about.f_frsize >= MIN_MEMORY_BYTES:
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if not os.access(MEMORY, os.W_OK):
+        return
+    about = os.statvfs(MEMORY)
+    if about.f_bavail * about.f_frsize >= MIN_MEMORY_BYTES and not about.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 _keep_folders_in_memory()
@@ -74,8 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(file: list[pytest.Item]) -> int:
     """The place of a file's tests in the order of a run."""
-    names = {mark.name for item in file for mark in item.iter_markers()}
-    return next((place for place, name in enumerate(FIRST) if name in names), len(FIRST))
+    name = file[0].path.relative_to(Path(__file__).parent).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("common", "client", "coordinator", "simulations")
 FRONT_DOOR = ("ridgeway/__init__.py", "ridgeway/__main__.py")
@@ -247,6 +249,11 @@ def test_the_whole_project_is_looked_at() -> None:
     assert {"common/base/errors.py", "client/sums/prepare.py", "coordinator/solving/solve.py"} <= set(files)
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*PACKAGES, "ridgeway", "tests"}
     assert {room for room in ROOMS if not (ROOT / room / "__init__.py").is_file()} == set()
+
+
+def test_the_files_that_begin_first_are_there() -> None:
+    """A file that was renamed takes its place in the order of a run along."""
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_a_package_that_only_holds_rooms_exports_nothing() -> None:

@@ -113,13 +113,13 @@ class Scorer:
             return counts
         scores, voters = beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
         right = scores.argmax(axis=1) == own
+        first_bins = len(CONFIDENCE_EDGES) * np.arange(len(temperatures))[:, None]
         for row, growth in enumerate(GROWTHS):
             grown = scores * (voters**growth)[:, None]
-            for column, temperature in enumerate(temperatures):
-                confidence = softmax(grown / temperature).max(axis=1)
-                bins = np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
-                counts[row, column, :, 0] = np.bincount(bins, minlength=len(CONFIDENCE_EDGES))
-                counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(CONFIDENCE_EDGES))
+            confidence = softmax(grown / np.array(temperatures)[:, None, None]).max(axis=-1)
+            bins = first_bins + np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
+            for place, fallen in enumerate((bins, bins[:, right])):
+                counts[row, ..., place].flat = np.bincount(fallen.ravel(), minlength=counts[row, ..., place].size)
         return counts
 
     def _compiled(self, weights: Weights, candidate: Candidate) -> RouterTable:

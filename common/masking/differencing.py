@@ -35,6 +35,8 @@ MAX_GROUPS = 20_000
 """How many sums that hang together, and how many groups of members, are judged; more are refused."""
 ATTEMPTS = 50
 DIVISORS = np.arange(3, 1 << 16, 2)
+SMALL_DIVISORS = DIVISORS[:64]
+"""Most numbers have one of these."""
 SMALLEST_SPREAD = 1e-9
 TOLERANCE = 0.02
 """How much larger coefficients may be than they should: those that are looked for are approached from above."""
@@ -201,5 +203,5 @@ def _random_prime() -> int:
     """A prime below 2³¹, so that products of two remainders are whole numbers of 64 bits."""
     while True:
         number = secrets.randbits(30) | 1 << 30 | 1
-        if (number % DIVISORS).all():
+        if (number % SMALL_DIVISORS).all() and (number % DIVISORS).all():
             return number

@@ -183,8 +183,9 @@ def fit_temperature(scores: NDArray[np.float64], labels: NDArray[np.int64], weig
 
 
 def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    odds = np.exp(values - values.max(axis=1, keepdims=True))
-    result: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
+    """Over the last axis."""
+    odds = np.exp(values - values.max(axis=-1, keepdims=True))
+    result: NDArray[np.float64] = odds / odds.sum(axis=-1, keepdims=True)
     return result
 
 

@@ -94,11 +94,12 @@ def test_audits_need_a_table(shop: Workshop) -> None:
         (("--encoder", "contextual:model", "--window", "120"), "reads 160 tokens at once"),
     ],
 )
-def test_what_cannot_be_prepared_is_one_sentence(shop: Workshop, words: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_prepared_is_one_sentence(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], sentence: str
+) -> None:
     """And nothing is written."""
-    refused = shop.run(
-        "client", "prepare", "law-1.jsonl", "--domain", "law", "--out", "no.stats", *words, HF_HUB_OFFLINE="1"
-    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused = shop.call("client", "prepare", "law-1.jsonl", "--domain", "law", "--out", "no.stats", *words)
     assert refused.code == 2
     assert sentence in refused.stderr
     assert not (shop / "no.stats").exists()
@@ -111,5 +112,5 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     refused = shop.run("route", "small", "a", RIDGEWAY_CACHE=str(tmp_path / "empty"))
     assert refused.code == 2
     assert "is not on this machine" in refused.stderr
-    found = shop.run("route", "small", "a", "--json", "--model", "model", RIDGEWAY_CACHE=str(tmp_path / "empty"))
+    found = shop.call("route", "small", "a", "--json", "--model", "model", RIDGEWAY_CACHE=str(tmp_path / "empty"))
     assert json.loads(found.stdout)["tokens"] == 1

@@ -55,6 +55,7 @@ from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
 from ridgeway.coordinator.solving.solve import solve
+from tests.support.commands import listing
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties
 
@@ -101,6 +102,26 @@ class Steps:
 
 def raise_crash() -> None:
     raise Crash
+
+
+class Looking(Steps):
+    """Steps that look at the folders: to be killed where these are as at an earlier step leaves nothing new behind.
+
+    new: the numbers of the steps at which the folders are as at no step before.
+    """
+
+    def __init__(self, parties: Parties) -> None:
+        super().__init__(raise_crash)
+        self.new: list[int] = []
+        self._folder, self._seen = parties.folder, set[frozenset[tuple[str, str]]]()
+
+    def __call__(self, *_: Any) -> None:
+        super().__call__()
+        files = listing(self._folder).items()  # what SQLite shares between processes is made again from the rest
+        state = frozenset((path, content) for path, content in files if not path.endswith("-shm"))
+        if state not in self._seen:
+            self._seen.add(state)
+            self.new.append(self.taken)
 
 
 class FullDisk(Steps):

@@ -15,6 +15,8 @@ PATIENCE_S = 180.0
 MAX_WAIT_S = 1800.0
 """The time after which a wait fails even though something still moves."""
 POLL_S = 0.05
+LOOK_S = 1.0
+"""The time between two looks at what moves: to add up the sizes of many files takes a while."""
 
 
 def wait_for(
@@ -32,14 +34,15 @@ def wait_for(
     patience_s: seconds on a machine with free cores; where several processes want each core, so much longer.
     details:  what to say beside the description when the wait fails.
     """
-    began = last = time.monotonic()
+    began = last = looked = time.monotonic()
     waited, seen = 0.0, progress()
     while not reached():
         time.sleep(poll_s)
         now = time.monotonic()
         waited, last = waited + (now - last) / processes_per_core(), now
-        if (moved := progress()) != seen:
-            waited, seen = 0.0, moved
+        if now - looked > LOOK_S:
+            moved, looked = progress(), now
+            waited, seen = waited if moved == seen else 0.0, moved
         failed = waited > patience_s or now - began > MAX_WAIT_S
         assert not failed or reached(), f"not within {now - began:.0f} s: {what}\n{details()}"
 

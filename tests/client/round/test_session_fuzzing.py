@@ -250,7 +250,10 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 @pytest.mark.parametrize(
     ("seed", "dealing"),
-    [(seed, ("everybody", "neighbours")[seed % 2]) for seed in range(SEEDS)],
+    [
+        pytest.param(seed, ("everybody", "neighbours")[seed % 2], marks=[pytest.mark.slow] if seed > 1 else [])
+        for seed in range(SEEDS)
+    ],
     indirect=["dealing"],
 )
 def test_no_order_of_requests_and_no_crash_lets_two_answers_out(

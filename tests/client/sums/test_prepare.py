@@ -538,8 +538,8 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder,
 def test_cards_share_a_corpus(tmp_path: Path, encoder: TableEncoder, window: int) -> None:
     """Two devices and several threads give the bits of one thread on the CPU, also over parts that were kept."""
     corpus = tmp_path / "corpus"
-    for domain, count in (("law", 9), ("code", 6)):
-        write_jsonl(corpus / f"{domain}.jsonl", sentences(domain, count, size=10))
+    for domain, count in (("law", 3), ("code", 2)):
+        write_jsonl(corpus / f"{domain}.jsonl", sentences(domain, count, size=6))
     alone = prepare(job(corpus, window=window), encoder, tmp_path / "alone")
     work = replace(job(corpus, window=window, threads=3), devices=("cpu", "cpu"))
     shared = prepare(work, encoder, tmp_path / "shared")

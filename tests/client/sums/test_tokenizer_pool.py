@@ -119,8 +119,8 @@ def test_a_process_that_is_stopped_for_a_while_answers_whole(
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     made = TokenizerPool(encoder.tokenizer, encoder.definition, 4)
     ready(made, 1)
-    texts = ["bees and seas " * 20_000] * 6
-    asked = [made._all[0].ask(texts) for _ in range(4)]
+    texts = ["bees and seas " * 5_000]
+    asked = [made._all[0].ask(texts) for _ in range(12)]
     for _ in range(20):
         os.kill(made._all[0].pid, signal.SIGSTOP)
         time.sleep(0.01)

@@ -69,6 +69,7 @@ def test_characters_of_all_blocks_in_all_contexts_have_the_library_s_ids(form: s
     assert_same(*both(form), list(every_character(step=61)))
 
 
+@pytest.mark.slow
 def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is listed equals the installed library's, and a library of another mind would be noticed."""
     assert tokenizers.__version__ in fast_bpe.CHECKED_VERSIONS
@@ -80,6 +81,7 @@ def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyP
     assert not fast_bpe.classes_are_the_library_s()
 
 
+@pytest.mark.slow
 def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
     """SmolLM2, whose vocabulary lacks 21 bytes, on real sentences and on odd ones."""
     tokenizer = smollm2.tokenizer
@@ -205,6 +207,7 @@ def test_what_is_no_text_is_refused() -> None:
     assert np.frombuffer(counts, np.int64).tolist() == [1, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_definition_without_limits_is_fast_too(smollm2: Any) -> None:
     """What encoders store is the plain definition."""
     assert Tokenizer(plain_definition(smollm2.definition)).make_fast()

@@ -27,6 +27,7 @@ from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.making import one_domain, random_samples
+from tests.support.seeds import seeds
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
 LETTERS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,", "poetry": "ijklmwxyz "}
@@ -235,7 +236,7 @@ def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, m
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "broken_identity")]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two holders have other text of their domain than before, and all counts differ a little."""
     make_haste(monkeypatch)

@@ -24,6 +24,7 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.candidates import Grid
 from tests.support.faults import (
     Crash,
+    Looking,
     Network,
     Steps,
     let_steps_be_seen,
@@ -34,6 +35,7 @@ from tests.support.faults import (
 from tests.support.masked_faults import Storm, Witness, let_holders_fall, make_more_haste
 from tests.support.masked_oracle import JOINED_OR_LEFT, Known, MaskedOracle
 from tests.support.masked_session import small_neighbourhoods
+from tests.support.seeds import seeds
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 
 FIRST = {"code": "code", "law-1": "law", "law-2": "law", "medicine-1": "medicine"}
@@ -44,7 +46,7 @@ CHANGING = ("code", "law-1")
 CHANCES = (0.002, 0.01, 0.03, 0.1, 0.3)
 MALICE = (0.0, 0.02, 0.1)
 SEEDS = 200
-CHUNKS = 8
+CHUNKS = 16
 MOST_STEPS = 160
 DIED = 77
 BULKY = ("cache", "held-out", "logs")
@@ -178,7 +180,7 @@ class Story:
             assert self.parties.holder(name).newest == newest.number
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, CHUNKS))])
+@pytest.mark.parametrize("chunk", seeds(CHUNKS))
 def test_no_fault_fall_or_crash_spoils_a_masked_sum_or_shows_what_one_member_has(
     world: World, steps: Steps, tmp_path: Path, chunk: int
 ) -> None:
@@ -260,9 +262,9 @@ def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_t
     world: World, tmp_path: Path
 ) -> None:
     """A process that ends at once, step after step: the members are the same, so a total may be opened again."""
-    whole = _steps_of_a_round(world, tmp_path / "whole")
-    assert whole > 50
-    for step in range(1, whole + 1):
+    steps = _steps_of_a_round(world, tmp_path / "whole")
+    assert len(steps) > 40
+    for step in steps:
         try:
             _kill_at(world, tmp_path / str(step), step)
         except BaseException as error:
@@ -270,13 +272,14 @@ def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_t
         shutil.rmtree(tmp_path / str(step))
 
 
-def _steps_of_a_round(world: World, folder: Path) -> int:
+def _steps_of_a_round(world: World, folder: Path) -> list[int]:
+    """All that leave something else behind than the one before."""
     parties = world.parties.copy(folder, *BULKY)
-    steps = Steps(raise_crash)
+    steps = Looking(parties)
     with pytest.MonkeyPatch.context() as patch:
         let_steps_be_seen(patch, steps)
         run_round(parties.federation(steps.clock), calm(parties, steps), steps)
-    return steps.taken
+    return steps.new
 
 
 def _kill_at(world: World, folder: Path, last: int) -> None:
