@@ -10,17 +10,13 @@ import pytest
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.simulations.experiments.scores_part import run
 from tests.support.experiment_settings import LETTERS, tiny_plan, tiny_texts
-from tests.support.simulated_federation import hurry
 
 GOOD = {"code": "large", "law": "small", "medicine": "large"}
 """Which of two models answers rightly in each category."""
 
 
-def test_each_question_goes_to_the_model_that_is_good_at_its_category(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: Path) -> None:
     """Where categories are plain to see, the router does as well as knowing them, and better than any one model."""
-    hurry(monkeypatch)
     folder = tmp_path / "scores"
     folder.mkdir()
     for side, texts in (("train", slice(0, 40)), ("test", slice(40, 50))):
