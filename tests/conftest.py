@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from itertools import groupby
@@ -119,6 +120,17 @@ def _no_folders_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
         patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _close_logs() -> Iterator[None]:
+    """Holders keep their logs open until their process ends; here one process is that of thousands of holders."""
+    yield
+    loggers = logging.root.manager.loggerDict
+    for name in [name for name in loggers if name.startswith("ridgeway.holder.")]:
+        logger = loggers.pop(name)
+        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
+            handler.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,6 @@ def home(parties: Parties, tmp_path: Path) -> Iterator[Holder]:
     holder = parties.copy(tmp_path / "private-place").holder("law")
     yield holder
     forget()
-    for handler in logging.getLogger(holder.log.name).handlers:
-        handler.close()
 
 
 @pytest.fixture
