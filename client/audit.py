@@ -78,7 +78,7 @@ def read_summed(
 
 def _summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
     sources, _ = find_sources(job.roots)
-    total, done = sum(source.path.stat().st_size for source in sources), 0
+    total, done = sum(source.bytes for source in sources), 0
     for source in sources:
         position = Position()
         for text in documents(source, job.text_fields, Counters(), position, [] if job.skip_broken else None):
@@ -86,8 +86,8 @@ def _summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
                 raise Interrupted("interrupted; nothing was written")
             if not is_held_out(text, job.holdout):
                 yield text
-            watch.progress(done + position.bytes, total)
-        done += source.path.stat().st_size
+            watch.progress(min(done + position.bytes, total), total)
+        done += source.bytes
 
 
 def text_batches(texts: Iterable[str]) -> Iterator[list[str]]:

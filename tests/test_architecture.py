@@ -34,6 +34,7 @@ ROOMS = {
     "client/sums",
     "client/deploy": "common/base common/protocol common/deploy client/round",
     "client/page": "common/base common/protocol common/deploy common/http client client/round",
+    "client/cluster": "common/base common/encoding common/statistics client/sums ridgeway",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
     "coordinator/solving": "common/base common/encoding common/statistics common/routing common/protocol",

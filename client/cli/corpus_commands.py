@@ -5,6 +5,8 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +22,9 @@ from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
 
 if TYPE_CHECKING:
-    from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome
+    from ridgeway.client.sums.corpus import Counters
+    from ridgeway.client.sums.prepare import Engine, PrepareJob, PrepareOutcome
+    from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 
 app = command_group("The domain holder's side: private files to sums that may leave.")
 
@@ -88,12 +92,20 @@ def prepare(
     skip_broken: SkipBroken = 0.0,
     threads: Threads = 0,
     device: Device = "auto",
+    part: Annotated[
+        str, typer.Option(metavar="K/N", help="Sum the K-th of N parts of the corpus; `client add` adds the files up.")
+    ] = "",
+    engine: Annotated[
+        str, typer.Option(help="local, or ray for a Ray cluster whose machines all see the corpus.")
+    ] = "local",
+    address: Annotated[str, typer.Option(help="Of the Ray cluster. (default: one on this machine alone)")] = "",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""
+    from ridgeway.client.sums.corpus_parts import part_numbers
     from ridgeway.client.sums.prepare import Interrupted, Watch
     from ridgeway.client.sums.prepare import prepare as sum_up
     from ridgeway.common.base.files import cache_folder
@@ -102,6 +114,7 @@ def prepare(
     from ridgeway.common.statistics.statistics_file import save_prepared
 
     given = {"window": window, "max_tokens": max_tokens, "stride": stride, "documents": documents}
+    numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
     changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
     _check_output(out, corpus)
@@ -109,12 +122,16 @@ def prepare(
     usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
     chosen = replace(chosen, sampling=changed_sampling(usual, **given))
     job = _job(corpus, domain, chosen, holdout, text_field, threads)
-    job = replace(job, devices=_devices(device), skip_broken=skip_broken)
+    job = replace(job, skip_broken=skip_broken, part=numbers)
     broken = out.with_name(f"{out.name}.broken.txt")
-    with stop_on_signal() as stopped, progress_bar(domain) as progress:
+    with (
+        _summing(job, found, encoder, engine, address, device, threads) as (job, elsewhere),
+        stop_on_signal() as stopped,
+        progress_bar(domain) as progress,
+    ):
         try:
             watch = Watch(progress, stopped)
-            outcome = sum_up(job, found, cache_folder(), watch, fresh=fresh, broken_list=broken)
+            outcome = sum_up(job, found, cache_folder(), watch, fresh=fresh, broken_list=broken, engine=elsewhere)
         except Interrupted:
             again = "the same command without --fresh" if fresh else "the same command"
             raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
@@ -122,6 +139,26 @@ def prepare(
     if outcome.counters.broken and not json:
         step("skipped", "broken", count(outcome.counters.broken, "record"), f"listed in {broken}")
     _report(outcome, out, job.devices, json)
+
+
+@contextmanager
+def _summing(
+    job: PrepareJob, encoder: AnyEncoder, word: str, engine: str, address: str, device: str, threads: int
+) -> Iterator[tuple[PrepareJob, Engine | None]]:
+    """Within this block, the job on its devices, and who sums if it is not this process."""
+    if engine not in ("local", "ray") or (address and engine != "ray"):
+        raise InputError(f"--engine {engine} --address {address!r} cannot be used; an address is for --engine ray")
+    if engine == "local":
+        yield replace(job, devices=_devices(device)), None
+        return
+    from ridgeway.client.cluster.ray_engine import cards_of_cluster, cluster, ray_engine
+    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
+
+    with cluster(address, job.threads):
+        cards = device != "cpu" and cards_of_cluster()
+        if cards and isinstance(encoder, ContextualEncoder):
+            job = replace(job, devices=("cuda",))  # whose features are others than the CPU's
+        yield job, ray_engine(job, encoder, word, cards=cards, threads=threads)
 
 
 def _devices(word: str) -> tuple[str, ...]:
@@ -137,18 +174,24 @@ def _devices(word: str) -> tuple[str, ...]:
 
 def _report(outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: bool) -> None:
     counters = outcome.counters
+    share = outcome.prepared.part
     if json:
-        facts = asdict(counters) | {
-            "files": outcome.files,
-            "files_read": outcome.files_read,
-            "files_skipped": outcome.files_skipped,
-            "samples": outcome.prepared.statistics.mass,
-            "seconds": round(outcome.seconds, 3),
-            "devices": list(devices) or ["cpu"],
-            "out": str(out),
-            "bytes": out.stat().st_size,
-            "digest": outcome.prepared.digest,
-        }
+        part = {"part": share.number, "of": share.of} if share else {}
+        facts = (
+            asdict(counters)
+            | part
+            | {
+                "files": outcome.files,
+                "files_read": outcome.files_read,
+                "files_skipped": outcome.files_skipped,
+                "samples": outcome.prepared.statistics.mass,
+                "seconds": round(outcome.seconds, 3),
+                "devices": list(devices) or ["cpu"],
+                "out": str(out),
+                "bytes": out.stat().st_size,
+                "digest": outcome.prepared.digest,
+            }
+        )
         emit_json(facts)
         return
     seconds = max(outcome.seconds, 1e-9)
@@ -160,15 +203,51 @@ def _report(outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: 
     step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), speed)
     if devices:
         step("summed", "on " + ", ".join(devices))
-    if counters.held_out:
-        step("held out", "for evaluation", count(counters.held_out, "document"))
     if outcome.files_skipped:
         step("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
+    _report_met(counters)
+    which = [f"{share}; add it to the others with `ridgeway client add`"] if share else []
+    step("wrote", str(out), count(outcome.prepared.statistics.mass, "sample"), _megabytes(out), *which)
+
+
+def _report_met(counters: Counters) -> None:
+    if counters.held_out:
+        step("held out", "for evaluation", count(counters.held_out, "document"))
     if counters.empty:
         step("skipped", "without text", count(counters.empty, "document"))
     if counters.replaced:
         step("replaced", "bytes that are not UTF-8", count(counters.replaced, "place"))
-    step("wrote", str(out), count(outcome.prepared.statistics.mass, "sample"), f"{out.stat().st_size / 1e6:.1f} MB")
+
+
+def _megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.1f} MB"
+
+
+@app.command()
+def add(
+    parts: Annotated[list[Path], typer.Argument(metavar="FILE...", help="All files that `prepare --part` made.")],
+    out: Annotated[Path, typer.Option(help="The statistics file to write.")],
+    json: Json = False,
+) -> None:
+    """Add the parts of a corpus up to the file that one run over all of it makes, byte for byte."""
+    from ridgeway.client.sums.corpus import Counters
+    from ridgeway.client.sums.corpus_parts import add_parts
+    from ridgeway.client.sums.prepare import check_readable, check_text
+    from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
+
+    check_output(out)
+    total, met, skip_broken = add_parts({path: load_prepared(path, parts=True) for path in dict.fromkeys(parts)})
+    counters = Counters(**met)
+    check_readable(counters, skip_broken, "each part's .broken.txt lists its own")
+    check_text(counters, "the corpus")
+    save_prepared(total, out)
+    if json:
+        facts = {"parts": len(parts), "samples": total.statistics.mass, "out": str(out), "digest": total.digest}
+        emit_json(met | facts)
+        return
+    step("added", count(len(parts), "part"), count(counters.documents, "document"), count(counters.tokens, "token"))
+    _report_met(counters)
+    step("wrote", str(out), count(total.statistics.mass, "sample"), _megabytes(out))
 
 
 @app.command("held-out")

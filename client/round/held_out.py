@@ -65,7 +65,7 @@ def _few_tokens(ids: Ids, lengths: Integers, most: int) -> tuple[Ids, Integers]:
 
 
 def _key(job: PrepareJob, encoder: AnyEncoder) -> str:
-    stamps = [asdict(Stamp.of(source.path)) for source in find_sources(job.roots)[0]]
+    stamps = [asdict(Stamp.of(source.path, source.begin, source.end)) for source in find_sources(job.roots)[0]]
     limits = [VERSION, MAX_HELD_OUT_DOCUMENTS, MAX_DOCUMENT_CHARACTERS]
     rules = [*limits, job.holdout, list(job.text_fields), encoder.fingerprint]
     return sha256(canonical_json(rules), repr(stamps).encode(errors="surrogateescape"))

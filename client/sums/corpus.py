@@ -1,6 +1,7 @@
 """Private files → documents, one after another, so that memory does not grow with the corpus.
 
-Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files and folders.
+Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files and folders. Large files of
+lines and of row groups are read in pieces, which other threads, processes or machines may read.
 Knows files and records. Knows nothing of tokens or sums.
 """
 
@@ -15,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -27,6 +28,9 @@ Kind = Literal["text", "jsonl", "csv", "parquet"]
 
 DOCUMENT_LIMIT = 1 << 16
 """A document longer than this many characters counts as several, cut at line ends."""
+
+PIECE_BYTES = 16 << 20
+"""Larger files of lines, and of row groups, are read in pieces of about this size, which begin where a line does."""
 
 RECORD_KINDS: dict[str, Kind] = {
     ".jsonl": "jsonl",
@@ -51,11 +55,21 @@ COMPRESSIONS = frozenset((".gz", ".zst"))
 
 @dataclass(frozen=True, slots=True, order=True)
 class CorpusFile:
-    """One file of a corpus, and what its name says of its content."""
+    """One file of a corpus, or a piece of one, and what its name says of its content.
+
+    A piece has the lines, or the row groups, whose first byte lies at `begin` ≤ n < `end`; end −1: all that follow.
+    """
 
     path: Path
     kind: Kind
     compression: str
+    begin: int = 0
+    end: int = -1
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file or piece."""
+        return (self.path.stat().st_size if self.end < 0 else self.end) - self.begin
 
 
 @dataclass(slots=True)
@@ -75,7 +89,7 @@ class Counters:
 
 
 def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
-    """The files of a corpus in a fixed order, and how many others in its folders were passed over.
+    """The files of a corpus, large ones in pieces, in a fixed order, and how many others were passed over.
 
     A file named on its own is read whatever its ending; in folders, known endings are read and hidden names are not.
     """
@@ -97,7 +111,14 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
             found[root.resolve()] = _source(root)
         else:
             raise InputError(f"there is no file or folder {root}")
-    return sorted(found.values()), skipped
+    return [piece for source in sorted(found.values()) for piece in _in_pieces(source)], skipped
+
+
+def _in_pieces(source: CorpusFile) -> list[CorpusFile]:
+    size = source.path.stat().st_size
+    if source.compression or source.kind == "csv" or size <= PIECE_BYTES:
+        return [source]
+    return [replace(source, begin=begin, end=min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)]
 
 
 def documents(
@@ -145,7 +166,7 @@ def cut(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Position:
-    """How far into its file a reader has come, in bytes: for the progress bar."""
+    """How far into its file, or its piece, a reader has come, in bytes: for the progress bar."""
 
     bytes: int = 0
 
@@ -207,20 +228,22 @@ def _texts(
         yield from _parquet_texts(source, names, position, each)
         return
     with _opened(source, position) as stream:
-        name = str(source.path)
+        name = str(source.path) if source.begin == 0 else f"{source.path}, after its first {source.begin:,} bytes"
         if source.kind == "jsonl":
-            yield from jsonl_texts(_lines(stream, counters), names, name, each)
+            yield from jsonl_texts(_lines(stream, counters, source.begin), names, name, each)
         elif source.kind == "csv":
             delimiter = "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
-            yield from _csv_texts(_lines(stream, counters), names, name, delimiter, each)
+            yield from _csv_texts(_lines(stream, counters, 0), names, name, delimiter, each)
         else:
-            yield from _pieces(stream, counters, name)
+            yield from _pieces(stream, counters, source)
 
 
 @contextmanager
 def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
     with source.path.open("rb") as raw:
-        tracked = cast(IO[bytes], io.BufferedReader(_Tracked(raw, position), 1 << 20))
+        end = -1 if source.end < 0 else _line_start(raw, source.end)
+        raw.seek(_line_start(raw, source.begin))
+        tracked = cast(IO[bytes], io.BufferedReader(_Tracked(raw, position, end), 1 << 20))
         if source.compression == ".gz":
             with gzip.open(tracked, "rb") as stream:
                 yield cast(IO[bytes], stream)
@@ -230,19 +253,32 @@ def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
             yield tracked
 
 
-class _Tracked(io.RawIOBase):
-    """A file that notes how far it was read."""
+def _line_start(raw: IO[bytes], place: int) -> int:
+    """The first place from `place` on where a line begins, or the file's end."""
+    if place == 0:
+        return 0
+    raw.seek(place - 1)
+    while block := raw.read(1 << 16):
+        found = block.find(b"\n")
+        if found >= 0:
+            return raw.tell() - len(block) + found + 1
+    return raw.tell()
 
-    def __init__(self, raw: IO[bytes], position: Position) -> None:
-        self._raw = raw
-        self._position = position
+
+class _Tracked(io.RawIOBase):
+    """A file that notes how far it was read, and ends at a place before its end if one is given."""
+
+    def __init__(self, raw: IO[bytes], position: Position, end: int) -> None:
+        self._raw, self._position = raw, position
+        self._left = end - raw.tell() if end >= 0 else sys.maxsize
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._raw.read(len(buffer))
+        data = self._raw.read(min(len(buffer), self._left))
         buffer[: len(data)] = data
+        self._left -= len(data)
         self._position.bytes += len(data)
         return len(data)
 
@@ -276,9 +312,9 @@ class _Unpacked(io.RawIOBase):
         return size
 
 
-def _lines(stream: IO[bytes], counters: Counters) -> Iterator[str]:
-    """The lines of a UTF-8 file; bytes that are not UTF-8 are replaced and counted."""
-    for number, line in enumerate(stream):
+def _lines(stream: IO[bytes], counters: Counters, begin: int) -> Iterator[str]:
+    """The lines of a UTF-8 file from a place on; bytes that are not UTF-8 are replaced and counted."""
+    for number, line in enumerate(stream, begin):
         try:
             text = line.decode()
         except UnicodeDecodeError:
@@ -287,24 +323,25 @@ def _lines(stream: IO[bytes], counters: Counters) -> Iterator[str]:
         yield text.removeprefix("\ufeff") if number == 0 else text
 
 
-def _pieces(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
+def _pieces(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterator[str]:
     """A plain text in pieces of about DOCUMENT_LIMIT, cut where `cut` would cut the whole text."""
     held = ""
-    for block in _blocks(stream, counters, name):
+    for block in _blocks(stream, counters, source):
         held += block
         *ready, held = cut(held)
         yield from ready
     yield held
 
 
-def _blocks(stream: IO[bytes], counters: Counters, name: str) -> Iterator[str]:
-    strict = codecs.getincrementaldecoder("utf-8-sig")("strict")
-    lenient = codecs.getincrementaldecoder("utf-8-sig")("replace")
+def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterator[str]:
+    encoding = "utf-8" if source.begin else "utf-8-sig"
+    strict = codecs.getincrementaldecoder(encoding)("strict")
+    lenient = codecs.getincrementaldecoder(encoding)("replace")
     first = True
     while True:
         raw = stream.read(1 << 20)
         if first and b"\0" in raw[:8192]:
-            raise CorpusError(f"{name} holds binary data, not text")
+            raise CorpusError(f"{source.path} holds binary data, not text")
         first = False
         state = strict.getstate()
         try:
@@ -336,13 +373,19 @@ def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position,
         columns = [name for name in names if name in file.schema_arrow.names]
         if not columns:
             record_text(dict.fromkeys(file.schema_arrow.names), names, str(source.path))
-        size, rows, seen = source.path.stat().st_size, max(file.metadata.num_rows, 1), 0
-        for batch in file.iter_batches(batch_size=1024, columns=columns):
-            for record in batch.to_pylist():
-                seen += 1
-                with each:
-                    yield record_text(record, columns, f"{source.path}, row {seen}")
-            position.bytes = size * seen // rows
+        size, groups, before = source.path.stat().st_size, file.metadata.num_row_groups, 0
+        for group in range(groups):
+            place, rows = size * group // groups, file.metadata.row_group(group).num_rows
+            seen = before
+            before += rows
+            if place < source.begin or 0 <= source.end <= place:
+                continue
+            for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=columns):
+                for record in batch.to_pylist():
+                    seen += 1
+                    with each:
+                        yield record_text(record, columns, f"{source.path}, row {seen}")
+                position.bytes = place - source.begin + size * (seen - before + rows) // (groups * rows)
 
 
 def _imported(name: str, what: str) -> Any:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ridgeway.client.sums.corpus import Counters
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
@@ -25,31 +25,38 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file as it was when it was read: if any of this differs, it is read again."""
+    """A file as it was when it was read, or a piece of it: if any of this differs, it is read again."""
 
     path: str
     size: int
     modified: int
     changed: int
     inode: int
+    begin: int = 0
+    end: int = -1
 
     @classmethod
-    def of(cls, path: Path) -> Stamp:
+    def of(cls, path: Path, begin: int = 0, end: int = -1) -> Stamp:
         resolved = path.parent.resolve() / path.name  # the name says the kind, so a link is not what it points to
         status = resolved.stat()
-        return cls(str(resolved), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return cls(str(resolved), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, begin, end)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the piece."""
+        return (self.size if self.end < 0 else self.end) - self.begin
 
     def holds(self) -> bool:
         """Whether the file is still as it was."""
         try:
-            return Stamp.of(Path(self.path)) == self
+            return Stamp.of(Path(self.path), self.begin, self.end) == self
         except OSError:
             return False
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The documents `start` ≤ n < `stop` of a file; `ends_file` if no more follow."""
+    """The documents `start` ≤ n < `stop` of a file or a piece; `ends_file` if no more follow in it."""
 
     stamp: Stamp
     start: int
@@ -66,6 +73,32 @@ class StoredPart:
     state: Mapping[str, Integers]
     broken: tuple[str, ...] = ()
 
+    def to_bytes(self) -> bytes:
+        header: dict[str, object] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "stretches": [[asdict(each.stamp), each.start, each.stop, each.ends_file] for each in self.stretches],
+            "counters": asdict(self.counters),
+            "broken": list(self.broken),
+        }
+        header["digest"] = _digest(header, self.state)
+        return save(dict(self.state), metadata={"ridgeway": json.dumps(header)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> StoredPart | None:
+        """The inverse; None if it is damaged or of another version: it is then made again."""
+        try:
+            size = int.from_bytes(content[:8], "little")
+            header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"])
+            state = load(content)
+            digest = header.pop("digest")
+            if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
+                return None
+            stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
+            return cls(stretches, Counters(**header["counters"]), state, tuple(header.get("broken", ())))
+        except (SafetensorError, KeyError, TypeError, ValueError):
+            return None
+
 
 class PartStore:
     """The parts of one way of summing: `terms` is everything, files apart, that the sums depend on."""
@@ -75,16 +108,7 @@ class PartStore:
 
     def save(self, part: StoredPart) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        header: dict[str, object] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "stretches": [[asdict(each.stamp), each.start, each.stop, each.ends_file] for each in part.stretches],
-            "counters": asdict(part.counters),
-            "broken": list(part.broken),
-        }
-        header["digest"] = _digest(header, part.state)
-        content = save(dict(part.state), metadata={"ridgeway": json.dumps(header)})
-        write_whole(self._folder / f"{time.time_ns():020}.part", content, private=True)
+        write_whole(self._folder / f"{time.time_ns():020}.part", part.to_bytes(), private=True)
 
     def usable(self, stamps: Set[Stamp]) -> list[StoredPart]:
         """The parts that lie within these files and do not overlap, oldest first. Outdated ones are removed."""
@@ -106,17 +130,9 @@ class PartStore:
 
 
 def _read(path: Path) -> StoredPart | None:
-    """A part, or None if it is damaged or of another version: it is then made again."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})["ridgeway"])
-            state = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        digest = header.pop("digest")
-        if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
-            return None
-        stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
-        return StoredPart(stretches, Counters(**header["counters"]), state, tuple(header.get("broken", ())))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return StoredPart.from_bytes(path.read_bytes())
+    except OSError:
         return None
 
 

@@ -2,20 +2,22 @@
 
 Work is kept in parts: the sums over some stretch of the corpus, with the files and documents they cover. A later run
 takes up every part whose files are unchanged and sums only the rest. Parts stay in the holder's own cache folder.
-Knows corpus, encoder and accumulators. Knows nothing of the coordinator.
+An engine may have pieces of the corpus summed elsewhere. Knows corpus, encoder and accumulators. Knows nothing of the
+coordinator.
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial, reduce
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from ridgeway.client.sums.accumulate import Accumulator, accumulators, add_states
 from ridgeway.client.sums.corpus import (
@@ -28,27 +30,44 @@ from ridgeway.client.sums.corpus import (
     find_sources,
     is_held_out,
 )
+from ridgeway.client.sums.corpus_parts import corpus_digest, pieces_of
 from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
-from ridgeway.client.sums.tokenizer_pool import Encode, tokenising
+from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches
+from ridgeway.client.sums.piece_readers import Read, Tokens, piece_readers
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
-from ridgeway.common.base.threads import serial_tokenizers
+from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
-from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
 BATCH_CHARACTERS = 1 << 18
 MODEL_BATCH_CHARACTERS = 1 << 13
 """A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard between."""
 ACCUMULATOR_BYTES = 512 << 20
-BATCH_DOCUMENTS = 1024
-SKIMMED_DOCUMENTS = 1024
+PROCESS_BATCH_CHARACTERS = 1 << 20
 PART_INTERVAL_S = 20.0
+MAX_THREADS_ALONE = 4
+"""With this many threads or fewer, this process reads for all of them."""
+MIN_READERS_BYTES = 32 << 20
+"""For less text than this, starting processes takes longer than it saves."""
 
 Maker = Callable[[], Accumulator]
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
+
+
+class Unread(NamedTuple):
+    """A piece of the corpus that no part covers to its end; `first`: how many of its documents are covered."""
+
+    stamp: Stamp
+    source: CorpusFile
+    first: int
+
+
+Engine = Callable[[Sequence[Unread]], Iterator[StoredPart | None]]
+"""Has pieces summed somewhere, and hands over parts as they are done; None every now and then while it waits."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -68,6 +87,8 @@ class PrepareJob:
     devices: tuple[str, ...] = ()
     skip_broken: float = 0.0
     """The largest share of records that may be passed over because they cannot be read."""
+    part: tuple[int, int] | None = None
+    """Sum the third of 64 parts, say; None: the whole corpus."""
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -108,21 +129,32 @@ def prepare(
     *,
     fresh: bool = False,
     broken_list: Path | None = None,
+    engine: Engine | None = None,
 ) -> PrepareOutcome:
     """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept.
 
     broken_list: where to write the places of the records that were passed over, if there are any.
+    engine:      who sums, if it is not this process.
     """
     started = time.monotonic()
-    store = PartStore(cache, _terms(job, encoder))
+    terms = _terms(job, encoder)
+    store = PartStore(cache, terms)
     if fresh:
         store.clear()
     sources, skipped = find_sources(job.roots)
-    stamps = {Stamp.of(source.path): source for source in sources}
+    if not sources:
+        raise CorpusError(f"{_names(job)} has no file that can be read; {skipped} were passed over")
+    stamps = {Stamp.of(source.path, source.begin, source.end): source for source in sources}
+    corpus = corpus_digest(terms, stamps) if job.part else ""
+    if job.part:
+        stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *job.part)}
     kept = store.usable(stamps.keys())
     todo = _unread(stamps, kept)
-    run = _Run(job, encoder, store, watch or Watch(), sum(stamp.size for stamp in stamps))
-    parts = [*kept, *run.sum_all(todo, sum(stamp.size for stamp, _, _ in todo))]
+    watch, total = watch or Watch(), sum(stamp.bytes for stamp in stamps)
+    left = sum(each.stamp.bytes for each in todo)
+    run = _Run(job, encoder, store, watch, total)
+    new = run.sum_all(todo, left) if engine is None else _gathered(engine(todo), store, watch, total - left, total)
+    parts = [*kept, *new]
     for stamp in stamps:  # sums over a file that changed while it was read belong to no corpus that ever was
         if not stamp.holds():
             raise CorpusError(f"{stamp.path} changed while it was read; run the same command again")
@@ -132,12 +164,39 @@ def prepare(
     broken = [place for part in parts for place in part.broken]
     if broken_list is not None:
         _list_places(broken_list, broken)
-    _must_be_readable(job, counters, broken)
-    _must_hold_text(job, counters, len(sources), skipped)
-    statistics = run.summer().statistics(reduce(add_states, (part.state for part in parts)), job.threads)
-    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout)
-    seconds = time.monotonic() - started
-    return PrepareOutcome(prepared, counters, len(sources), len(todo), skipped, run.bytes_read, seconds)
+    if job.part is None:
+        check_readable(counters, job.skip_broken, f"the first is {broken[0]}" if broken else "")
+        check_text(counters, _names(job))
+    states = [part.state for part in parts] or [run.summer().state()]
+    statistics = run.summer().statistics(reduce(add_states, states), job.threads)
+    share = CorpusPart(*job.part, corpus, asdict(counters), job.skip_broken) if job.part else None
+    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout, share)
+    seconds, files = time.monotonic() - started, len({stamp.path for stamp in stamps})
+    files_read = len({each.stamp.path for each in todo})
+    return PrepareOutcome(prepared, counters, files, files_read, skipped, left, seconds)
+
+
+def sum_pieces(job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]) -> StoredPart:
+    """The sums over some pieces, in one part: what an engine has done elsewhere."""
+    size = sum(each.stamp.bytes for each in todo)
+    [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo, size)
+    return part
+
+
+def _gathered(
+    parts: Iterator[StoredPart | None], store: PartStore, watch: Watch, done: int, total: int
+) -> list[StoredPart]:
+    """Keep parts as an engine hands them over."""
+    found: list[StoredPart] = []
+    for part in parts:
+        if part is not None:
+            store.save(part)
+            found.append(part)
+            done += sum(stretch.stamp.bytes for stretch in part.stretches)
+        watch.progress(done, total)
+        if watch.stopped():
+            raise Interrupted
+    return found
 
 
 def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None = None) -> Iterator[str]:
@@ -145,7 +204,7 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
     watch = watch or Watch()
     sources, _ = find_sources(job.roots)
     skipped: list[str] | None = [] if job.skip_broken else None
-    total, done = sum(source.path.stat().st_size for source in sources), 0
+    total, done = sum(source.bytes for source in sources), 0
     for source in sources:
         position = Position()
         for text in documents(source, job.text_fields, counters, position, skipped):
@@ -156,9 +215,9 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
                 counters.held_out += 1
                 yield text
             if counters.documents % 256 == 0:
-                watch.progress(done + position.bytes, total)
+                watch.progress(min(done + position.bytes, total), total)
         done += position.bytes
-    _must_be_readable(job, counters, skipped or ())
+    check_readable(counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else "")
 
 
 def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
@@ -172,14 +231,18 @@ def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
     }
 
 
-def _unread(stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]) -> list[tuple[Stamp, CorpusFile, int]]:
-    """The files that are not wholly covered, each with the number of documents that are."""
-    reached = {stretch.stamp: stretch for part in kept for stretch in part.stretches}  # the last one of each file
+def _unread(stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]) -> list[Unread]:
+    """The pieces that are not wholly covered."""
+    reached = {stretch.stamp: stretch for part in kept for stretch in part.stretches}  # the last one of each piece
     return [
-        (stamp, source, reached[stamp].stop if stamp in reached else 0)
+        Unread(stamp, source, reached[stamp].stop if stamp in reached else 0)
         for stamp, source in stamps.items()
         if stamp not in reached or not reached[stamp].ends_file
     ]
+
+
+def _names(job: PrepareJob) -> str:
+    return ", ".join(str(root) for root in job.roots)
 
 
 def _list_places(path: Path, places: Sequence[str]) -> None:
@@ -189,22 +252,20 @@ def _list_places(path: Path, places: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _must_be_readable(job: PrepareJob, counters: Counters, places: Sequence[str]) -> None:
+def check_readable(counters: Counters, skip_broken: float, which: str) -> None:
     """Raise if more records were passed over than may be. Parts that were kept may come from a more lenient run."""
     records = counters.documents + counters.empty + counters.broken
-    if counters.broken > job.skip_broken * records:
+    if counters.broken > skip_broken * records:
         raise CorpusError(
-            f"{counters.broken:,} of {records:,} records cannot be read, and a share of {job.skip_broken:g} may be "
-            f"passed over ({SKIP_WORDS}); the first is {places[0]}"
+            f"{counters.broken:,} of {records:,} records cannot be read, and a share of {skip_broken:g} may be "
+            f"passed over ({SKIP_WORDS}); {which}"
         )
 
 
-def _must_hold_text(job: PrepareJob, counters: Counters, files: int, skipped: int) -> None:
-    names = ", ".join(str(root) for root in job.roots)
-    if not files:
-        raise CorpusError(f"{names} has no file that can be read; {skipped} were passed over")
+def check_text(counters: Counters, names: str) -> None:
+    """Raise if there is nothing to sum."""
     if not counters.documents:
-        raise CorpusError(f"{names} holds no text; files: {files}, empty documents: {counters.empty}")
+        raise CorpusError(f"{names} holds no text; empty documents: {counters.empty}")
     if counters.documents == counters.held_out:
         raise CorpusError(
             f"all documents of {names} ({counters.documents}) fall into the held-out share; add text, or --holdout 0"
@@ -213,45 +274,49 @@ def _must_hold_text(job: PrepareJob, counters: Counters, files: int, skipped: in
         raise CorpusError(f"{names} holds no tokens: its documents are made of special tokens alone")
 
 
-class _Run:
-    """One pass over the files that are left: a reader, worker threads, and parts that are kept as they fill."""
+@dataclass(slots=True)
+class _OpenPiece:
+    """A piece that is being read: what has come of it since the last part."""
 
-    def __init__(self, job: PrepareJob, encoder: AnyEncoder, store: PartStore, watch: Watch, total: int) -> None:
+    start: int
+    place: int
+    position: int = 0
+    met: Counters = field(default_factory=Counters)
+    broken: list[str] = field(default_factory=list)
+
+
+class _Run:
+    """One pass over the pieces that are left: readers, worker threads, and parts that are kept as they fill."""
+
+    def __init__(self, job: PrepareJob, encoder: AnyEncoder, store: PartStore | None, watch: Watch, total: int) -> None:
         self._job, self._encoder, self._store, self._watch, self._total = job, encoder, store, watch, total
-        self._encode: Encode = encoder.tokenizer.encode_many
-        self._workers = job.threads
-        slow = isinstance(encoder, ContextualEncoder) and not job.devices
-        self._batch = MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
         self._pending: deque[Future[int]] = deque()
         self._counters = Counters()
         self._stretches: list[Stretch] = []
+        self._open: dict[Stamp, _OpenPiece] = {}
         self._broken: list[str] = []
         self._parts: list[StoredPart] = []
         self._started = self._kept_at = time.monotonic()
         self._done = 0
-        self.bytes_read = 0
 
-    def sum_all(self, todo: Sequence[tuple[Stamp, CorpusFile, int]], left: int) -> list[StoredPart]:
-        """Sum files, keeping parts as time goes by. An error loses only what came after the last part."""
+    def sum_all(self, todo: Sequence[Unread], left: int) -> list[StoredPart]:
+        """Sum pieces, keeping parts as time goes by. An error loses only what came after the last part."""
         self._done = self._total - left
         if not todo:
             return []
-        from threadpoolctl import threadpool_limits
-
         self._refill()
         with (
             serial_tokenizers(),
-            threadpool_limits(1),
-            tokenising(self._encoder.tokenizer, self._encoder.definition, self._job.threads, left) as chosen,
-            ThreadPoolExecutor(chosen[1], thread_name_prefix="sum") as pool,
+            one_blas_thread(),
+            self._reading(todo, left) as batches,
+            ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool,
         ):
-            self._encode, self._workers = chosen
             try:
-                for stamp, source, first in todo:
-                    self._sum_file(pool, stamp, source, first)
+                for number, batch, tokens in batches:
+                    self._take(pool, todo[number], batch, tokens)
                     if self._due():
                         self._keep()
             except BaseException:
@@ -260,52 +325,49 @@ class _Run:
             self._keep()
         return self._parts
 
-    def _sum_file(self, pool: ThreadPoolExecutor, stamp: Stamp, source: CorpusFile, first: int) -> None:
-        met, counted, position = Counters(), Counters(), Position()
-        batch, size, place, start = list[str](), 0, 0, first
-        skipped: list[str] | None = [] if self._job.skip_broken else None
-        for text in documents(source, self._job.text_fields, met, position, skipped):
-            place += 1
-            if place <= first:  # an earlier part covers it
-                counted = copy.copy(met)
-                if place % SKIMMED_DOCUMENTS == 0 and self._watch.stopped():
-                    self._keep()
-                continue
-            met.documents += 1
-            if is_held_out(text, self._job.holdout):
-                met.held_out += 1
-                continue
-            batch.append(text)
-            size += len(text)
-            if size >= self._batch or len(batch) >= BATCH_DOCUMENTS:
-                self._submit(pool, batch)
-                self._watch.progress(self._done + position.bytes, self._total)
-                batch, size = [], 0
-                if self._due():
-                    self._cover(Stretch(stamp, start, place, ends_file=False), met, counted, skipped)
-                    self._keep()
-                    start, counted = place, copy.copy(met)
-        self._submit(pool, batch)
-        self._cover(Stretch(stamp, start, place, ends_file=True), met, counted, skipped)
-        self._done += stamp.size
-        self.bytes_read += stamp.size
-        self._watch.progress(self._done, self._total)
+    @contextmanager
+    def _reading(self, todo: Sequence[Unread], left: int) -> Iterator[Iterator[Read]]:
+        """Within this block, all batches: read by processes on many cores, else here, one piece after another."""
+        pieces = [(each.source, each.first) for each in todo]
+        by_model = isinstance(self._encoder, ContextualEncoder)
+        many = self._job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES and not by_model
+        slow = by_model and not self._job.devices
+        size = PROCESS_BATCH_CHARACTERS if many else MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
+        rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size)
+        if many:
+            tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
+            with piece_readers(tokenizer, definition, pieces, rules, self._job.threads) as batches:
+                yield batches
+        else:
+            yield (
+                (number, batch, None)
+                for number, (source, first) in enumerate(pieces)
+                for batch in read_batches(source, first, rules)
+            )
 
-    def _cover(self, stretch: Stretch, met: Counters, counted: Counters, skipped: list[str] | None) -> None:
-        """Take in what was met since `counted`. skipped: the places of all broken records of the file so far."""
-        self._stretches.append(stretch)
-        self._broken = [*self._broken, *(skipped or [])[counted.broken :]][:MAX_PLACES]
-        self._counters.add(met)
-        self._counters.add(counted, -1)
-
-    def _submit(self, pool: ThreadPoolExecutor, batch: list[str]) -> None:
-        if batch:
-            self._pending.append(pool.submit(self._sum, batch))
-        while len(self._pending) > 2 * self._workers:
+    def _take(self, pool: ThreadPoolExecutor, piece: Unread, batch: PieceBatch, tokens: Tokens | None) -> None:
+        stamp = piece.stamp
+        opened = self._open.setdefault(stamp, _OpenPiece(piece.first, piece.first))
+        if batch.texts or (tokens is not None and len(tokens[1])):
+            self._pending.append(pool.submit(self._sum, batch.texts, tokens))
+        while len(self._pending) > 2 * self._job.threads:
             self._counters.tokens += self._pending.popleft().result()
+        opened.met.add(batch.met)
+        opened.broken += batch.broken
+        opened.place, opened.position = batch.place, min(batch.position, stamp.bytes)
+        if batch.ends:
+            self._cover(stamp, self._open.pop(stamp), ends=True)
+            self._done += stamp.bytes
+        self._watch.progress(self._done + sum(each.position for each in self._open.values()), self._total)
 
-    def _sum(self, texts: list[str]) -> int:
-        ids, lengths = self._encode(texts)
+    def _cover(self, stamp: Stamp, opened: _OpenPiece, ends: bool) -> None:
+        """Take in what came of a piece."""
+        self._stretches.append(Stretch(stamp, opened.start, opened.place, ends))
+        self._broken = [*self._broken, *opened.broken][:MAX_PLACES]
+        self._counters.add(opened.met)
+
+    def _sum(self, texts: list[str], tokens: Tokens | None) -> int:
+        ids, lengths = self._encoder.tokenizer.encode_many(texts) if tokens is None else tokens
         accumulator = self._idle.get()
         try:
             accumulator.add(ids, lengths)
@@ -320,15 +382,21 @@ class _Run:
     def _due(self) -> bool:
         """Whether to keep a part now: every so often, and more rarely the longer a run lasts."""
         now = time.monotonic()
-        return self._watch.stopped() or now - self._kept_at > PART_INTERVAL_S + (now - self._started) / 20
+        waited = self._store is not None and now - self._kept_at > PART_INTERVAL_S + (now - self._started) / 20
+        return self._watch.stopped() or waited
 
     def _keep(self) -> None:
+        for stamp, opened in self._open.items():
+            if opened.place > opened.start:
+                self._cover(stamp, opened, ends=False)
+                self._open[stamp] = _OpenPiece(opened.place, opened.place, opened.position)
         while self._pending:
             self._counters.tokens += self._pending.popleft().result()
         if self._stretches:
             state = reduce(add_states, (accumulator.state() for accumulator in self._all))
             part = StoredPart(tuple(self._stretches), self._counters, state, tuple(self._broken))
-            self._store.save(part)
+            if self._store is not None:
+                self._store.save(part)
             self._parts.append(part)
         self._counters, self._stretches, self._broken = Counters(), [], []
         self._refill()

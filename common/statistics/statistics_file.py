@@ -1,13 +1,15 @@
 """Statistics of one domain as a file that can be carried by hand: safetensors with a version and a digest.
 
-Knows the file format. Holds sums and the terms they were made under; no text, no counts of tokens, no path.
+Knows the file format. Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
+part of a corpus, which stays with its holder, also has the number of its documents and tokens.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,36 @@ ENCODER_NAME = re.compile(r"[\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
+@dataclass(frozen=True, slots=True)
+class CorpusPart:
+    """Which part of a corpus some sums are over. All parts of a corpus, added, are the corpus.
+
+    number, of:  such as 3 of 64.
+    corpus:      a digest of the files and settings that were divided, equal in all parts of one corpus.
+    met:         how many documents, tokens and so on were met.
+    skip_broken: the share of the whole corpus' records that may be passed over.
+    """
+
+    number: int
+    of: int
+    corpus: str
+    met: Mapping[str, int]
+    skip_broken: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise InputError(f"there is no part {self.number} of {self.of}; parts are counted from 1, such as 3/64")
+
+    def __str__(self) -> str:
+        return f"part {self.number} of {self.of}"
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
     """One domain's raw sums, with everything that must agree before they may be added to others.
 
     holdout: the share of documents that was kept out of the sums; it may differ from file to file.
+    part:    which part of a corpus they are over; None: all of it.
     """
 
     domain: str
@@ -39,6 +66,7 @@ class Prepared:
     sampling: Sampling
     statistics: Statistics
     holdout: float = 0.0
+    part: CorpusPart | None = None
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -74,10 +102,11 @@ def to_bytes(prepared: Prepared) -> bytes:
     return save({"gram": triangle, "cross": cross}, metadata={"ridgeway": header})
 
 
-def load_prepared(path: Path, *, own: bool = False) -> Prepared:
+def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prepared:
     """Read a statistics file; damage of any kind, and sums that no text can have, are errors that name the file.
 
-    own: the reader has summed them itself, so the digest alone is checked.
+    own:   the reader has summed them itself, so the digest alone is checked.
+    parts: a file of a part of a corpus is read too.
     """
     if not path.is_file():
         raise InputError(f"there is no statistics file {path}")
@@ -96,10 +125,14 @@ def load_prepared(path: Path, *, own: bool = False) -> Prepared:
             sampling=Sampling(**header["sampling"]),
             statistics=unpacked(triangle, cross),
             holdout=float(header["holdout"]),
+            part=CorpusPart(**header["part"]) if "part" in header else None,
         )
         if prepared.digest != header["digest"]:
             raise FormatError("its sums or its terms were changed after it was written")
-        if not own:
+        if prepared.part and not parts:
+            raise StatisticsError(f"it holds {prepared.part}; `ridgeway client add` makes one file of all parts")
+        empty = prepared.part and not triangle.any() and not cross.any()  # there are more parts than text
+        if not own and not empty:
             prepared.statistics.check()
     except FormatError as error:
         raise FormatError(f"{path} cannot be used: {error}; ask its holder to prepare it again") from error
@@ -111,7 +144,8 @@ def load_prepared(path: Path, *, own: bool = False) -> Prepared:
 
 
 def _terms(prepared: Prepared) -> dict[str, Any]:
-    return {
+    part = {"part": asdict(prepared.part)} if prepared.part else {}
+    return part | {
         "format": FORMAT,
         "version": VERSION,
         "domain": prepared.domain,

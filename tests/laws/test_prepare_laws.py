@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ridgeway.client.sums.corpus
+import ridgeway.client.sums.piece_batches
 import ridgeway.client.sums.prepare
 from ridgeway.client.sums.corpus import Counters, is_held_out
 from ridgeway.client.sums.prepare import held_out_documents, prepare
@@ -33,7 +34,7 @@ shares = st.sampled_from([0.0, 0.2, 0.5, 0.8])
 def small_pieces(batch: int, limit: int) -> Iterator[Path]:
     """An empty folder, while batches and documents are small enough for little text to fill several."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.prepare, "BATCH_DOCUMENTS", batch)
+        patch.setattr(ridgeway.client.sums.piece_batches, "BATCH_DOCUMENTS", batch)
         patch.setattr(ridgeway.client.sums.corpus, "DOCUMENT_LIMIT", limit)
         yield Path(folder)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ridgeway.client.sums.piece_batches
 import ridgeway.client.sums.prepare
 from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
@@ -34,7 +35,7 @@ from tests.support.tiny import tiny_encoder
 @pytest.fixture
 def keeping_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of four documents, and a part kept after each of them."""
-    monkeypatch.setattr(ridgeway.client.sums.prepare, "BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr(ridgeway.client.sums.piece_batches, "BATCH_DOCUMENTS", 4)
     monkeypatch.setattr(ridgeway.client.sums.prepare, "PART_INTERVAL_S", -1e9)
 
 
@@ -449,8 +450,8 @@ def test_a_record_that_cannot_be_read_loses_nothing_that_was_kept(encoder: Table
 @pytest.mark.parametrize(
     ("texts", "holdout", "message"),
     [
-        ([], 0.0, "holds no text; files: 1, empty documents: 0"),
-        (["", " "], 0.0, "holds no text; files: 1, empty documents: 2"),
+        ([], 0.0, "holds no text; empty documents: 0"),
+        (["", " "], 0.0, "holds no text; empty documents: 2"),
         (["one"], 0.999999, "all documents of .* \\(1\\) fall into the held-out share"),
         (["<end><end>"], 0.0, "holds no tokens"),
     ],

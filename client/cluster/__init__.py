@@ -1,0 +1,1 @@
+"""A holder's corpus summed on the holder's own cluster."""

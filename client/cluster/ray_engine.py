@@ -1,0 +1,185 @@
+"""An engine for `prepare` on a Ray cluster: pieces of a corpus go out as tasks, sums come back and add up exactly.
+
+A task reads its pieces from where all machines see them, a shared folder or an object store, and returns a part in the
+form in which parts are kept, with its digest. A task whose worker or machine is lost is run again by Ray; what a run
+had received before it was stopped is kept. Nothing is sent but sums, counts and file names, and only within the
+cluster, which is the holder's own: Ray has no access control.
+Knows Ray and `prepare`. Knows nothing of the coordinator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import ridgeway
+from ridgeway.client.sums.part_store import StoredPart
+from ridgeway.client.sums.prepare import Engine, PrepareJob, Unread, sum_pieces
+from ridgeway.common.base.devices import chosen
+from ridgeway.common.base.errors import CorpusError, DeviceError, EncoderMismatch, RidgewayError, first_line
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+
+MIN_TASK_BYTES, MAX_TASK_BYTES = 4 << 20, 512 << 20
+TASKS_PER_WORKER = 8
+"""A task has about this share of a worker's work, so that all end at about the same time."""
+MAX_THREADS_PER_WORKER = 8
+WAIT_S = 0.5
+RETRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What one task takes of the cluster: threads, and a card or none."""
+
+    threads: int
+    card: bool
+
+
+@contextmanager
+def cluster(address: str, threads: int) -> Iterator[None]:
+    """A connection to a cluster; without an address, one on this machine alone, which ends with the block."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would tell its makers
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # or it warns that it will do so in future
+    ray = _ray()
+    local: dict[str, Any] = {"num_cpus": threads, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else local))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = address or "this machine"
+        raise DeviceError(f"no Ray cluster answers at {where} ({first_line(error)}); is it started there?") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, threads: int) -> Engine:
+    """word: how the encoder is named, since every machine finds it by itself. threads: of each worker; 0: as fits."""
+
+    def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
+        ray = _ray()
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        found = workers(nodes, threads, cards=cards, only_cards=isinstance(encoder, ContextualEncoder))
+        waiting, running = deque(tasks(todo, len(found))), dict[Any, Worker]()
+        idle = deque(found)
+        try:
+            while waiting or running:
+                while waiting and idle:
+                    worker = idle.popleft()
+                    running[_submitted(ray, job, word, encoder.fingerprint, waiting.popleft(), worker)] = worker
+                done, _ = ray.wait(list(running), timeout=WAIT_S)
+                for each in done:
+                    idle.append(running.pop(each))
+                    yield _received(ray, each)
+                if not done:
+                    yield None
+        finally:
+            for each in running:
+                ray.cancel(each, force=True)
+
+    return engine
+
+
+def cards_of_cluster() -> bool:
+    """Whether a machine of the cluster has a card."""
+    return bool(_ray().cluster_resources().get("GPU"))
+
+
+def workers(nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, only_cards: bool) -> list[Worker]:
+    """As many workers as the machines of a cluster have room for: one a card, and on machines without one, by cores.
+
+    only_cards: where there are cards, nothing else sums, because a model's features depend on the kind of device.
+    """
+    found: list[Worker] = []
+    for node in nodes:
+        cores, own = int(node.get("CPU", 0)), int(node.get("GPU", 0)) if cards else 0
+        if own:
+            found += [Worker(max(1, cores // own), card=True)] * own
+        else:
+            each = min(threads or MAX_THREADS_PER_WORKER, max(1, cores))
+            found += [Worker(each, card=False)] * (cores // each)
+    with_card = [worker for worker in found if worker.card]
+    if not found:
+        raise DeviceError("the Ray cluster has no machine with a free core; start some with `ray start`")
+    return with_card if only_cards and with_card else found
+
+
+def tasks(todo: Sequence[Unread], workers: int) -> list[list[Unread]]:
+    """Pieces in groups of about the same size."""
+    total = sum(each.stamp.bytes for each in todo)
+    size = min(MAX_TASK_BYTES, max(MIN_TASK_BYTES, total // (TASKS_PER_WORKER * workers)))
+    groups: list[list[Unread]] = []
+    room = 0
+    for each in todo:
+        if room < each.stamp.bytes or not groups:
+            groups.append([])
+            room = size
+        groups[-1].append(each)
+        room -= each.stamp.bytes
+    return groups
+
+
+def _submitted(ray: Any, job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], worker: Worker) -> Any:
+    task = ray.remote(num_cpus=worker.threads, num_gpus=int(worker.card), max_retries=RETRIES)(_summed)
+    return task.remote(replace(job, threads=worker.threads, devices=()), word, fingerprint, todo, worker.card)
+
+
+def _received(ray: Any, task: Any) -> StoredPart:
+    try:
+        content, error = ray.get(task)
+    except ray.exceptions.RayError as lost:
+        raise CorpusError(
+            f"the cluster lost a task again and again ({first_line(lost)}); see that its machines have enough memory "
+            "and read the corpus. What was summed is kept, and the same command goes on from there"
+        ) from lost
+    if error:
+        raise CorpusError(error)
+    part = StoredPart.from_bytes(content)
+    if part is None:
+        raise CorpusError("a machine of the cluster returned sums that are damaged, or of another version of Ridgeway")
+    return part
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise DeviceError(
+            "the package ray is not installed; install ridgeway[simulation], or leave out --engine"
+        ) from None
+    return ray
+
+
+# On the cluster's machines
+
+
+def _summed(job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], card: bool) -> tuple[bytes, str]:
+    """The part of some pieces, or the sentence that says why there is none."""
+    try:
+        encoder = _encoder(word)
+        if encoder.fingerprint != fingerprint:
+            raise EncoderMismatch(
+                f"a machine of the cluster has another encoder as {word} ({encoder.fingerprint[:12]}, not "
+                f"{fingerprint[:12]}), with Ridgeway {ridgeway.__version__}; install the same on all"
+            )
+        for each in todo:
+            if not each.stamp.holds():
+                raise CorpusError(
+                    f"{each.stamp.path} is not the same on all machines of the cluster, or has changed; all need to "
+                    "read the corpus from one shared place"
+                )
+        work = replace(job, devices=chosen("cuda")[:1] if card else ())
+        return sum_pieces(work, encoder, todo).to_bytes(), ""
+    except (RidgewayError, OSError) as error:
+        return b"", str(error)
+
+
+@lru_cache(maxsize=1)
+def _encoder(word: str) -> AnyEncoder:
+    return find_encoder(word)

@@ -1,0 +1,75 @@
+"""A piece of a corpus → batches of its documents, less those that are held out, with what was met on the way.
+
+Knows how documents are read and held out. Knows nothing of tokens, sums or processes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, documents, is_held_out
+
+BATCH_DOCUMENTS = 1024
+SKIMMED_DOCUMENTS = 1024
+"""So many documents that an earlier part covers are passed over between two batches without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRules:
+    """How documents are read. characters: about how many a batch has."""
+
+    text_fields: tuple[str, ...]
+    holdout: float
+    skip_broken: bool
+    characters: int
+
+
+class PieceBatch(NamedTuple):
+    """Documents to sum.
+
+    met, broken: what was met since the batch before, and the places of broken records among it.
+    place:       how many documents of the piece lie behind, those included that are held out.
+    position:    how many of its bytes do, about.
+    ends:        whether it is the piece's last batch.
+    """
+
+    texts: list[str]
+    met: Counters
+    broken: list[str]
+    place: int
+    position: int
+    ends: bool
+
+
+def read_batches(source: CorpusFile, first: int, rules: ReadingRules) -> Iterator[PieceBatch]:
+    """The documents of a piece from number `first` on; there is always a last batch, if only an empty one."""
+    met, counted, position = Counters(), Counters(), Position()
+    skipped: list[str] | None = [] if rules.skip_broken else None
+    texts, size, place = list[str](), 0, 0
+
+    def batch(ends: bool) -> PieceBatch:
+        nonlocal texts, size, counted
+        since, told, broken = copy.copy(met), texts, (skipped or [])[counted.broken :]
+        since.add(counted, -1)
+        texts, size, counted = [], 0, copy.copy(met)
+        return PieceBatch(told, since, broken, place, position.bytes, ends)
+
+    for text in documents(source, rules.text_fields, met, position, skipped):
+        place += 1
+        if place <= first:  # an earlier part covers it
+            counted = copy.copy(met)
+            if place % SKIMMED_DOCUMENTS == 0:
+                yield PieceBatch([], Counters(), [], first, position.bytes, False)
+            continue
+        met.documents += 1
+        if is_held_out(text, rules.holdout):
+            met.held_out += 1
+            continue
+        texts.append(text)
+        size += len(text)
+        if size >= rules.characters or len(texts) >= BATCH_DOCUMENTS:
+            yield batch(False)
+    yield batch(True)

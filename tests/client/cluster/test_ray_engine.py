@@ -1,0 +1,138 @@
+"""A corpus on a Ray cluster: the bytes of one machine, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ridgeway.client.cluster.ray_engine
+import ridgeway.client.sums.corpus
+from ridgeway.client.cluster.ray_engine import MAX_TASK_BYTES, Worker, cluster, ray_engine, tasks, workers
+from ridgeway.client.sums.corpus import CorpusFile
+from ridgeway.client.sums.part_store import Stamp, StoredPart
+from ridgeway.client.sums.prepare import Engine, Interrupted, Unread, prepare
+from ridgeway.common.base.errors import CorpusError, DeviceError, RidgewayError
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.tiny import tiny_encoder
+
+pytestmark = [  # Ray leaves files and processes to the garbage collector
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def pieces(*sizes: int) -> list[Unread]:
+    stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
+    return [Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps]
+
+
+def test_every_card_and_every_core_has_a_worker() -> None:
+    """Machines with cards sum on them; a model whose features depend on the device is given one kind alone."""
+    nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 20.0}, {"CPU": 1.0}]
+    card, cpu = Worker(8, card=True), Worker(8, card=False)
+    assert workers(nodes, 0, cards=True, only_cards=False) == [card, card, cpu, cpu, Worker(1, card=False)]
+    assert workers(nodes, 0, cards=True, only_cards=True) == [card, card]
+    assert workers(nodes[1:], 5, cards=True, only_cards=True) == [Worker(5, card=False)] * 4 + [Worker(1, card=False)]
+    assert len(workers(nodes, 1, cards=False, only_cards=False)) == 37
+    with pytest.raises(DeviceError, match="no machine with a free core"):
+        workers([{}], 0, cards=True, only_cards=False)
+
+
+def test_tasks_hold_every_piece_once() -> None:
+    """In their order, in groups that are neither tiny nor a worker's whole work."""
+    todo = pieces(*[1 << 20] * 100, 1 << 31, 5)
+    made = tasks(todo, 2)
+    assert [each for group in made for each in group] == todo
+    assert all(len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES for group in made)
+    assert len(tasks(todo[:100], 3)) == 25
+    assert tasks([], 3) == []
+
+
+@pytest.fixture(scope="module")
+def local_cluster() -> Iterator[None]:
+    with cluster("", 2):
+        yield
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A corpus of many tasks."""
+    monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 2_000)
+    monkeypatch.setattr(ridgeway.client.cluster.ray_engine, "MIN_TASK_BYTES", 1)
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    write_jsonl(tmp_path / "corpus" / "law.jsonl", sentences("law", 60))
+    (tmp_path / "corpus" / "code.txt").write_text("\n".join(sentences("code", 60)))
+    return tmp_path / "corpus"
+
+
+def worker_processes() -> list[int]:
+    """The processes of this machine's cluster that run tasks."""
+    named = ((int(path.parent.name), path.read_bytes()) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    return [pid for pid, name in named if name.startswith(b"ray::") and b"Dashboard" not in name]
+
+
+def harmed(engine: Engine) -> Engine:
+    """An engine whose workers are all killed after each of the first parts."""
+
+    def killing(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
+        for number, part in enumerate(engine(todo)):
+            yield part
+            if number < 3:
+                for pid in worker_processes():
+                    os.kill(pid, signal.SIGKILL)
+
+    return killing
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found through /proc")
+@pytest.mark.usefixtures("local_cluster")
+def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) -> None:
+    """Also where workers are killed in the middle, and where a run is stopped and taken up."""
+    word = f"dir:{tmp_path / 'encoder'}"
+    encoder, work = find_encoder(word), job(corpus, holdout=0.1)
+    alone = prepare(work, encoder, tmp_path / "alone")
+    engine = ray_engine(work, encoder, word, cards=False, threads=1)
+    seen: list[tuple[int, int]] = []
+    shared = prepare(work, encoder, tmp_path / "shared", engine=harmed(engine))
+    with pytest.raises(Interrupted):
+        prepare(work, encoder, tmp_path / "stopped", Stopper(3).watch, engine=engine)
+    kept = len(list((tmp_path / "stopped").rglob("*.part")))
+    watch = replace(Stopper(1 << 30).watch, progress=lambda done, total: seen.append((done, total)))
+    resumed = prepare(work, encoder, tmp_path / "stopped", watch, engine=engine)
+    assert kept > 0
+    assert 0 < seen[0][0] < seen[-1][0] == seen[-1][1]
+    for outcome in (shared, resumed):
+        assert content(outcome) == content(alone)
+        assert outcome.counters == alone.counters
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_cluster")
+def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(corpus: Path, tmp_path: Path) -> None:
+    """Broken text, another encoder, and files that are not the same everywhere; no traceback of Ray."""
+    word = f"dir:{tmp_path / 'encoder'}"
+    encoder, work = find_encoder(word), job(corpus)
+    other = ray_engine(work, tiny_encoder(seed=1), word, cards=False, threads=1)
+    with pytest.raises(RidgewayError, match="has another encoder as dir:"):
+        prepare(work, encoder, tmp_path / "one", engine=other)
+    engine = ray_engine(work, encoder, word, cards=False, threads=1)
+    with pytest.raises(CorpusError, match="not the same on all machines"):
+        list(engine(pieces(5)))
+    (corpus / "law.jsonl").write_text("{broken\n")
+    with pytest.raises(CorpusError, match=r"law\.jsonl, line 1: not JSON") as raised:
+        prepare(work, encoder, tmp_path / "two", engine=engine)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence() -> None:
+    """And nothing is started instead."""
+    with pytest.raises(DeviceError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"), cluster("127.0.0.1:9", 1):
+        pass

@@ -1,0 +1,200 @@
+"""Reading in processes of its own: the same ids, whatever becomes of the processes, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeway.client.sums import piece_readers, prepare
+from ridgeway.client.sums.corpus import CorpusFile, Counters, find_sources
+from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches
+from ridgeway.client.sums.piece_readers import Read, ReaderProcess, Tokens
+from ridgeway.client.sums.prepare import Interrupted
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.waiting import MAX_WAIT_S
+
+RULES = ReadingRules(("text",), 0.2, True, 300)
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> list[tuple[CorpusFile, int]]:
+    """Files with blanks, stray bytes, broken records and a name that is not UTF-8; some documents to pass over."""
+    folder = tmp_path / "corpus"
+    write_jsonl(folder / "a.jsonl", ["", *sentences("law", 40), "lone \ud800 surrogate", "žluťoučký 小"])
+    write_jsonl(folder / "b.jsonl", [])
+    (folder / "c.jsonl").write_bytes(b'{"text": "stray \xff byte"}\n{broken\n{"text": "after"}\n' * 20)
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("\n".join(sentences("code", 30)))
+    return [(source, 3 * place) for place, source in enumerate(find_sources([folder])[0])]
+
+
+def gathered(batches: Iterator[Read], encoder: TableEncoder, count: int) -> list[tuple[object, ...]]:
+    """Of each piece: what was met, where it ended, its broken records and its ids."""
+    found: list[tuple[Counters, list[PieceBatch], list[int], list[int]]] = [
+        (Counters(), [], [], []) for _ in range(count)
+    ]
+    for number, batch, tokens in batches:
+        met, seen, row, sizes = found[number]
+        assert not seen or not seen[-1].ends
+        assert not seen or batch.place >= seen[-1].place
+        ids, lengths = encoder.tokenizer.encode_many(batch.texts) if tokens is None else tokens
+        met.add(batch.met)
+        seen.append(batch)
+        row += ids.tolist()
+        sizes += lengths.tolist()
+    return [(met, seen[-1].place, [w for b in seen for w in b.broken], row, sizes) for met, seen, row, sizes in found]
+
+
+def read_here(pieces: list[tuple[CorpusFile, int]], rules: ReadingRules = RULES) -> Iterator[Read]:
+    for number, (source, first) in enumerate(pieces):
+        for batch in read_batches(source, first, rules):
+            yield number, batch, None
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
+    """Every document, count, broken record and id, in their order within a piece, by the processes alone."""
+    expected = gathered(read_here(pieces), encoder, len(pieces))
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
+        reads = list(batches)
+    assert all(tokens is not None for _, _, tokens in reads)
+    assert gathered(iter(reads), encoder, len(pieces)) == expected
+    assert expected[0][0].held_out > 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_processes_that_die_lose_nothing(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """What they did not bring is read here, from where they ended."""
+    expected = gathered(read_here(pieces), encoder, len(pieces))
+    made: list[ReaderProcess] = []
+    began = ReaderProcess.__init__
+
+    def noted(self: ReaderProcess) -> None:
+        began(self)
+        made.append(self)
+
+    def killing(batches: Iterator[Read]) -> Iterator[Read]:
+        for number in range(after):
+            yield next(batches)
+            assert number < after
+        for process in made:
+            os.kill(process.pid, signal.SIGKILL)
+        yield from batches
+
+    monkeypatch.setattr(ReaderProcess, "__init__", noted)
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+        assert gathered(killing(batches), encoder, len(pieces)) == expected
+    assert all(is_gone(process.pid) for process in made)
+
+
+@pytest.mark.parametrize(("ids", "lengths"), [([1, 2], [1]), ([1], [2, -1]), ([10**6], [1]), ([-1], [1])])
+def test_an_answer_that_cannot_be_right_is_not_used(
+    pieces: list[tuple[CorpusFile, int]],
+    encoder: TableEncoder,
+    monkeypatch: pytest.MonkeyPatch,
+    ids: list[int],
+    lengths: list[int],
+) -> None:
+    """Ids that the tokenizer does not have, or more or fewer than it says: this process reads the piece itself."""
+
+    def astray(self: ReaderProcess, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, Tokens]]:
+        batch = PieceBatch([], Counters(documents=9), [], first + 9, 0, True)
+        yield batch, (np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64))
+
+    expected = gathered(read_here(pieces), encoder, len(pieces))
+    monkeypatch.setattr(ReaderProcess, "read", astray)
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+        assert gathered(batches, encoder, len(pieces)) == expected
+
+
+def test_what_cannot_be_read_is_said_as_if_read_here(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder
+) -> None:
+    """With the place of the record."""
+    strict = replace(RULES, skip_broken=False)
+    reading = piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, strict, 2)
+    with pytest.raises(CorpusError, match=r"c\.jsonl, line 2: not JSON"), reading as batches:
+        list(batches)
+
+
+def test_leaving_early_ends_every_process(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is stopped, and where nobody has taken what was read."""
+    made: list[ReaderProcess] = []
+    killed = ReaderProcess.kill
+
+    def noted(self: ReaderProcess) -> None:
+        made.append(self)
+        os.kill(self.pid, signal.SIGSTOP)
+        killed(self)
+
+    monkeypatch.setattr(ReaderProcess, "kill", noted)
+    for some in (0, 2):
+        with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
+            for _ in range(some):
+                next(batches)
+    assert len(made) == 6
+    assert all(is_gone(process.pid) for process in made)
+
+
+def test_a_process_ends_when_its_parent_is_gone(encoder: TableEncoder) -> None:
+    """The pipe that closes with the parent is all that it lives by."""
+    process = ReaderProcess()
+    process.begin(encoder.definition, RULES)
+    process._sink.close()
+    assert process._process.wait(MAX_WAIT_S) == 0
+    process.end()
+
+
+def test_what_lies_in_the_current_folder_is_not_run(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus may hold Python files of any name; they are text."""
+    for name in ("numpy.py", "signal.py", "client.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 1) as batches:
+        assert all(tokens is not None for _, _, tokens in batches)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_corpus_prepared_with_processes_has_the_same_sums(
+    pieces: list[tuple[CorpusFile, int]],
+    encoder: TableEncoder,
+    window: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the byte, with every count, in one go and when it is stopped again and again."""
+    work = replace(job(tmp_path / "corpus", window=window, holdout=0.2), skip_broken=0.9)
+    alone = prepare.prepare(work, encoder, tmp_path / "alone")
+    monkeypatch.setattr(prepare, "MIN_READERS_BYTES", 0)
+    monkeypatch.setattr(prepare, "MAX_THREADS_ALONE", 0)
+    monkeypatch.setattr(prepare, "PROCESS_BATCH_CHARACTERS", 300)
+    monkeypatch.setattr(prepare, "PART_INTERVAL_S", -1e9)
+    whole = prepare.prepare(replace(work, threads=3), encoder, tmp_path / "whole")
+    stops = 0
+    while True:
+        try:
+            resumed = prepare.prepare(replace(work, threads=3), encoder, tmp_path / "resumed", Stopper(5).watch)
+            break
+        except Interrupted:
+            stops += 1
+    assert stops > 1
+    for outcome in (whole, resumed):
+        assert content(outcome) == content(alone)
+        assert outcome.counters == alone.counters
