@@ -210,6 +210,7 @@ def main() -> None:
         head = _line(source)
         rules = ReadingRules(**{**head["rules"], "text_fields": tuple(head["rules"]["text_fields"])})
         tokenizer = Tokenizer(source.read(head["bytes"]))
+        tokenizer.make_fast()
         while True:
             asked = _line(source)
             first = asked.pop("first")
