@@ -93,4 +93,5 @@ def _must_be_all(parts: Mapping[Path, CorpusPart]) -> None:
     missing = [str(number) for number in range(1, of + 1) if number not in found]
     if missing:
         listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8:,} more" if len(missing) > 8 else "")
-        raise InputError(f"of {of} parts, {listed} are missing; sum them with `ridgeway client prepare --part`")
+        are = "is" if len(missing) == 1 else "are"
+        raise InputError(f"of {of} parts, {listed} {are} missing; sum them with `ridgeway client prepare --part`")

@@ -73,6 +73,28 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
 # client
 
 
+def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> None:
+    """The file is, byte for byte, that of one run; a missing part, and a part given to another command, are named."""
+    paths = [tmp_path / f"{number}.stats" for number in (1, 2, 3)]
+    corpus = (*(shop / f"{domain}.jsonl" for domain in DOMAINS), "--domain", "law", "--encoder", shop.encoder)
+    for number, path in enumerate(paths, 1):
+        done = good(shop.call("client", "prepare", *corpus, "--part", f"{number}/3", "--out", path))
+        assert f"part {number} of 3" in done.stderr
+    good(shop.call("client", "prepare", *corpus, "--out", tmp_path / "whole.stats"))
+    facts = good(shop.call("client", "add", *paths, "--out", tmp_path / "all.stats", "--json")).json
+    assert (tmp_path / "all.stats").read_bytes() == (tmp_path / "whole.stats").read_bytes()
+    assert facts["parts"] == 3
+    assert facts["documents"] > facts["held_out"]
+    missing = shop.call("client", "add", *paths[:2], "--out", tmp_path / "less.stats")
+    assert missing.code == 2
+    assert "of 3 parts, 3 is missing" in missing.stderr
+    assert not (tmp_path / "less.stats").exists()
+    alone = shop.call("client", "inspect", paths[0])
+    assert alone.code == 2
+    assert "it holds part 1 of 3" in alone.stderr
+    assert shop.call("client", "prepare", *corpus, "--engine", "dask", "--out", tmp_path / "no.stats").code == 2
+
+
 def test_prepare_says_in_json_what_it_met(shop: Workshop, tmp_path: Path) -> None:
     """Counts, the file and its digest, for programs."""
     path = write_jsonl(tmp_path / "a.jsonl", [*sentences("law", 40), "", " "])
