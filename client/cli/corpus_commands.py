@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeway.client.cli import audit_commands, evidence_commands, holder_commands
+from ridgeway.client.cli import audit_commands, bundle_commands, evidence_commands, holder_commands, roster_commands
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
@@ -325,5 +325,11 @@ def inspect(
     table(["what leaves", "value", "meaning"], rows, numbers_from=3)
 
 
-for command in (audit_commands.audit, *holder_commands.COMMANDS, *evidence_commands.COMMANDS):
+for command in (
+    audit_commands.audit,
+    *holder_commands.COMMANDS,
+    *roster_commands.COMMANDS,
+    *bundle_commands.COMMANDS,
+    *evidence_commands.COMMANDS,
+):
     app.command(command.__name__)(command)

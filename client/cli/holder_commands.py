@@ -1,14 +1,11 @@
-"""ridgeway client init, ready, join, status, releases, bundle, pin, unpin, roster: what a holder in a federation runs.
+"""ridgeway client init, ready, join, accept, renew, status, releases, prune: what a holder in a federation runs.
 
 Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +18,7 @@ from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
-    from ridgeway.common.protocol.invitation import Invite, Place
+    from ridgeway.common.protocol.invitation import Invite
 
 SMALL_WINDOW_TOKENS = 16
 """Below this a holder is warned."""
@@ -297,7 +294,7 @@ def status(folder: Folder, json: Json = False) -> None:
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
     for words in tell_unapproved(folder, approved):
         step("waiting", words)
-    _warn_of_fork(holder)
+    warn_of_fork(holder)
     rows_ = [
         [
             entry.time[:19],
@@ -370,266 +367,12 @@ def releases(folder: Folder, json: Json = False) -> None:
     table(["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5)
 
 
-def bundle(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A holder's folder: compare with what it has approved.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the bundle's files to this new folder, to read or compare them.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List the code that a round runs on this machine: every file of the bundle, its lines and its SHA-256.
-
-    The bundle is the newest that the coordinator of DIR has announced and DIR has not approved, fetched from it and
-    held against its hash, with what it changes beside the one that is approved; else that of this installation. It
-    holds the rooms that a round needs and nothing else. A SuperNode runs it only if its hash stands in the holder's
-    client.toml.
-    """
-    from ridgeway.common.deploy.bundle import (
-        bundle_changes,
-        bundle_sha256,
-        installed_bundle,
-        unpacked_bundle,
-        write_files,
-    )
-
-    shown, earlier = _bundles(open_holder(folder)) if folder is not None else (installed_bundle(), None)
-    digest, files = bundle_sha256(shown), unpacked_bundle(shown)
-    approved = None if folder is None else digest in open_holder(folder).settings.bundles
-    changes = bundle_changes(unpacked_bundle(earlier), files) if earlier else []
-    if out is not None:
-        write_files(out, files)
-    listed = [
-        {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in files.items()
-    ]
-    lines = sum(content.count(b"\n") for content in files.values())
-    if json:
-        told = [asdict(each) for each in changes]
-        emit_json({"bundle": digest, "approved": approved, "lines": lines, "files": listed, "changes": told})
-    else:
-        table(["file", "lines", "SHA-256"], [list(map(str, entry.values())) for entry in listed])
-        if earlier:
-            rows = [[each.change, each.name, f"+{each.added}", f"-{each.removed}", each.sha256] for each in changes]
-            table([f"beside {bundle_sha256(earlier)[:12]}", "file", "lines", "", "SHA-256"], rows, numbers_from=2)
-        step("bundle", digest, count(len(files), "file"), f"{lines:,} lines")
-        if out is not None:
-            step("written", str(out))
-    if approved is False:
-        raise InputError(
-            f"the client.toml in {folder} does not approve the bundle {digest}, so no round with it runs there; if you "
-            f"have read what changed, run: ridgeway client approve {folder} {digest}"
-        )
-
-
-def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
-    """The bundle to look at, and the newest approved one that can still be had, if that is another."""
-    from ridgeway.client.deploy.notices import Gate, announced_bundle, kept_notice, unapproved
-    from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
-
-    settings, notice = holder.settings, kept_notice(holder.folder)
-    waiting = unapproved(holder.folder, settings.bundles)
-    if not waiting:
-        return installed_bundle(), None
-    gate = Gate(holder.folder, settings.address, settings.proxy)
-    shown = announced_bundle(gate, waiting[0].sha256)
-    known = [*(each.sha256 for each in notice.bundles), installed_sha256()] if notice else []
-    earlier = next((digest for digest in known if digest in settings.bundles), None)
-    return shown, announced_bundle(gate, earlier) if earlier else None
-
-
-def approve(
-    folder: Folder,
-    digest: Annotated[
-        str | None,
-        typer.Argument(metavar="[HASH]", help="The bundle; left out: the newest that the coordinator has announced."),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR` shows what it changes.
-
-    A SuperNode that is running takes this up by itself. To take an approval back, remove the hash from `bundles` in
-    client.toml.
-    """
-    from ridgeway.client.deploy.holder_folder import approve_bundle
-    from ridgeway.client.deploy.notices import unapproved
-
-    holder = open_holder(folder)
-    waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
-    if digest is None:
-        if not waiting:
-            raise InputError(
-                "the coordinator has announced no bundle that is not approved here; name one by its SHA-256"
-            )
-        chosen = waiting[0]
-    else:
-        found = [each for each in waiting if len(digest) >= 8 and each.startswith(digest.lower())]
-        chosen = found[0] if len(found) == 1 else digest.lower()
-    if not re.fullmatch("[0-9a-f]{64}", chosen):
-        raise InputError(f"{digest!r} is not the hash of a bundle that was announced; give all its 64 digits")
-    new = chosen not in holder.settings.bundles
-    if new:
-        approve_bundle(folder, chosen)
-    if json:
-        emit_json({"approved": chosen, "new": new})
-        return
-    step("approved", chosen, "" if new else "as before")
-
-
-# Whom a holder takes part with in masked rounds
-
-
-def pin(
-    folder: Folder,
-    cards: Annotated[
-        list[Path] | None, typer.Argument(metavar="[HOLDER.PUB]...", help="Cards that other holders handed over.")
-    ] = None,
-    invite: Annotated[
-        Path | None, typer.Option(help="Take the members from an invitation of the operator instead.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Pin the holders that the holder of DIR takes part with: from their own cards, or from the operator's invitation.
-
-    In a masked round the other members are who keeps the sums hidden. A coordinator that made members up could see
-    what is left, so their keys must be known by another way: have the cards from the holders themselves, or compare
-    what `roster` prints with them.
-    """
-    from ridgeway.client.round.known_keys import check_members, take_handovers
-    from ridgeway.client.round.roster import pin as keep
-    from ridgeway.common.protocol.invitation import Card, Place, read_paper
-
-    if bool(cards) == (invite is not None):
-        raise InputError("name the cards of other holders, or an invitation with --invite, one of them")
-    holder = open_holder(folder)
-    if invite is not None:
-        paper = _read_members(holder, invite)
-        places, handovers = list(paper.roster), paper.handovers
-    else:
-        papers = [read_paper(path, Card) for path in cards or ()]
-        places = [Place(name=card.domain, domain=card.domain, key=card.key) for card in papers]
-        handovers = tuple(link for card in papers for link in card.handovers)
-    known = take_handovers(holder.journal, handovers, [place.key for place in places])
-    own = known.owner(holder.identity.public)
-    others = [place for place in places if known.owner(place.key) != own]
-    check_members(known, holder.pinned_keys, [place.key for place in others])
-    _show_roster(holder, keep(folder, others, known.owner), json)
-    if invite is not None and not json:
-        step("note", "these keys are the operator's word; compare them with the holders by another way")
-
-
-def _read_members(holder: Holder, folder: Path) -> Invite:
-    from ridgeway.client.round.known_keys import check_coordinator
-    from ridgeway.common.base.errors import Refused
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
-
-    paper = read_paper(folder / INVITE, Invite)
-    try:
-        check_coordinator(holder.journal, holder.settings.policy.coordinator, paper.coordinator, paper.handovers)
-    except Refused as error:
-        raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator that is pinned here: {error}"
-        ) from None
-    if not paper.roster:
-        raise InputError(
-            "the invitation names no members yet; ask the operator for one that was made after holders were admitted"
-        )
-    return paper
-
-
-def unpin(
-    folder: Folder,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the member, or the first digits of it.")],
-    json: Json = False,
-) -> None:
-    """Take a member off the roster of DIR: no masked round with it from now on."""
-    from ridgeway.client.round.roster import load_roster
-    from ridgeway.client.round.roster import unpin as take_off
-
-    holder = open_holder(folder)
-    known = holder.handovers
-    found = [
-        place.key
-        for place in load_roster(folder)
-        if any(each.startswith(key.lower()) for each in known.keys(place.key))
-    ]
-    if len(found) != 1 or len(key) < 8:
-        raise InputError(f"{key!r} names {len(found)} pinned keys; give at least 8 of the first digits of one")
-    _show_roster(holder, take_off(folder, found), json)
-
-
-def roster(
-    folder: Folder,
-    log: Annotated[bool, typer.Option("--log", help="Show the masked sums that the coordinator has opened.")] = False,
-    json: Json = False,
-) -> None:
-    """The members that the holder of DIR has pinned; with --log the sums that were opened, to compare with theirs.
-
-    Every member is shown the same log. Compare the head with other members by another way: two heads of one number
-    that differ are proof that the coordinator has told two stories.
-    """
-    from ridgeway.client.round.roster import load_roster
-
-    holder = open_holder(folder)
-    if log:
-        _show_log(holder, json)
-        return
-    _show_roster(holder, load_roster(folder), json)
-
-
-def _show_log(holder: Holder, json: bool) -> None:
-    from ridgeway.client.round.kept_log import fork, kept_log, unlogged_sums
-    from ridgeway.client.round.roster import load_roster
-    from ridgeway.common.protocol.opened_log import hashes
-
-    log, missing = kept_log(holder.folder), unlogged_sums(holder)
-    entries = log.entries if log else ()
-    chain = list(zip(entries, hashes(entries), strict=True))
-    if json:
-        head = log.head.model_dump(mode="json") if log else None
-        rows = [{**entry.model_dump(mode="json"), "hash": hash_} for entry, hash_ in chain]
-        emit_json({"entries": rows, "head": head, "unlogged": missing, "fork": fork(holder.folder)})
-        return
-    called = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "(you)"}
-    names = {key: name for first, name in called.items() for key in holder.handovers.keys(first)}
-    cells = [
-        [
-            *(str(entry.number), entry.round[:8], entry.lot, entry.terms[:12], entry.opened[:12], hash_[:12]),
-            ", ".join(sorted(names.get(key, key[:12]) for key, _, _ in entry.parts)),
-        ]
-        for entry, hash_ in chain
-    ]
-    table(["entry", "round", "sum of", "terms", "opened", "hash", "members"], cells, numbers_from=7)
-    if log:
-        step("head", f"{log.head.number}", log.head.hash, "compare it with other members")
-    for each in missing:
-        step("note", f"{each['lot']} of round {each['round'][:8]}", "opened with your help, and not in the log yet")
-    _warn_of_fork(holder)
-
-
-def _warn_of_fork(holder: Holder) -> None:
+def warn_of_fork(holder: Holder) -> None:
     from ridgeway.client.round.kept_log import FORKED, fork
 
     if found := fork(holder.folder):
         step("warning", str(found["reason"]), f"the proof is {holder.folder / FORKED}")
         step("next", "show it to the other members; to answer this coordinator again, move the folder log away")
-
-
-def _show_roster(holder: Holder, places: tuple[Place, ...], json: bool) -> None:
-    """The pinned members by the keys that they have now, and the pinned ones where these are others."""
-    newest = holder.handovers.newest
-    if json:
-        emit_json([{**place.model_dump(mode="json"), "key": newest(place.key)} for place in places])
-        return
-    step("pinned", count(len(places), "other holder"), f"in {holder.folder / 'roster.json'}")
-    rows = [
-        [place.name, place.domain, key, f"{place.key[:12]}…" if key != place.key else ""]
-        for place, key in ((place, newest(place.key)) for place in places)
-    ]
-    renewed = any(row[3] for row in rows)
-    headings = ["holder", "domain", "key", *(["handed over from"] if renewed else [])]
-    table(headings, [row[: len(headings)] for row in rows], numbers_from=len(headings))
 
 
 def prune(
@@ -661,4 +404,4 @@ def open_holder(folder: Path) -> Holder:
     return Holder(folder)
 
 
-COMMANDS = (init, ready, join, accept, renew, status, releases, pin, unpin, roster, bundle, approve, prune)
+COMMANDS = (init, ready, join, accept, renew, status, releases, prune)

@@ -16,7 +16,7 @@ from ridgeway.common.base.settings import Preset, SelectorName, Weighting, prese
 from ridgeway.common.cli.options import Fields, Json, Model, ReleaseFolder, RunsOn
 from ridgeway.common.cli.route_commands import show_evaluation, tell_left_out
 from ridgeway.common.cli.terminal import command_group, emit_json, step
-from ridgeway.coordinator.cli import federation_commands
+from ridgeway.coordinator.cli import federation_commands, membership_commands, release_commands, round_commands
 
 if TYPE_CHECKING:
     from ridgeway.common.base.identity import Identity
@@ -204,5 +204,27 @@ def calibrate(
     step("next", f"ridgeway calibrate {release} {data}", "what a threshold would cost and gain")
 
 
-federation_commands.add_to(app)
-app.command()(federation_commands.page)
+for command in (
+    federation_commands.init,
+    federation_commands.up,
+    membership_commands.admit,
+    membership_commands.invite,
+    federation_commands.renew,
+    round_commands.preflight,
+    round_commands.round_,
+    round_commands.schedule,
+    round_commands.deliver,
+    federation_commands.status,
+    release_commands.releases,
+    release_commands.show,
+    membership_commands.retire,
+    membership_commands.remove,
+    membership_commands.rollback,
+    federation_commands.verify,
+    federation_commands.backup,
+    federation_commands.restore,
+    federation_commands.recover,
+    federation_commands.prune,
+    federation_commands.page,
+):
+    app.command(command.__name__.rstrip("_"))(command)

@@ -24,11 +24,13 @@ from ridgeway.common.routing.release import amend_release, load_release
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import back_up, recover_log, restore
+from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource
+from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
@@ -244,3 +246,54 @@ def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
     assert asked(parties, "law", after) == "here"
     restore(tmp_path / "before.backup", tmp_path / "before")
     assert asked(parties, "law", Federation(tmp_path / "before", encoder=parties.encoder)) == "key_handed_over"
+
+
+# The commands
+
+
+def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tmp_path: Path) -> None:
+    """`renew --signing-key` writes a new invitation; `accept`, `pin` and `init` take it up under the key of before."""
+    shop, folder, home = Workshop(tmp_path), parties.federation().folder, parties.homes["law"]
+    keep_installed(parties.federation())
+    told = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
+    assert (told["after"], told["handovers"]) == (parties.federation().identity.public, 1)
+    assert shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code == 2
+    accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
+    assert (accepted.code, told["after"] in accepted.stderr) == (0, True)
+    assert shop.call("client", "pin", home, "--invite", folder / "invite").code == 0
+    status = shop.call("client", "status", home, "--json").json
+    assert status["coordinator"] == told["after"]
+    assert [(each["whose"], each["after"]) for each in status["handovers"]] == [("the coordinator", told["after"])]
+    assert "handed over to" in shop.call("client", "status", home).stderr
+    assert shop.call("client", "verify", home).code == 0
+    words = (
+        "client",
+        "init",
+        "--invite",
+        folder / "invite",
+        "--domain",
+        "law",
+        "--corpus",
+        folder,
+        "--coordinator-key",
+    )
+    assert shop.call(*words, told["before"], tmp_path / "one").code == 0
+    assert shop.call(*words, told["after"], tmp_path / "two").code == 0
+    assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
+
+
+def test_a_holder_renews_and_is_admitted_and_pinned_by_commands(parties: Parties, tmp_path: Path) -> None:
+    """`renew --identity` writes a card with the hand-over; `admit` and `pin` know the holder by it, `unpin` by any key."""
+    shop, folder = Workshop(tmp_path), parties.federation().folder
+    law, code = parties.homes["law"], parties.homes["code"]
+    told = shop.call("client", "renew", law, "--identity", "--json").json
+    assert told["key"] == parties.holder("law").identity.public != told["before"]
+    assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "other").code == 2
+    assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "law").code == 0
+    assert parties.federation().ledger.standing().roster["law"].key == told["key"]
+    pinned = shop.call("client", "pin", code, law / "holder.pub", "--json").json
+    assert sorted(each["domain"] for each in pinned) == ["code", "law", "medicine"]
+    assert told["key"] in {each["key"] for each in pinned}
+    assert "(you)" in {each["whose"] for each in shop.call("client", "status", law, "--json").json["handovers"]}
+    left = shop.call("client", "unpin", code, told["before"][:12], "--json").json
+    assert [each["domain"] for each in left] == ["code", "medicine"]

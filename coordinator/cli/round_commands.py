@@ -1,0 +1,191 @@
+"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders for.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.cli.terminal import emit_json, stamped_steps, step, stop_on_signal, table
+from ridgeway.coordinator.cli.federation_commands import NOT_AS_WISHED, Folder, open_federation
+from ridgeway.coordinator.cli.release_commands import show_held_out
+from ridgeway.coordinator.round.progress import (
+    AnswerRefused,
+    Event,
+    ExchangeDone,
+    HolderChecked,
+    HoldersAbsent,
+    ReleaseStands,
+)
+
+if TYPE_CHECKING:
+    from ridgeway.common.base.schema import Mode
+
+RunsBundle = Annotated[
+    str | None,
+    typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
+]
+
+
+def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
+    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens nothing.
+
+    Holders sum their corpora for it if they have not yet, so that the round need not. The exit code is 0 if nothing is
+    in the way, 1 if something is, and 2 if holders could not be asked.
+    """
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import tell_event
+    from ridgeway.coordinator.round.masked_round import outlook
+    from ridgeway.coordinator.round.progress import OperatorNote
+    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    federation = open_federation(folder)
+    told: list[Event] = []
+    runs = run_work(federation, RunOrder(work="preflight"), told.append, bundle)
+    for event in told:
+        if isinstance(event, OperatorNote):
+            tell_event(event)
+    holders = [each for each in told if isinstance(each, HolderChecked)]
+    ahead = outlook(federation)
+    is_clear = ahead is None and not any(each.obstacles for each in holders)
+    if json:
+        rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
+        emit_json({"clear": is_clear, "bundle": runs, "foreseen": ahead, "holders": rows})
+    else:
+        table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
+        for each in holders:
+            for code, names in each.obstacles:
+                about = f"{code}: {', '.join(names)}" if names else code
+                step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {runs}" if code == BUNDLE else "")
+        if ahead:
+            step("note", ahead)
+        if is_clear:
+            step("clear", "nothing is in the way of a round")
+    if not is_clear:
+        raise typer.Exit(NOT_AS_WISHED)
+
+
+def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
+    from ridgeway.coordinator.round.remedies import REMEDIES
+
+    return [{"code": code, "names": names, "remedy": REMEDIES.get(code)} for code, names in checked.obstacles]
+
+
+def _marks(checked: HolderChecked) -> list[str]:
+    """A row of the table: what holds, what does not, and what could not be asked because of that."""
+    from ridgeway.coordinator.round.remedies import CHECKED, check_of
+
+    failed = [check_of(code) for code, _ in checked.obstacles]
+    asked = 1 if "online" in failed else 2 if "code" in failed else len(CHECKED)
+    marks = ["no" if check in failed else "yes" for check in CHECKED[:asked]]
+    return [checked.name, checked.domain, *marks, *["?"] * (len(CHECKED) - asked)]
+
+
+def round_(
+    folder: Folder,
+    masked: Masked = None,
+    accept_worse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
+    ] = None,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
+    ] = None,
+    even_unchanged: Annotated[
+        bool, typer.Option("--even-unchanged", help="Evaluate and publish though nothing has changed.")
+    ] = False,
+    times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
+    bundle: RunsBundle = None,
+    json: Json = False,
+) -> None:
+    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+
+    Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
+    require masking refuse to send anything in the clear. A router that is worse than the newest release on a domain's
+    held-out text is not published unless --accept-worse names that domain; nor is one that would lose a domain of the
+    newest release, because its holders are away or refuse, unless --allow-missing names it. If no sums and no settings
+    have changed since the newest release, it stands, unless --even-unchanged asks for another.
+    """
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    federation = open_federation(folder)
+    domains = {holder.domain for holder in federation.ledger.standing().active.values()}
+    worse, missing = tuple(accept_worse or ()), tuple(allow_missing or ())
+    if unknown := {*worse, *missing} - domains:
+        raise InputError(f"there is no domain {min(unknown)!r}; there are {', '.join(sorted(domains))}")
+    told: list[Event] = []
+    tell = Narrator()
+
+    def watch(event: Event) -> None:
+        told.append(event)
+        tell(event)
+
+    mode: Mode | None = None if masked is None else "masked" if masked else "clear"
+    order = RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing, even_unchanged=even_unchanged)
+    with stamped_steps(times):
+        run_work(federation, order, watch, bundle)
+    newest = federation.newest
+    assert newest is not None
+    if json:
+        emit_json(
+            {
+                "number": newest.number,
+                "release": newest.release,
+                "unchanged": any(isinstance(each, ReleaseStands) for each in told),
+                "domains": list(newest.domains),
+                "evaluation": federation.manifest(newest.number)["evaluation"],
+                "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
+                "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+                "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
+                "folder": str(federation.release_folder(newest.number)),
+            }
+        )
+        return
+    show_held_out(federation, newest.number)
+
+
+def schedule(
+    folder: Folder,
+    line: Annotated[str, typer.Argument(metavar="CRON", help="When: minute, hour, day, month, weekday, in UTC.")],
+    min_changed: Annotated[
+        int, typer.Option(help="The fewest holders that must be new or have changed since the newest release.", min=0)
+    ] = 0,
+) -> None:
+    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop it with Ctrl-C.
+
+    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than --min-changed
+    holders have changed, a line says so, nothing is opened, and the next time is waited for.
+    """
+    from ridgeway.coordinator.deploy.schedule import keep_schedule
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    def work() -> None:
+        run_work(open_federation(folder), RunOrder(work="round", min_changed=min_changed), Narrator())
+
+    open_federation(folder)
+    with stamped_steps(True), stop_on_signal() as stopped:
+        keep_schedule(line, work, stopped, lambda words: step("note", words))
+
+
+def deliver(folder: Folder) -> None:
+    """Hand the newest release of DIR to the holders that are there and do not have it."""
+    from ridgeway.coordinator.deploy.supervisor import run_work
+    from ridgeway.coordinator.page.narrator import Narrator
+    from ridgeway.coordinator.round.run_order import RunOrder
+
+    federation = open_federation(folder)
+    if federation.newest is None:
+        raise InputError(f"{folder} has no release yet; run a round first")
+    run_work(federation, RunOrder(work="deliver"), Narrator())
