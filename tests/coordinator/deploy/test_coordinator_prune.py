@@ -50,7 +50,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def test_what_goes_is_what_was_shown_and_nothing_else(parties: Parties) -> None:
-    """A look changes nothing; then the old routers, runs and Flower's files are gone, and the ledger has one more entry."""
+    """A look changes nothing; then old routers, runs and Flower's files are gone, and the ledger has one more entry."""
     federation = parties.federation()
     before = files(federation.folder)
     shown = [each.row() for each in leftovers(federation, 2)]

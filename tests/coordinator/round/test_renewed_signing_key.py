@@ -283,7 +283,7 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
 
 
 def test_a_holder_renews_and_is_admitted_and_pinned_by_commands(parties: Parties, tmp_path: Path) -> None:
-    """`renew --identity` writes a card with the hand-over; `admit` and `pin` know the holder by it, `unpin` by any key."""
+    """`renew --identity` writes a card with the hand-over; `admit`, `pin` and `unpin` know the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation().folder
     law, code = parties.homes["law"], parties.homes["code"]
     told = shop.call("client", "renew", law, "--identity", "--json").json
