@@ -17,7 +17,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings, softmax
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
     RouterTable,
@@ -113,13 +113,14 @@ class Scorer:
             return counts
         scores, voters = beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
         right = scores.argmax(axis=1) == own
-        first_bins = len(CONFIDENCE_EDGES) * np.arange(len(temperatures))[:, None]
+        below = scores - scores.max(axis=1, keepdims=True)
         for row, growth in enumerate(GROWTHS):
-            grown = scores * (voters**growth)[:, None]
-            confidence = softmax(grown / np.array(temperatures)[:, None, None]).max(axis=-1)
-            bins = first_bins + np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
-            for place, fallen in enumerate((bins, bins[:, right])):
-                counts[row, ..., place].flat = np.bincount(fallen.ravel(), minlength=counts[row, ..., place].size)
+            grown = below * (voters**growth)[:, None]
+            for column, temperature in enumerate(temperatures):
+                confidence = 1 / np.exp(grown / temperature).sum(axis=1)  # the softmax of the largest
+                bins = np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
+                counts[row, column, :, 0] = np.bincount(bins, minlength=len(CONFIDENCE_EDGES))
+                counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(CONFIDENCE_EDGES))
         return counts
 
     def _compiled(self, weights: Weights, candidate: Candidate) -> RouterTable:

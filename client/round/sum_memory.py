@@ -20,9 +20,7 @@ class SumMemory:
     handovers: which keys are one holder's; under whichever it signed, it is the same one.
     """
 
-    def __init__(
-        self, journal: Journal, own: str, pinned: Callable[[], Collection[str]], handovers: HandOvers
-    ) -> None:
+    def __init__(self, journal: Journal, own: str, pinned: Callable[[], Collection[str]], handovers: HandOvers) -> None:
         self._journal, self._own, self._pinned, self._handovers = journal, own, pinned, handovers
 
     def sign(self, session: str, signed: PastSum, away: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ class _Readers:
         with contextlib.suppress(OSError):  # a machine that starts no more processes has those it has
             for _ in range(min(count, len(pieces))):
                 self._processes.append(ReaderProcess())
-        followed = self._processes or [None]
+        followed: Sequence[ReaderProcess | None] = self._processes or [None]
         self._followers = [Thread(target=self._follow, args=(each,), daemon=True) for each in followed]
         for follower in self._followers:
             follower.start()

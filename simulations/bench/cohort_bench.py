@@ -130,9 +130,10 @@ class _OwnWork:
 
 def main(holders: int, drop_rate: float) -> None:
     from ridgeway.client import client_app
+    from ridgeway.client.round.answers import answer
 
     with tempfile.TemporaryDirectory() as folder:
-        work = _OwnWork(Path(folder) / "own-work.jsonl", client_app.answer)
+        work = _OwnWork(Path(folder) / "own-work.jsonl", answer)
         with mock.patch.object(client_app, "answer", work.answer):
             done = simulate(Path(folder) / "work", work.watch, holders=holders, drop_rate=drop_rate)
         lines = [json.loads(line) for line in (Path(folder) / "own-work.jsonl").read_text().splitlines()]

@@ -76,7 +76,8 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
 def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> None:
     """The file is, byte for byte, that of one run; a missing part, and a part given to another command, are named."""
     paths = [tmp_path / f"{number}.stats" for number in (1, 2, 3)]
-    corpus = (*(shop / f"{domain}.jsonl" for domain in DOMAINS), "--domain", "law", "--encoder", shop.encoder)
+    files = [shop / f"{domain}.jsonl" for domain in DOMAINS]
+    corpus: list[str | Path] = [*files, "--domain", "law", "--encoder", shop.encoder]
     for number, path in enumerate(paths, 1):
         done = good(shop.call("client", "prepare", *corpus, "--part", f"{number}/3", "--out", path))
         assert f"part {number} of 3" in done.stderr

@@ -187,7 +187,8 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
     manifest = folder / "manifest.json"
     words = forged.to_json() | {"before": old}
     body = json.loads(manifest.read_bytes())
-    for handovers in ([words], [1], "x", [{}]):
+    wrong: tuple[object, ...] = ([words], [1], "x", [{}])
+    for handovers in wrong:
         body["signature"]["handovers"] = handovers
         manifest.write_bytes(canonical_json(body))
         with pytest.raises(ReleaseError, match="changed after it was signed"):

@@ -216,7 +216,12 @@ def test_cohorts_report_seconds_memory_and_one_holders_work(
         50.0, 40.0, 90.0, 20.0, 1.0, dict.fromkeys(("share", "seal", "open_sum"), own), 1 << 20
     )
     asked = []
-    monkeypatch.setattr(cohorts, "_measured", lambda *given: asked.append(given) or found)
+
+    def measured(*given: object) -> cohorts.CohortFigures:
+        asked.append(given)
+        return found
+
+    monkeypatch.setattr(cohorts, "_measured", measured)
     code, report = bench("cohorts", "--holders", "100", "--holders", "200", "--drop-rate", "0.1")
     assert (code, asked) == (exit_code, [(100, 0.1), (200, 0.1)])
     assert len(report["results"]) == 8
