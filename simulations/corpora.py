@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import heapq
 import json
 import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -32,6 +33,8 @@ WORDS_PER_RUN = 8
 FAMILIAR_SHARE = 1 / 4
 """A paragraph counts as read before when this share of its runs of words was."""
 
+MIN_HOLDER_TEXTS = 4
+BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
 TEST_EVERY = 5
 """Of this many files of like size, one is for the test."""
 
@@ -104,12 +107,29 @@ def builtin() -> tuple[Corpus, ...]:
     return harvest(this_machine())
 
 
-def read_corpora(data: Path | None) -> list[Corpus]:
-    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl."""
+def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
+    """At least so many texts, in their order: of those that there are, the longest is cut in two between words."""
+    longest = [(-len(text), (place,), text) for place, text in enumerate(texts)]
+    heapq.heapify(longest)
+    while len(longest) < wanted and (spaces := [each.start() for each in BETWEEN_WORDS.finditer(longest[0][2])]):
+        _, place, text = heapq.heappop(longest)
+        middle = min(spaces, key=lambda at: abs(2 * at - len(text)))
+        for half, part in enumerate((text[:middle], text[middle + 1 :])):
+            heapq.heappush(longest, (-len(part), (*place, half), part))
+    return tuple(text for _, _, text in sorted(longest, key=lambda each: each[1]))
+
+
+def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
+    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl.
+
+    holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of which are held out.
+    """
     from ridgeway.common.base.settings import check_domain_name
 
     if data is None:
-        return list(builtin())
+        found = builtin()
+        wanted = MIN_HOLDER_TEXTS * -(-holders // len(found))
+        return [replace(each, train=in_pieces(each.train, wanted)) for each in found]
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
     for name in names:
         check_domain_name(name)

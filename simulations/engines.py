@@ -24,7 +24,7 @@ from ridgeway.common.deploy.processes import end_leftovers, flower_environment, 
 from ridgeway.coordinator.round.progress import Follower, RunDone, RunFailed, Watch
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
-from ridgeway.simulations.simulated_federation import SimulatedFederation
+from ridgeway.simulations.simulated_federation import MANY_HOLDERS, SimulatedFederation
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
@@ -47,10 +47,10 @@ def run_in_memory(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
     """
     from ridgeway.coordinator.round.round import run_round
     from ridgeway.coordinator.server_app import GridTransport
-    from ridgeway.simulations.local_grid import HOLDERS_PER_PROCESS, forked_grid
+    from ridgeway.simulations.local_grid import forked_grid
 
-    nodes = _numbered(simulated)
-    with forked_grid(dropout_app(dropouts), nodes, min(cores(), len(nodes) // HOLDERS_PER_PROCESS)) as grid:
+    processes = cores() if len(simulated.nodes) >= MANY_HOLDERS else 1
+    with forked_grid(dropout_app(dropouts), _numbered(simulated), processes) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
 
 

@@ -27,8 +27,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from ridgeway.common.base.threads import one_blas_thread
 
 RUN, SERVER = 1, 1
-HOLDERS_PER_PROCESS = 50
-"""With fewer holders for each, starting processes takes longer than it saves."""
 
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""

@@ -89,7 +89,7 @@ def simulate(
     if out is not None:
         refuse_foreign(out)
     clock = _Clock()
-    found = read_corpora(data)
+    found = read_corpora(data, holders or 0)
     clock.note("corpora")
     with without_syncing():
         simulated = create_simulated_federation(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)

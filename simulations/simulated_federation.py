@@ -25,6 +25,8 @@ from ridgeway.simulations import corpora
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 NO_BUNDLE = "0" * 64
+MANY_HOLDERS = 100
+"""From so many on, processes answer for holders, as many as there are cores, so each holder sums on one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ def create_simulated_federation(
     settings = usual_settings(shared, encoder=encoder, mode=mode, weighting=weighting, round=RoundSettings(wait=0.0))
     federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
     homes, roster = {}, []
+    threads = 1 if len(dealt) >= MANY_HOLDERS else 0
     for name, (domain, texts) in dealt.items():
-        homes[name] = _holder(folder, name, domain, texts, federation)
+        homes[name] = _holder(folder, name, domain, texts, federation, threads=threads)
         card = read_paper(homes[name] / CARD, Card)
         federation.ledger.admit(name, card, weight=1)
         roster.append(Place(name=name, domain=domain, key=card.key))
@@ -99,7 +102,9 @@ def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, 
     return dict(sorted(dealt.items()))
 
 
-def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federation: Federation) -> Path:
+def _holder(
+    folder: Path, name: str, domain: str, texts: Sequence[str], federation: Federation, *, threads: int
+) -> Path:
     corpus = folder / "corpora" / f"{name}.jsonl"
     corpora.write_texts(corpus, texts)
     settings = federation.settings
@@ -118,6 +123,7 @@ def _holder(folder: Path, name: str, domain: str, texts: Sequence[str], federati
             domain=domain,
             corpus=(str(corpus.resolve()),),
             holdout=DEFAULT.holdout,
+            threads=threads,
             encoder=settings.encoder if settings.encoder.startswith("dir:") else None,
             address=UNUSED_ADDRESS,
             bundles=(NO_BUNDLE,),

@@ -99,7 +99,10 @@ def _measured(members: int, drop_rate: float) -> CohortFigures:
 
 
 class _OwnWork:
-    """The answers of one holder, measured in whichever process gives them, and written to a file line by line."""
+    """The answers of one holder, measured in whichever process gives them, and written to a file line by line.
+
+    It is the last of those that do not fall away: what a process loads for its first holder is there by then.
+    """
 
     def __init__(self, path: Path, answer: Callable[[Holder, Packet], Packet]) -> None:
         self._path, self._answer, self._holders = path, answer, list[str]()
@@ -114,7 +117,7 @@ class _OwnWork:
             self.gb = peak_gb() + sum(peak_gb(each.pid or 0) for each in multiprocessing.active_children())
 
     def answer(self, holder: Holder, request: Packet) -> Packet:
-        if holder.folder.name != self._holders[0]:
+        if holder.folder.name != self._holders[-1]:
             return self._answer(holder, request)
         for reading in SHARED_READINGS:
             reading.cache_clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.simulations import corpora
-from ridgeway.simulations.corpora import Corpus, Document, Places
+from ridgeway.simulations.corpora import Corpus, Document, Places, in_pieces
 
 NOWHERE = Places(library=Path("nowhere"), headers=Path("nowhere"), packages=(), licences=Path("nowhere"))
 
@@ -242,3 +243,16 @@ def test_the_refusal_names_the_domains_that_were_found(tmp_path: Path) -> None:
     shutil.copy(topics, tmp_path / "pydoc_data" / "topics.py")
     with pytest.raises(CorpusError, match=r"found 1 \(reference\)"):
         corpora.harvest(replace(NOWHERE, library=tmp_path))
+
+
+@given(texts=st.lists(st.text("ab \n", min_size=1, max_size=30), min_size=1, max_size=5), wanted=st.integers(0, 12))
+def test_texts_are_cut_between_words_until_there_are_enough(texts: list[str], wanted: int) -> None:
+    """Not a letter is lost or moved, no piece is empty, and nothing is cut that need not be."""
+    pieces = in_pieces(texts, wanted)
+    assert all(pieces)
+    assert len(texts) <= len(pieces) <= max(wanted, len(texts))
+    assert "".join(pieces).replace(" ", "") == "".join(texts).replace(" ", "")
+    if len(pieces) < wanted:
+        assert not re.search(r"\S \S", max(pieces, key=len))
+    if wanted <= len(texts):
+        assert pieces == tuple(texts)
