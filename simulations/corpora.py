@@ -109,7 +109,7 @@ def builtin() -> tuple[Corpus, ...]:
 
 def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
     """At least so many texts, in their order: of those that there are, the longest is cut in two between words."""
-    longest = [(-len(text), (place,), text) for place, text in enumerate(texts)]
+    longest: list[tuple[int, tuple[int, ...], str]] = [(-len(text), (at,), text) for at, text in enumerate(texts)]
     heapq.heapify(longest)
     while len(longest) < wanted and (spaces := [each.start() for each in BETWEEN_WORDS.finditer(longest[0][2])]):
         _, place, text = heapq.heappop(longest)
