@@ -135,6 +135,10 @@ class HolderRecord:
     def _check_keys(self) -> str:
         """Every hand-over that was taken must be signed with the key before it, and none may have been taken twice."""
         known, pinned = self.handovers, self.settings.policy.coordinator
+        if not all(link.holds for link in (*known.links, *known.forks)):
+            raise JournalError(
+                "the journal has a hand-over of a key that is not signed with it; restore it from a copy"
+            )
         if known.forks:
             raise JournalError(
                 f"the key {known.forks[0].before[:12]}… was handed over twice; the first one holds here, and both are "

@@ -16,7 +16,8 @@ HANDED_OVER, FORKED_KEY = "handed_over", "forked_key"
 
 
 def known_handovers(journal: Journal) -> HandOvers:
-    return HandOvers().told(HandOver.of(entry.facts) for entry in journal.entries(HANDED_OVER, FORKED_KEY))
+    noted = (HandOver.of(entry.facts) for entry in journal.entries(HANDED_OVER, FORKED_KEY))
+    return HandOvers().told(noted, own_record=True)
 
 
 def take_handovers(journal: Journal, told: Iterable[HandOver], concerned: Collection[str]) -> HandOvers:

@@ -157,7 +157,7 @@ class Standing:
         facts = entry.facts
         match entry.kind:
             case "handed_over":
-                self.handovers = self.handovers.told([HandOver.of(facts)])
+                self.handovers = self.handovers.told([HandOver.of(facts)], own_record=True)
             case "admitted":
                 before = self.roster.get(facts["name"])
                 self.gone |= {before.node, before.key} - {facts["node"], facts["key"]} if before else set()
