@@ -271,4 +271,4 @@ def test_no_order_of_requests_and_no_crash_lets_two_answers_out(
     assert opened["statistics"] >= STEPS // 200
     assert opened["scores"] or fuzzer.kinds["already_counted"]  # signed for once: who is killed then opens none
     assert fuzzer.kinds["killed"] >= STEPS // 100
-    assert fuzzer.kinds["locked"]
+    assert fuzzer.kinds["locked"] or dealing == "everybody"
