@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from ridgeway.common.base.devices import cards
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.masked_session import small_neighbourhoods
 from tests.support.shared_folders import made_once
 from tests.support.tiny import tiny_encoder
 
@@ -139,6 +141,16 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
     monkeypatch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
+
+
+@pytest.fixture(params=["everybody", "neighbours"])
+def dealing(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Whom members deal their secrets to: everybody, or as in a large cohort four others, who lock sums.
+
+    In a cohort of five these are all others, so that the same attacks are possible; test_large_cohorts.py has fewer.
+    """
+    with small_neighbourhoods(4, 2) if request.param == "neighbours" else nullcontext():
+        yield request.param
 
 
 @pytest.fixture(scope="session")

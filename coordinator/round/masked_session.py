@@ -157,9 +157,12 @@ class Session:
         try:
             total = opening.total(reveals)
         except Refused as error:
+            cause = "A member gave shares that are not its own, or runs other code"
+            if error.code == "too_few_shares":  # a threshold opened, but of some member too few hold shares
+                cause = "Members fell away after they had locked it"
             raise RoundFailed(
-                f"the sum of {lot} could not be opened: {error}. A member gave shares that are not its own, or runs "
-                "other code; run the round again, and leave out whoever it is if it happens again"
+                f"the sum of {lot} could not be opened: {error}. {cause}; run the round again, and leave out whoever "
+                "it is if it happens again"
             ) from None
         self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
         return total, names

@@ -71,13 +71,20 @@ class Played:
 @pytest.fixture(scope="module")
 def first(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
     """A masked round in which a member is killed after it has shared its secrets, and the SuperLink after it has passed
-    on what opened the total."""
+    on what opened the total. While the round waits for the member, others have sealed and nobody has signed; then
+    another's process with the imported bundle is killed, and another's that starts its answers.
+    """
     go_on()
     assert threshold_for(len(ALL)) == len(STAYING)
     before = Copy(town, STAYING, tmp_path_factory.mktemp("before"))
     running = town.round()
     town.wait_for("music has shared its secrets", lambda: town.heard("shared", DYING))
     town.kill(DYING)
+    for name in ("code", "law"):
+        town.wait_for(f"{name} has sealed", lambda name=name: town.sent(name, "sealed_sums") == 1)  # type: ignore[misc]
+        town.wait_for(f"{name} keeps the bundle", lambda name=name: len(town.answering(name)) == 2)  # type: ignore[misc]
+    os.kill(town.answering("code")[1], signal.SIGKILL)
+    os.kill(town.answering("law")[0], signal.SIGKILL)
     town.wait_for("the total is opened", lambda: bool(town.ledger("opened_sum")))
     os.kill(town.process("flower-superlink"), signal.SIGKILL)
     return Played(running.end(), before)
@@ -94,6 +101,13 @@ def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment,
     assert max(each.stat().st_size for each in (town.coordinator / "contributions").iterdir()) >= TRIANGLE_BYTES
     assert TRIANGLE_BYTES > SMALL_BULK_BYTES
     assert "superlink ended with code -9; it is started again" in town.running["up"].said
+
+
+def test_a_member_signs_and_opens_though_what_answers_for_it_was_killed(town: Deployment, first: Played) -> None:
+    """What it has sealed lies on its disk: the process that comes next signs for that, and for nothing else."""
+    assert {name: town.sent(name, "confirmed") for name in STAYING} == dict.fromkeys(STAYING, 2)
+    assert "superexec ended" not in town.running["code"].said
+    assert "superexec ended with code -9; it is started again" in town.running["law"].said
 
 
 def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(town: Deployment, first: Played) -> None:

@@ -15,6 +15,8 @@ from scipy.stats import chi2_contingency, chisquare
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.keystream import BLOCK, apply_masks
+from ridgeway.common.masking.member import reveal
+from ridgeway.common.masking.neighbourhood import COMPLETE, GONE
 from ridgeway.common.masking.shares import PRIME, combine, split
 from tests.support.masked_session import LOTS, fixed_random, run_session, small_neighbourhoods
 
@@ -98,6 +100,25 @@ def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: s
     assert np.array_equal(run.total, np.sum(counted, axis=0))
     assert all(len(holders) == 5 and place not in holders for place, holders in run.holders.items())
     assert len(run.locks) >= threshold_for(members)
+
+
+def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less() -> None:
+    """101 members with the neighbourhoods of a real round; a third that colludes has too few shares of anybody."""
+    members = COMPLETE + 1
+    given_, away = vectors(members, 8), range(1, members // GONE + 1)
+    run = run_session(members, "sums", given_, not_sent=away)
+    agreement, shared, sent = run.agreement, list(run.agreement.places), sorted(run.reveals)
+    assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))
+    own = sent[0]
+    few = dict(list(run.locks.items())[: agreement.threshold - 1])
+    with pytest.raises(Refused, match="1 members too few have signed"):
+        reveal(agreement, own, "sums", run.held[own], shared, sent, run.confirmations, locks=few)
+    dealer = next(place for place in run.held[own] if place in sent)
+    signed = {place: each for place, each in run.confirmations.items() if place != dealer}
+    with pytest.raises(Refused, match="has not signed"):
+        reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks)
+    colluding = set(shared[::3][: (members - 1) // 3])
+    assert all(len(holders & colluding) < agreement.share_threshold for holders in run.holders.values())
 
 
 def test_a_large_cohort_opens_nothing_if_too_few_hold_a_members_shares() -> None:

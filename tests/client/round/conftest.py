@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.faults import make_haste
 from tests.support.hostile import Hostile, Stages
-from tests.support.masked_session import small_neighbourhoods
-
-
-@pytest.fixture(params=["everybody", "neighbours"])
-def dealing(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Whom members deal their secrets to: everybody, or as in a large cohort four others, who lock sums.
-
-    In a cohort of five these are all others, so that the same attacks are possible; test_large_cohorts.py has fewer.
-    """
-    with small_neighbourhoods(4, 2) if request.param == "neighbours" else nullcontext():
-        yield request.param
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from ridgeway.client.round.masked_answers import _parts
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.masking.history import PastSum
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, ConfirmSum, Locked, Seal, SealedSums
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, ConfirmSum, Locked, Message, OpenSum, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
@@ -215,20 +215,29 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
     assert len(witness.opened("statistics")) == 1
 
 
-def test_too_many_that_fall_away_end_the_round_before_anything_is_opened(all_stages: Stages, tmp_path: Path) -> None:
-    """The coordinator knows who holds whose shares, and sees that they do not suffice any more."""
+@pytest.mark.parametrize(
+    ("kind", "words", "revealed"),
+    [
+        (ConfirmSum, "so many members fell away that too few hold shares of", 0),
+        (OpenSum, "could not be opened: 3 shares where 4 are needed. Members fell away after they had locked it", 4),
+    ],
+)
+def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(
+    all_stages: Stages, tmp_path: Path, kind: type[Message], words: str, revealed: int
+) -> None:
+    """The coordinator knows who holds whose shares, and sees before it opens anything that they do not suffice."""
     parties = all_stages.parties.copy(tmp_path / "parties")
 
     class Falling(Watched):
         def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
-            if name == "medicine" and isinstance(open_packet(packet).message, ConfirmSum):
+            if name == "medicine" and isinstance(open_packet(packet).message, kind):
                 return iter(())
             return super().answers(name, peer, packet)
 
     transport = Falling(parties, Witness())
-    with (
-        small_neighbourhoods(3, 3),
-        pytest.raises(RoundFailed, match="so many members fell away that too few hold shares of"),
-    ):
-        run_round(parties.federation(), transport, no_watch)
-    assert transport.kinds["locked"] == transport.kinds["revealed"] == 0
+    with small_neighbourhoods(4, 4):
+        with pytest.raises(RoundFailed, match=words):
+            run_round(parties.federation(), transport, no_watch)
+        assert transport.kinds["revealed"] == revealed
+        assert transport.kinds["locked"] == (len(ALL) if revealed else 0)
+        assert len(run_round(parties.federation(), Direct(parties, ALL), no_watch).members) == len(ALL)
