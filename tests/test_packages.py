@@ -21,6 +21,7 @@ import typer
 import yaml
 
 from ridgeway.client.cli import corpus_commands
+from ridgeway.client.deploy.supernode import _supernode
 from ridgeway.coordinator.cli import key_commands, serve_command, solve_commands
 from tests.support.waiting import MAX_WAIT_S
 
@@ -149,12 +150,36 @@ def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None
     assert build.count("-c constraints.txt") == 1 and build.endswith("pip uninstall --yes pip")
 
 
-def test_a_health_check_is_a_program_that_python_reads() -> None:
-    for target in TARGETS:
-        [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
-        name, flag, code = json.loads(check.partition("CMD ")[2])
+def health_check(target: str) -> list[str]:
+    [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
+    return list(json.loads(check.partition("CMD ")[2]))
+
+
+def test_a_health_check_of_a_server_is_a_program_that_python_reads() -> None:
+    for target in ("coordinator", "serve"):
+        name, flag, code = health_check(target)
         assert (name, flag) == ("python3", "-c")
         compile(code, target, "exec")
+
+
+def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(tmp_path: Path) -> None:
+    """The check itself, whose words name what it looks for, is none."""
+    shell, flag, code = health_check("client")
+    processes = {
+        "1": ["ridgeway", "client", "join", "/data/holder"],
+        "20": [shell, flag, code],
+        "21": shlex.split(code),
+    }
+
+    def healthy() -> bool:
+        for number, words in processes.items():
+            (tmp_path / number).mkdir(exist_ok=True)
+            (tmp_path / number / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+        return not subprocess.run([shell, flag, code.replace("/proc", str(tmp_path))], check=False).returncode
+
+    assert not healthy()
+    processes["7"] = _supernode(tmp_path, "coordinator:9443", 9092)
+    assert healthy()
 
 
 def test_serve_needs_neither_flower_nor_torch() -> None:
