@@ -223,7 +223,12 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
     ],
 )
 def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(
-    all_stages: Stages, tmp_path: Path, kind: type[Message], words: str, revealed: int
+    all_stages: Stages,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Message],
+    words: str,
+    revealed: int,
 ) -> None:
     """The coordinator knows who holds whose shares, and sees before it opens anything that they do not suffice."""
     parties = all_stages.parties.copy(tmp_path / "parties")
@@ -234,7 +239,9 @@ def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(
                 return iter(())
             return super().answers(name, peer, packet)
 
-    transport = Falling(parties, Witness())
+    witness = Witness()
+    witness.look_on(monkeypatch)
+    transport = Falling(parties, witness)
     with small_neighbourhoods(4, 4):
         with pytest.raises(RoundFailed, match=words):
             run_round(parties.federation(), transport, no_watch)
