@@ -50,7 +50,7 @@ LONGEST = (
 QUICK_EXAMPLES = 10
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
-"""Workers beyond the cores: deployments wait now and then."""
+"""Workers beyond the cores: deployments, servers and clients wait now and then."""
 
 if not cards():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
@@ -79,10 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many workers as cores, up to a limit, and some more where deployments run."""
-    cores = min(os.cpu_count() or 1, MAX_WORKERS)
-    return cores if config.getoption("quick") else cores + WAITING_WORKERS
+def pytest_xdist_auto_num_workers() -> int:
+    """As many workers as cores, up to a limit, and one more."""
+    return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
