@@ -21,6 +21,8 @@ DIGIT = 64
 ROWS = 128
 COLUMNS = 128
 """Planes are padded to multiples of these."""
+SUMMED_ROWS = 2
+"""Rows that one program of a kernel adds up."""
 
 WINDOWS, SLICE, WARPS = 32, 128, 8
 """What a program of the kernel takes: windows, columns of the table, and warps."""
@@ -146,7 +148,8 @@ def kernel_row_sums(planes: Tensor, sums: Tensor) -> None:
     """sums += the sum of each row, by the kernel."""
     from ridgeway.client.sums.gpu.kernels import add_row_sums
 
-    add_row_sums[(len(planes) // 2,)](planes, sums, planes.shape[1], planes.stride(0), ROWS=2, DEPTH=2048)
+    programs = (len(planes) // SUMMED_ROWS,)
+    add_row_sums[programs](planes, sums, planes.shape[1], planes.stride(0), ROWS=SUMMED_ROWS, DEPTH=2048)
 
 
 def _trial(device: torch.device) -> tuple[Tensor, Windows]:
