@@ -79,4 +79,4 @@ def test_what_fails_is_the_last_event(path: Path) -> None:
 
 def test_every_event_has_a_name_of_its_own() -> None:
     """So that a line is read back as what was written."""
-    assert len({kind.__name__ for kind in EVENTS.values()}) == len(EVENTS) == 29
+    assert len({kind.__name__ for kind in EVENTS.values()}) == len(EVENTS) == 30
