@@ -300,6 +300,7 @@ def test_an_accumulator_that_is_let_go_holds_nothing(place: Place, window: int) 
             gc.enable()
 
 
+@pytest.mark.kernels
 def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where little is free, blocks are small from the start; where much is, they are no larger than they need be."""
     for free, columns in (
