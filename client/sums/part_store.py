@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ridgeway.client.sums.corpus import Counters
+from ridgeway.client.sums.corpus import MAX_PLACES, Counters
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
@@ -72,6 +72,14 @@ class StoredPart:
     counters: Counters
     state: Mapping[str, Integers]
     broken: tuple[str, ...] = ()
+
+    def __add__(self, other: StoredPart) -> StoredPart:
+        """The part over the stretches of both, which must not overlap."""
+        counters = replace(self.counters)
+        counters.add(other.counters)
+        state = {name: sums + other.state[name] for name, sums in self.state.items()}
+        broken = (*self.broken, *other.broken)[:MAX_PLACES]
+        return StoredPart((*self.stretches, *other.stretches), counters, state, broken)
 
     def to_bytes(self) -> bytes:
         header: dict[str, object] = {

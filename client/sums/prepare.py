@@ -49,6 +49,8 @@ PROCESS_BATCH_CHARACTERS = 1 << 20
 PART_INTERVAL_S = 20.0
 MAX_THREADS_ALONE = 4
 """With this many threads or fewer, this process reads for all of them."""
+THREADS_PER_LANE = 4
+"""So many threads may use one accumulator of a card at once: most of their work is done before it is their turn."""
 MIN_READERS_BYTES = 32 << 20
 """For less text than this, starting processes takes longer than it saves."""
 
@@ -186,17 +188,33 @@ def sum_pieces(job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]) -> 
 def _gathered(
     parts: Iterator[StoredPart | None], store: PartStore, watch: Watch, done: int, total: int
 ) -> list[StoredPart]:
-    """Keep parts as an engine hands them over."""
+    """Add up what an engine hands over, and keep it as time goes by; an error loses nothing that was handed over."""
     found: list[StoredPart] = []
-    for part in parts:
-        if part is not None:
-            store.save(part)
-            found.append(part)
-            done += sum(stretch.stamp.bytes for stretch in part.stretches)
-        watch.progress(done, total)
-        if watch.stopped():
-            raise Interrupted
+    waiting: StoredPart | None = None
+    started = kept_at = time.monotonic()
+    try:
+        for part in parts:
+            if part is not None:
+                waiting = part if waiting is None else waiting + part
+                done += sum(stretch.stamp.bytes for stretch in part.stretches)
+            watch.progress(done, total)
+            if watch.stopped():
+                raise Interrupted
+            if waiting is not None and _is_due(started, kept_at):
+                store.save(waiting)
+                found.append(waiting)
+                waiting, kept_at = None, time.monotonic()
+    finally:
+        if waiting is not None:
+            store.save(waiting)
+            found.append(waiting)
     return found
+
+
+def _is_due(started: float, kept_at: float) -> bool:
+    """Whether to keep a part now: every so often, and more rarely the longer a run lasts."""
+    now = time.monotonic()
+    return now - kept_at > PART_INTERVAL_S + (now - started) / 20
 
 
 def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None = None) -> Iterator[str]:
@@ -380,10 +398,8 @@ class _Run:
         return self._all[0] if self._all else self._makers[0]()
 
     def _due(self) -> bool:
-        """Whether to keep a part now: every so often, and more rarely the longer a run lasts."""
-        now = time.monotonic()
-        waited = self._store is not None and now - self._kept_at > PART_INTERVAL_S + (now - self._started) / 20
-        return self._watch.stopped() or waited
+        kept = self._store is not None
+        return self._watch.stopped() or (kept and _is_due(self._started, self._kept_at))
 
     def _keep(self) -> None:
         for stamp, opened in self._open.items():
@@ -406,7 +422,8 @@ class _Run:
     def _refill(self) -> None:
         self._idle, self._all = SimpleQueue(), []  # what they hold is free before others are made
         self._all = [make() for make in self._makers]
-        for accumulator in self._all:
+        on_card = bool(self._job.devices) and not isinstance(self._encoder, ContextualEncoder)
+        for accumulator in self._all * (THREADS_PER_LANE if on_card else 1):
             self._idle.put(accumulator)
         self._kept_at = time.monotonic()
 

@@ -64,9 +64,13 @@ def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Inte
     """The tokens that stand in windows: of every `stride` of a document the first `window`."""
     if sampling.stride <= sampling.window:
         return ids, lengths
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ends, counts = np.cumsum(lengths), -(-lengths // sampling.stride)
+    number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = np.repeat(ends - lengths, counts) + number * sampling.stride
+    places = begins[:, None] + np.arange(sampling.window)
     whole, rest = np.divmod(lengths, sampling.stride)
-    return ids[place % sampling.stride < sampling.window], whole * sampling.window + np.minimum(rest, sampling.window)
+    kept = whole * sampling.window + np.minimum(rest, sampling.window)
+    return ids[places[places < np.repeat(ends, counts)[:, None]]], kept
 
 
 class Shape(NamedTuple):
