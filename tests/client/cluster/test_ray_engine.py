@@ -73,9 +73,17 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def worker_processes() -> list[int]:
-    """The processes of this machine's cluster that run tasks."""
-    named = ((int(path.parent.name), path.read_bytes()) for path in Path("/proc").glob("[0-9]*/cmdline"))
-    return [pid for pid, name in named if name.startswith(b"ray::") and b"Dashboard" not in name]
+    """The processes that run tasks of the cluster that this process has started."""
+    named = {int(path.parent.name): path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    tasks = [pid for pid, name in named.items() if name.startswith((b"ray::_summed", b"ray::IDLE"))]
+    return [pid for pid in tasks if parent(parent(pid)) == os.getpid()]
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def harmed(engine: Engine) -> Engine:
@@ -85,7 +93,9 @@ def harmed(engine: Engine) -> Engine:
         for number, part in enumerate(engine(todo)):
             yield part
             if number < 3:
-                for pid in worker_processes():
+                found = worker_processes()
+                assert found
+                for pid in found:
                     os.kill(pid, signal.SIGKILL)
 
     return killing
