@@ -46,8 +46,10 @@ def cluster(address: str, threads: int) -> Iterator[None]:
     """A connection to a cluster; without an address, one on this machine alone, which ends with the block."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would tell its makers
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # or it warns that it will do so in future
+    if not address:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what stays on one machine listens on loopback alone
     ray = _ray()
-    local: dict[str, Any] = {"num_cpus": threads, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    local: dict[str, Any] = {"num_cpus": threads, "include_dashboard": False}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else local))
     except (ConnectionError, RuntimeError, ValueError) as error:
