@@ -52,8 +52,6 @@ def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
     named = all(each.selector == "entropy" or each.k == DEFAULT.selector.k for each in candidates)
     if len(set(candidates)) != len(candidates) or not named:
         raise Refused("foreign_candidates", "candidates are not all different, or no settings could name them")
-    if isinstance(message, Evaluate) and len(set(message.experts)) != len(message.experts):
-        raise Refused("foreign_candidates", "an expert is asked about twice")
     if list(message.temperatures) != sorted(set(message.temperatures)):
         raise Refused("foreign_candidates", "temperatures are not all different and in their order")
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.settings import DOMAIN_NAME
+from ridgeway.common.base.settings import DOMAIN_NAME, MAX_EXPERT_LETTERS, MAX_EXPERTS
 
 STRINGS, PLAIN = frozenset((str,)), frozenset((str, int, bool, NoneType))
 """What both encoders write alike; floats they do not."""
@@ -37,11 +37,18 @@ def check_printable(text: str) -> str:
     return text
 
 
+def check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("a name stands here twice")
+    return names
+
+
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PublicKey = Digest
 DomainName = Annotated[str, AfterValidator(check_name)]
 HolderName = DomainName
-ExpertName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_printable)]
+ExpertName = Annotated[str, Field(min_length=1, max_length=MAX_EXPERT_LETTERS), AfterValidator(check_printable)]
+ExpertNames = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS), AfterValidator(check_distinct)]
 EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/-]*$")]
 Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
 Mode = Literal["clear", "masked"]

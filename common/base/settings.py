@@ -28,6 +28,9 @@ MAX_DOCUMENT_TIMES = 1 << 12
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 """What domains and holders may be called; names become names of files."""
 
+MAX_EXPERTS, MAX_EXPERT_LETTERS = 256, 200
+"""How many experts can be compared, and how long their names may be."""
+
 DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
@@ -43,6 +46,14 @@ def check_domain_name(name: str, what: str = "domain") -> None:
         raise InputError(
             f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
         )
+
+
+def check_expert_name(name: str) -> str:
+    if not 0 < len(name) <= MAX_EXPERT_LETTERS or not name.isprintable() or name != name.strip():
+        raise InputError(
+            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_EXPERT_LETTERS} letters, no blanks around them"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ridgeway.common.base.identity import HandOver
-from ridgeway.common.base.schema import Digest, DomainName, ExpertName, PublicKey, Record
-from ridgeway.common.base.settings import Selector, SelectorName
+from ridgeway.common.base.schema import Digest, DomainName, ExpertNames, PublicKey, Record
+from ridgeway.common.base.settings import MAX_EXPERTS, Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
@@ -20,7 +20,6 @@ from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 MAX_BLOBS = 64
 MAX_CANDIDATES = 64
 MAX_TEMPERATURES = 64
-MAX_EXPERTS = 256
 MAX_COUNTS = 1 << 26
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -29,7 +28,6 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
-Experts = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS)]
 Temperatures = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MAX_TEMPERATURES)]
 HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
 """The hand-overs by which keys of holders took over from earlier ones."""
@@ -168,7 +166,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
     total: Digest | None = None
     last: Digest | None = None
     temperatures: Temperatures = ()
-    experts: Experts = ()
+    experts: ExpertNames = ()
 
     @property
     def calibration(self) -> Calibrate | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.base.settings import MAX_EXPERTS, check_expert_name
 
 FORMAT = "ridgeway.quality"
 VERSION = 1
@@ -26,8 +27,6 @@ MAX_SCORES = 1 << 40
 """Of one expert in one domain, of all holders together."""
 MAX_HOLDER_SCORES = 1 << 24
 """Of one expert, of one holder."""
-MAX_EXPERTS = 256
-MAX_NAME_LETTERS = 200
 PRIOR_SCORES = 40
 """What is expected beforehand of an expert in a domain weighs as much as so many scores."""
 DIGITS = 12
@@ -43,14 +42,6 @@ class DomainScore(NamedTuple):
     domain: str
     expert: str
     score: float
-
-
-def check_expert_name(name: str) -> str:
-    if not 0 < len(name) <= MAX_NAME_LETTERS or not name.isprintable() or name != name.strip():
-        raise InputError(
-            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_NAME_LETTERS} letters, no blanks around them"
-        )
-    return name
 
 
 def check_scores(sums: Integers, counts: Integers, most: int = MAX_SCORES) -> None:

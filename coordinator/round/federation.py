@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -24,13 +24,12 @@ from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.common.base.schema import Address, DomainName, ExpertName, Mode, Record
+from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
-from ridgeway.common.protocol.messages import MAX_EXPERTS
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
@@ -95,7 +94,7 @@ class FederationSettings(Record):
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
-    experts: Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS)] = ()
+    experts: ExpertNames = ()
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> FederationSettings:

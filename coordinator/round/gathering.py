@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
-from ridgeway.common.base.schema import DomainName, ExpertName, Record
+from ridgeway.common.base.schema import DomainName, ExpertNames, Record
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
 from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, MAX_HELD_OUT_DOCUMENTS
@@ -29,7 +29,7 @@ class ScoresAsked(Record):
     """The part of an evaluation in which scores of experts are added up."""
 
     domains: tuple[DomainName, ...]
-    experts: tuple[ExpertName, ...]
+    experts: ExpertNames
 
 
 Part = Question | ScoresAsked

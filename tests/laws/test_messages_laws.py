@@ -166,6 +166,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         total=st.none() | digests,
         last=st.none() | digests,
         temperatures=st.just(()) | several(positive),
+        experts=st.lists(names, max_size=3, unique=True).map(tuple),
     ),
     Calibrate: st.builds(
         Calibrate,
@@ -199,7 +200,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         advert=st.none() | adverts,
     ),
     ClearStatistics: st.builds(ClearStatistics, cohort=digests, source=digests),
-    Scores: st.builds(Scores, counts=st.lists(several(counts), max_size=3).map(tuple)),
+    Scores: st.builds(Scores, counts=st.lists(several(counts), max_size=3).map(tuple), quality=several(counts)),
     Reliability: st.builds(Reliability, counts=several(counts)),
     Envelopes: st.builds(Envelopes, session=digests),
     Held: st.builds(Held, session=digests),

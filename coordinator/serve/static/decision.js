@@ -32,6 +32,7 @@ function sure(reply) {
 function known(reply) {
   return facts([
     ["Expert", reply.expert],
+    ["Expected quality", reply.expert_quality === undefined ? null : percent(reply.expert_quality)],
     ["Prompt", count(reply.tokens, "token")],
     ["Release", make("code", { title: reply.release }, short(reply.release))],
   ]);

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from ridgeway.client.round.expert_scores import MIN_SCORES
 from ridgeway.common.base.errors import Refused
@@ -16,6 +17,7 @@ from ridgeway.common.protocol.messages import Candidate, Evaluate, Refusal
 from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, SCORE_UNIT
 from ridgeway.common.routing.release import load_release
+from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_counts, count_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import retire
@@ -157,6 +159,16 @@ def test_a_retired_domain_leaves_the_table(parties: Parties) -> None:
     after = quality_of(parties)
     assert after["domains"] == ["law", "medicine"]
     assert (after["sums"], after["counts"]) == (before["sums"][1:], before["counts"][1:])
+
+
+@pytest.mark.parametrize("names", [("large", "large"), ("",), (" large",), ("la\x1brge",), tuple(map(str, range(257)))])
+def test_experts_are_named_once_and_so_that_they_can_be_shown(parties: Parties, names: tuple[str, ...]) -> None:
+    """In the settings, before a round asks anybody, and in what holders are asked."""
+    with pytest.raises(ValidationError):
+        FederationSettings(experts=names)
+    candidate = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
+    with pytest.raises(ValidationError, match="experts"):
+        Evaluate(terms=parties.federation().terms, domains=("code", "law"), candidates=(candidate,), experts=names)
 
 
 Change = Callable[[np.ndarray[Any, Any]], None]
