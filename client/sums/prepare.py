@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from ridgeway.client.sums.accumulate import Accumulator, accumulators, add_states
+from ridgeway.client.sums.accumulate import Accumulator, accumulators, add_states, only_counts
 from ridgeway.client.sums.corpus import (
     MAX_PLACES,
     SKIP_WORDS,
@@ -354,7 +354,9 @@ class _Run:
         rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size)
         if many:
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
-            with piece_readers(tokenizer, definition, pieces, rules, self._job.threads) as batches:
+            summing = not self._job.devices and not only_counts(self._job.sampling)
+            readers = self._job.threads // 2 if summing else self._job.threads  # the other half of the cores sums
+            with piece_readers(tokenizer, definition, pieces, rules, max(1, readers)) as batches:
                 yield batches
         else:
             yield (
