@@ -49,8 +49,6 @@ PROCESS_BATCH_CHARACTERS = 1 << 20
 PART_INTERVAL_S = 20.0
 MAX_THREADS_ALONE = 4
 """With this many threads or fewer, this process reads for all of them."""
-THREADS_PER_LANE = 4
-"""So many threads may use one accumulator of a card at once: most of their work is done before it is their turn."""
 MIN_READERS_BYTES = 32 << 20
 """For less text than this, starting processes takes longer than it saves."""
 
@@ -424,8 +422,7 @@ class _Run:
     def _refill(self) -> None:
         self._idle, self._all = SimpleQueue(), []  # what they hold is free before others are made
         self._all = [make() for make in self._makers]
-        on_card = bool(self._job.devices) and not isinstance(self._encoder, ContextualEncoder)
-        for accumulator in self._all * (THREADS_PER_LANE if on_card else 1):
+        for accumulator in self._all:
             self._idle.put(accumulator)
         self._kept_at = time.monotonic()
 

@@ -209,14 +209,10 @@ class CardWindows(GramSums):
     def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
         self._sampling = sampling
         self._kinds = defaultdict[int, _Kind](partial(_Kind, table, lane))
-        self._lock = Lock()
 
     def add(self, ids: Ids, lengths: Integers) -> None:
-        """Several threads may do so at once: windows are cut beside each other, and handed over in turn."""
-        found = layers(ids, lengths, self._sampling)
-        with self._lock:
-            for layer in found:
-                self._kinds[layer.times].put(layer.ids, layer.bounds)
+        for layer in layers(ids, lengths, self._sampling):
+            self._kinds[layer.times].put(layer.ids, layer.bounds)
 
     def take(self, windows: Windows) -> None:
         """Sum windows that lie on the device already, each of them once."""
@@ -234,13 +230,10 @@ class CardCounts:
         self._table, self._limit = table, sampling.max_tokens
         self._lane = Lane(table.device, lane)
         self._counts: Tensor | None = None
-        self._lock = Lock()
 
     def add(self, ids: Ids, lengths: Integers) -> None:
-        """Several threads may do so at once, and hand over in turn."""
         ids, _ = first_tokens(ids, lengths, self._limit)
-        with self._lock:
-            self._lane.put(ids, np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)), self._take)
+        self._lane.put(ids, np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)), self._take)
 
     def _take(self, ids: Tensor, bounds: Tensor) -> None:
         found = torch.bincount(ids, minlength=self._table.shape[0])
