@@ -107,9 +107,7 @@ def harmed(engine: Engine) -> Engine:
 @pytest.mark.usefixtures("local_cluster")
 def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) -> None:
     """Also where workers are killed in the middle, and where a run is stopped and taken up."""
-    import ray
-
-    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    assert {node["NodeManagerAddress"] for node in ridgeway.client.cluster.ray_engine._ray().nodes()} == {"127.0.0.1"}
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus, holdout=0.1)
     alone = prepare(work, encoder, tmp_path / "alone")
