@@ -300,10 +300,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, line: byt
     raw = head + line * 30_000
     path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
     del raw
-    [source], _ = find_sources([path])
+    sources, _ = find_sources([path])
     tracemalloc.start()
     try:
-        size = sum(map(len, documents(source, ("text",), Counters(), Position())))
+        size = sum(len(text) for each in sources for text in documents(each, ("text",), Counters(), Position()))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
