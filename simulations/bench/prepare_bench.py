@@ -28,7 +28,7 @@ from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import Result, Work, at_least, at_most, peak_gb, seconds_in_turns
 
 SAMPLINGS: Final = {"default": DEFAULT.sampling, "w=64": Sampling(64), "w=1": Sampling(1)}
-CPU_AIMS: Final = {"default": 2.5, "w=64": 4.0, "w=1": 3.0}
+CPU_AIMS: Final = {"default": 3.0, "w=64": 5.0, "w=1": 12.0}
 CARD_AIMS: Final = {"default": 10.0, "w=64": 10.0, "w=1": 10.0}
 ROUNDS: Final = 3
 STEADY_MB: Final = 300

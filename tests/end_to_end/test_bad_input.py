@@ -82,7 +82,7 @@ def refused_prepare(shop: Workshop, place: Path, *words: str | Path, **options: 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda path: None, r"there is no file or folder nowhere$"),
-    "empty.txt": (Path.touch, r"empty\.txt holds no text; files: 1, empty documents: 1"),
+    "empty.txt": (Path.touch, r"empty\.txt holds no text; empty documents: 1"),
     "blank.jsonl": (lambda path: write_jsonl(path, ["", " "]), r"blank\.jsonl holds no text"),
     "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
     "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
