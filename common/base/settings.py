@@ -18,6 +18,9 @@ SelectorName = Literal["average", "entropy", "all"]
 FEATURE_LIMIT = 1 << 12
 """No integer feature is larger than this: the public bound of the quantised table."""
 
+MAX_WORD_FEATURES = 1 << 14
+"""How many features words may have beside their tokens'."""
+
 MAX_WINDOW_TOKENS = 1 << 16
 MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
 """The largest window that may be asked for, and the largest that there is once a rest has joined it."""
@@ -112,6 +115,27 @@ def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
     if "window" in changes:
         usual = Sampling(max_tokens=usual.max_tokens)
     return replace(usual, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class WordFeatures:
+    """What an encoder adds to its tokens' own features: words by their letters, all text being in lower case.
+
+    width:     how many buckets the runs of letters are hashed into.
+    amplitude: what a run of letters counts, where a token's features reach FEATURE_LIMIT.
+    """
+
+    width: int = 512
+    amplitude: int = 1024
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MAX_WORD_FEATURES:
+            raise InputError(f"words cannot have {self.width} features; give 1 to {MAX_WORD_FEATURES}")
+        if not 1 <= self.amplitude <= FEATURE_LIMIT:
+            raise InputError(f"a run of letters cannot count {self.amplitude}; give 1 to {FEATURE_LIMIT}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

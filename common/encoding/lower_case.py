@@ -1,0 +1,38 @@
+"""Lower case that is the same on every machine, whatever Unicode its Python knows: one letter for one letter.
+
+Python's own lower case grows with Unicode, and knows two letters whose lower case is two letters or depends on their
+neighbours. Those stay as they are, and so do letters that came after Unicode 3.2, whose tables every Python carries.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from unicodedata import ucd_3_2_0
+
+import numpy as np
+from numpy.typing import NDArray
+
+ODD_LETTERS = "\u0130\u03a3"
+"""İ becomes two letters, and Σ one of two."""
+
+LAST_ALPHABETS = 0x1F000
+"""No letter from here on has a lower case."""
+
+
+def lower_case(text: str) -> str:
+    """The text in lower case; it is as long as before."""
+    if text.isascii():
+        return text.lower()
+    letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    return _lower_letters().take(letters).tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@lru_cache(maxsize=1)
+def _lower_letters() -> NDArray[np.uint32]:
+    """What every code point becomes."""
+    table = np.arange(sys.maxunicode + 1, dtype="<u4")
+    for letter in map(chr, range(LAST_ALPHABETS)):
+        if letter not in ODD_LETTERS and letter.lower() != letter and ucd_3_2_0.category(letter) != "Cn":
+            table[ord(letter)] = ord(letter.lower())
+    return table
