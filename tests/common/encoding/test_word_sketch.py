@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_windows_that_leave_tokens_out_count_nothing_of_them() -> None:
 def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_are_written() -> None:
     """Sentence pieces, word pieces and byte-level tokens give the same spelling of the same text."""
 
-    def spelt(definition: dict[str, object], rows: int) -> list[bytes]:
+    def spelt(definition: Mapping[str, object], rows: int) -> list[bytes]:
         return pieces_of(WordSketch(WordFeatures(), spelling(json.dumps(definition).encode(), rows)))
 
     byte_level = {"model": {"type": "BPE", "vocab": {"Ġhe": 0, "Ã©": 1}}, "decoder": {"type": "ByteLevel"}}
