@@ -83,7 +83,16 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
         *("explain", "explain_turns", "load", "route", "route_many", "route_turns"),
         *("with_confidence", "with_selector", "without"),
     }
-    assert ridgeway.Decision._fields == ("domain", "confidence", "scores", "abstained", "best", "tokens")
+    assert ridgeway.Decision._fields == (
+        "domain",
+        "confidence",
+        "scores",
+        "abstained",
+        "best",
+        "tokens",
+        "scope",
+        "belongs",
+    )
     assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "tokens")
     assert ridgeway.TokenWeight._fields == ("text", "domain", "weight", "parts")
 

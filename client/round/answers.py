@@ -149,7 +149,7 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     counts = np.array(scorer.routed(weights, message.candidates, own, last), dtype=np.int64)
     first, reliability = message.candidates[0], np.zeros(0, dtype=np.int64)
     if message.temperatures:
-        reliability = scorer.reliability(weights[first.ridge], first, own, message.temperatures).ravel()
+        reliability = scorer.calibration(weights[first.ridge], first, own, message.temperatures)
     quality = holder.expert_scores(message.experts)
     if message.terms.mode == "masked":
         together = np.concatenate([counts.ravel(), quality, reliability])
@@ -163,7 +163,7 @@ def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
     message = request.message
     [weights] = _asked_weights(holder, request)
     own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
-    counts = _scorer(holder, message, sample).reliability(weights, message.candidate, own, message.temperatures)
+    counts = _scorer(holder, message, sample).calibration(weights, message.candidate, own, message.temperatures)
     if message.terms.mode == "masked":
         return masked_answers.seal_counts(holder, request, counts, holder.held_out_source(sample))
     return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()

@@ -17,6 +17,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.protocol.messages import Candidate
+from ridgeway.common.routing.belonging import belonging_counts
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
@@ -101,6 +102,17 @@ class Scorer:
         right: NDArray[np.bool_] = winners(tally(table, last.rule, places, self._lengths)) == last.own
         return right
 
+    def calibration(
+        self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float]
+    ) -> NDArray[np.int64]:
+        """The reliability, and then what of these documents belongs to any domain, in one row.
+
+        own: the place of the holder's domain.
+        """
+        scores, voters = self._beginnings(weights, candidate)
+        found = self._reliability(scores, voters, own, temperatures), belonging_counts(scores, voters, own)
+        return np.concatenate([each.ravel() for each in found])
+
     def reliability(
         self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float]
     ) -> NDArray[np.int64]:
@@ -108,10 +120,19 @@ class Scorer:
 
         own: the place of the holder's domain. Shape: growths × temperatures × bins × 2.
         """
-        counts = np.zeros((len(GROWTHS), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        return self._reliability(*self._beginnings(weights, candidate), own, temperatures)
+
+    def _beginnings(self, weights: Weights, candidate: Candidate) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         if not len(self._lengths):
+            return np.zeros((0, weights.shape[1])), np.zeros(0, dtype=np.int64)
+        return beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
+
+    def _reliability(
+        self, scores: NDArray[np.float64], voters: NDArray[np.int64], own: int, temperatures: Sequence[float]
+    ) -> NDArray[np.int64]:
+        counts = np.zeros((len(GROWTHS), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        if not len(scores):
             return counts
-        scores, voters = beginnings(self._compiled(weights, candidate), candidate.rule, self._ids, self._lengths)
         right = scores.argmax(axis=1) == own
         below = scores - scores.max(axis=1, keepdims=True)
         for row, growth in enumerate(GROWTHS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -171,12 +172,32 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """The chance that a text belongs to any domain: the logistic of slope · belonging + growth · ln tokens + offset.
+
+    least: below this chance the router abstains.
+    """
+
+    slope: float
+    growth: float
+    offset: float
+    least: float
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.slope, self.growth, self.offset))) or not self.slope > 0:
+            raise InputError("a scope has a positive slope, and a growth and an offset that are numbers")
+        if not 0 <= self.least <= 1:
+            raise InputError(f"the least chance of belonging is a probability between 0 and 1, not {self.least:g}")
+
+
+@dataclass(frozen=True, slots=True)
 class Confidence:
     """How scores become probabilities, and when they are too low to act on.
 
     temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
     growth:      how certainty grows with length: n tokens divide the temperature by n to this power.
     threshold:   below this confidence the router abstains and names `fallback`.
+    scope:       what text belongs to any domain, if that was learnt; on all other text the router abstains as well.
     """
 
     temperature: float = 1.0
@@ -184,6 +205,7 @@ class Confidence:
     calibrated: bool = False
     threshold: float = 0.0
     fallback: str | None = None
+    scope: Scope | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -195,8 +217,15 @@ class Confidence:
         if self.threshold > 0 and not self.fallback:
             raise InputError("to abstain below a threshold, name a fallback")
 
+    @classmethod
+    def of_json(cls, facts: Mapping[str, Any]) -> Confidence:
+        """As a manifest has it; one from before scopes were learnt has none."""
+        scope = facts.get("scope")
+        return cls(**{**facts, "scope": Scope(**scope) if scope else None})
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As it stands in a manifest: a scope is left out where there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "scope" or value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,8 @@ def _words(decision: Decision, router: Router) -> str:
     sure = "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
     ranked = sorted(decision.scores.items(), key=lambda item: -item[1])
     rest = ", ".join(f"{name} {100 * score:.1f} %" for name, score in ranked if name != decision.best)
-    why = f"  (abstained; ahead: {decision.best})" if decision.abstained else ""
+    reason = "too unsure" if decision.belongs else "it seems to belong to no domain"
+    why = f"  (abstained: {reason}; ahead: {decision.best})" if decision.abstained else ""
     return f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then {rest}"
 
 

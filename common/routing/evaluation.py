@@ -7,25 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import Selector
+from ridgeway.common.base.settings import Scope, Selector
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.routing.belonging import COUNTS_SHAPE, belonging_counts, fit_scope
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import RouterTable, tally, winners
 
 BINS = 10
-BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
+BEGINNING_TOKENS = (2, 4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on beginnings of these lengths, as if they were prompts of that length."""
 GROWTHS = tuple(step / 10 for step in range(11))
 MAX_HELD_OUT_DOCUMENTS = 2000
 """The most documents that a holder evaluates on; larger counts are refused."""
 CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
+
+
+def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What one domain's holders count to calibrate confidence, and to tell what belongs to any domain."""
+    shape = len(GROWTHS), temperatures, len(CONFIDENCE_EDGES), 2
+    reliability, scope = np.split(row.ravel(), [prod(shape)])
+    return reliability.reshape(shape), scope.reshape(COUNTS_SHAPE)
+
+
+def calibration_size(temperatures: int) -> int:
+    """How many numbers those are."""
+    return len(GROWTHS) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(COUNTS_SHAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +108,17 @@ def beginnings_routed(
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent."""
+    """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent.
+
+    scope: what text belongs to any domain, if that could be learnt.
+    """
 
     temperature: float
     growth: float
     gap_before: float
     gap_after: float
     texts: int
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +148,10 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
     ]
     growth, temperature = min(fitted, key=lambda pair: _surprise(samples, pair[1], pair[0]))
     before = samples.gap(router.confidence.temperature, router.confidence.growth)
-    return Calibration(temperature, growth, before, samples.gap(temperature, growth), sum(map(len, texts.values())))
+    own = ((place, samples.labels == place) for place in range(len(router.domains)))
+    scope = fit_scope(belonging_counts(samples.scores[each], samples.voters[each], place) for place, each in own)
+    count = sum(map(len, texts.values()))
+    return Calibration(temperature, growth, before, samples.gap(temperature, growth), count, scope)
 
 
 def _surprise(samples: _Samples, temperature: float, growth: float) -> float:

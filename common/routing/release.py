@@ -132,7 +132,7 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
             compiled = TokenTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
         if isinstance(compiled, TokenTable) and tokenizer.rows > len(compiled.logits):
             raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
-        selector, confidence = Selector(**manifest["selector"]), Confidence(**manifest["confidence"])
+        selector, confidence = Selector(**manifest["selector"]), Confidence.of_json(manifest["confidence"])
         quality = quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"]) if QUALITY in manifest else None
         return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality)
     except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from math import exp
+from math import exp, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,9 +36,11 @@ class Decision(NamedTuple):
     domain:     the chosen expert; the fallback's name where the router abstained.
     confidence: the probability that `best` is right; it means that only if the router is calibrated.
     scores:     every domain's probability.
-    abstained:  whether the confidence lay below the threshold.
+    abstained:  whether the confidence lay below the threshold, or the prompt belongs to no domain.
     best:       the domain ahead of the others, abstention or not.
     tokens:     how many tokens the prompt has.
+    scope:      the chance that it belongs to any domain; None if the router has not learnt that.
+    belongs:    whether that chance is large enough.
     """
 
     domain: str
@@ -47,10 +49,12 @@ class Decision(NamedTuple):
     abstained: bool
     best: str
     tokens: int
+    scope: float | None = None
+    belongs: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP; written out, since `_asdict` takes three times as long."""
-        domain, confidence, scores, abstained, best, tokens = self
+        domain, confidence, scores, abstained, best, tokens, scope, belongs = self
         return {
             "domain": domain,
             "confidence": confidence,
@@ -58,6 +62,8 @@ class Decision(NamedTuple):
             "abstained": abstained,
             "best": best,
             "tokens": tokens,
+            "scope": scope,
+            "belongs": belongs,
         }
 
 
@@ -121,6 +127,7 @@ class Router:
         self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
+        self._scope, self._unit = self.confidence.scope, unit
         # The usual case is served without the bookkeeping of a batch.
         self._table = compiled if isinstance(compiled, TokenTable) and selector.name == "average" else None
 
@@ -175,7 +182,8 @@ class Router:
             return self.route(turns[0].text)
         ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
         table, places = self.compiled.read(ids, lengths)
-        return self._decide(*_weighed(tally(table, self.selector, places, lengths), turns), len(ids))
+        decision = self._decide(*_weighed(tally(table, self.selector, places, lengths), turns), len(ids))
+        return decision if self._scope is None else self._with_words(decision, "".join(turn.text for turn in turns))
 
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
@@ -190,9 +198,11 @@ class Router:
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         if self._table is None:
-            return list(self._decisions(*self.tokenizer.encode_many(prompts)))
+            found = self._decisions(*self.tokenizer.encode_many(prompts))
+            return list(found if self._scope is None else map(self._with_words, found, prompts))
         points, tokens = self._table.token_sums(*self.tokenizer.encode_raw(prompts))
-        return list(map(self._decide, points, points, tokens, tokens))
+        decisions = list(map(self._decide, points, points, tokens, tokens))
+        return decisions if self._scope is None else list(map(self._with_words, decisions, prompts))
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
@@ -216,6 +226,8 @@ class Router:
         texts = (text for part in pieces for _, text in part)
         tokens = tuple(map(TokenWeight, texts, votes, weights.tolist(), centred))
         decision = self._decide(points, sums, voters, len(ids))
+        if self._scope is not None:
+            decision = self._with_words(decision, "".join(turn.text for turn in turns))
         return Explanation(decision, self.domains[runner_up], float(weights.sum()), tokens)
 
     def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
@@ -255,9 +267,28 @@ class Router:
         confidence = 1.0 / sum(odds)
         best = self.domains[winner]
         scores = {name: odd * confidence for name, odd in zip(self.domains, odds)}  # noqa: B905
-        if confidence < self._threshold:
-            return Decision(self._fallback or best, confidence, scores, True, best, tokens)
-        return Decision(best, confidence, scores, False, best, tokens)
+        scope = None if self._scope is None else self._chance(points, most, voters)
+        belongs = self._scope is None or scope is None or scope >= self._scope.least
+        if belongs and confidence >= self._threshold:
+            return Decision(best, confidence, scores, False, best, tokens, scope)
+        return Decision(self._fallback or best, confidence, scores, True, best, tokens, scope, belongs)
+
+    def _chance(self, points: Sequence[float], most: float, voters: float) -> float:
+        """The chance that a prompt belongs to any domain, as `belonging` and the scope say; none if it has no token."""
+        if not voters or self._scope is None:
+            return 0.0
+        count, unit = len(points), self._unit / voters
+        mean = sum(points) / count
+        spread = sum((point - mean) ** 2 for point in points) / count * unit * unit + 1 / count**2
+        above = (most - mean) * unit / sqrt((count - 1) * spread)
+        scope = self._scope
+        return 1 / (1 + exp(-(scope.slope * above + scope.growth * log(voters) + scope.offset)))
+
+    def _with_words(self, decision: Decision, prompt: str) -> Decision:
+        """The same decision, unless the prompt has neither letters nor digits: nothing is said in it."""
+        if any(map(str.isalnum, prompt)):
+            return decision
+        return decision._replace(domain=self._fallback or decision.best, abstained=True, scope=0.0, belongs=False)
 
     def __repr__(self) -> str:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"

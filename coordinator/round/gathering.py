@@ -16,7 +16,12 @@ from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
 from ridgeway.common.base.schema import DomainName, ExpertNames, Record
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
-from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, MAX_HELD_OUT_DOCUMENTS
+from ridgeway.common.routing.evaluation import (
+    BEGINNING_TOKENS,
+    MAX_HELD_OUT_DOCUMENTS,
+    calibration_size,
+    split_calibration,
+)
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, QualityTable, check_scores
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
 from ridgeway.coordinator.solving.candidates import Counts
@@ -71,7 +76,7 @@ def shape_of(question: Part) -> tuple[int, ...]:
         return 2, len(question.experts)
     if isinstance(question, Evaluate):
         return len(question.candidates), len(question.domains) + 2
-    return len(GROWTHS), len(question.temperatures), len(CONFIDENCE_EDGES), 2
+    return (calibration_size(len(question.temperatures)),)
 
 
 def parts_of(question: Question) -> tuple[Part, ...]:
@@ -133,6 +138,10 @@ def _check_part(question: Part, counts: Counts, holders: int) -> None:
         if met.max() > most or len(np.unique(met)) != 1 or (changed > met).any():
             raise Refused("broken_identity", "the candidates were not all scored on the same documents")
         return
-    fallen, right = counts[..., 0], counts[..., 1]
+    reliability, scope = split_calibration(counts, len(question.temperatures))
+    fallen, right = reliability[..., 0], reliability[..., 1]
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
+    by_length = scope.sum(axis=1)
+    if (by_length[:, 0] != by_length[:, 1]).any() or scope[..., 0].sum() not in (0, fallen[0, 0].sum()):
+        raise Refused("broken_identity", "what belongs to any domain was not counted on the same documents")

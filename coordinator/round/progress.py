@@ -161,9 +161,12 @@ class ExpertsMeasured(Event, kind="measured"):
 
 
 class ConfidenceCalibrated(Event, kind="calibrated"):
+    """separation: how often text stands out more than it does without its own domain; None if that is not known."""
+
     temperature: float
     growth: float
     gap: float
+    separation: float | None = None
 
 
 class RouterWorse(Event, kind="worse"):

@@ -315,7 +315,7 @@ class _Round:
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
         fitted = fit(question.temperatures, counts)
         if fitted:
-            self._watch(progress.ConfidenceCalibrated(fitted.temperature, fitted.growth, fitted.gap))
+            self._watch(progress.ConfidenceCalibrated(fitted.temperature, fitted.growth, fitted.gap, fitted.separation))
         return fitted
 
     # Publish
@@ -401,4 +401,6 @@ def _figures(chosen: _Chosen) -> dict[str, Any] | None:
     figures = chosen.choice.to_json()
     if figures is None:
         return None
-    return {**figures, "gap": chosen.fitted.gap if chosen.fitted else None}
+    fitted = chosen.fitted
+    told = {"separation": fitted.separation} if fitted and fitted.separation is not None else {}
+    return {**figures, "gap": fitted.gap if fitted else None, **told}

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector, SelectorName
+from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Scope, Selector, SelectorName
 from ridgeway.common.protocol.cohort import Penalty
 from ridgeway.common.protocol.messages import MAX_CANDIDATES, Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, Evaluation
+from ridgeway.common.routing.belonging import fit_scope, separation
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, Evaluation, split_calibration
 from ridgeway.common.statistics.sums import Statistics
 
 Counts = NDArray[np.int64]
@@ -110,22 +111,29 @@ def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The temperature and growth under which confidence was truest, and the gap to accuracy left, in percent."""
+    """The temperature and growth under which confidence was truest, and the gap to accuracy left, in percent.
+
+    scope:      what text belongs to any domain, if that could be learnt.
+    separation: how well text of a domain that was left out is told from text of the others: 0.5 is chance.
+    """
 
     temperature: float
     growth: float
     gap: float
+    scope: Scope | None = None
+    separation: float | None = None
 
     def confidence(self, threshold: float, fallback: str | None) -> Confidence:
-        return Confidence(self.temperature, self.growth, True, threshold, fallback)
+        return Confidence(self.temperature, self.growth, True, threshold, fallback, self.scope)
 
 
 def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
     """Choose temperature and growth by how surprising the counts are, every domain weighing the same.
 
-    counts: by domain, growths × temperatures × bins × (fallen there, of those right).
+    counts: by domain, what holders counted to calibrate, in one row.
     """
-    shares = [rows / rows[0, 0, :, 0].sum() for rows in counts.values() if rows[0, 0, :, 0].sum() > 0]
+    pairs = [split_calibration(row, len(tried)) for row in counts.values()]
+    shares = [rows / rows[0, 0, :, 0].sum() for rows, _ in pairs if rows[0, 0, :, 0].sum() > 0]
     if not shares:
         return None
     met = np.mean(shares, axis=0)
@@ -133,4 +141,6 @@ def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
     surprise = -(right * np.log(BIN_MIDDLES) + (fallen - right) * np.log1p(-BIN_MIDDLES)).sum(axis=-1)
     row, column = divmod(int(np.argmin(surprise.round(12))), surprise.shape[1])
     gap = float(np.abs(right[row, column] - fallen[row, column] * BIN_MIDDLES).sum() * 100)
-    return Fitted(tried[column], GROWTHS[row], gap)
+    told = [scope for _, scope in pairs]
+    scope = fit_scope(told)
+    return Fitted(tried[column], GROWTHS[row], gap, scope, separation(told) if scope else None)

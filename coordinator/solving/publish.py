@@ -66,7 +66,7 @@ class RouterChoices:
             ridge=Ridge(**manifest["ridge"]),
             normalise_columns=manifest["normalise_columns"],
             selector=Selector(**manifest["selector"]),
-            confidence=Confidence(**manifest["confidence"]),
+            confidence=Confidence.of_json(manifest["confidence"]),
         )
 
 
@@ -204,8 +204,8 @@ def calibrate_release(
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
-    facts = {"temperature": fitted.temperature, "growth": fitted.growth, "calibrated": True, **changes}
-    confidence = Confidence(**router.confidence.to_json() | facts)
+    facts = {"temperature": fitted.temperature, "growth": fitted.growth, "scope": fitted.scope, **changes}
+    confidence = replace(router.confidence, calibrated=True, **facts)
     result = Calibrated("", fitted, evaluate(router, texts))
     sketch = drift_sketch.load_if_whole(folder, loaded.manifest["files"][ROUTER])
     if sketch is not None:

@@ -30,8 +30,8 @@ import ridgeway.client.round.answers
 import ridgeway.client.round.holder
 import ridgeway.client.round.scoring
 import ridgeway.common.base.files
+import ridgeway.common.routing.evaluation
 import ridgeway.common.routing.release
-import ridgeway.coordinator.round.gathering
 import ridgeway.coordinator.round.ledger
 import ridgeway.coordinator.round.round
 import ridgeway.coordinator.solving.candidates
@@ -173,7 +173,7 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
         patch.setattr(ridgeway.client.round.holder, "held_out_sample", _once(held_out_sample))
     for module in (
         ridgeway.client.round.scoring,
-        ridgeway.coordinator.round.gathering,
+        ridgeway.common.routing.evaluation,
         ridgeway.coordinator.solving.candidates,
     ):
         patch.setattr(module, "GROWTHS", (0.0,))

@@ -26,7 +26,8 @@ function winner(reply) {
 function sure(reply) {
   const words = `Confidence ${percent(reply.confidence)}${reply.calibrated ? "" : ", not calibrated"}`;
   if (!reply.abstained) return words;
-  return `${words}: too low, so the router abstains. The prompt goes to ${reply.domain}; ${reply.best} is ahead.`;
+  const why = reply.belongs ? "too low" : "but it seems to belong to no domain";
+  return `${words}: ${why}, so the router abstains. The prompt goes to ${reply.domain}; ${reply.best} is ahead.`;
 }
 
 function known(reply) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import Candidate, Confirmed, Evaluate, Lot, SealedSums
 from ridgeway.common.protocol.packet import Blob, weights_blob
+from ridgeway.common.routing.belonging import COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from tests.support.hostile import BEST, CONFIRM, MEMBERS, OPEN, OVER, SEAL, WEIGHTS, Hostile, code_of, nothing_revealed
 
@@ -189,7 +191,7 @@ def test_an_evaluation_calibrates_its_first_candidate_and_then_one_other_may_be(
     coordinator = at(SEAL, "scores")
     other = BEST.model_copy(update={"normalise_columns": True})
     joined(coordinator, other)
-    reliability = 2 * len(CONFIDENCE_EDGES) * 2  # in tests there is one growth
+    reliability = 2 * len(CONFIDENCE_EDGES) * 2 + prod(COUNTS_SHAPE)  # in tests there is one growth
     assert coordinator.finish("scores").size == 3 * (2 * 5 + reliability)
     assert crafted(coordinator, "reliability") == "already_counted"
     assert crafted(coordinator, "reliability", temperatures=(4.0,)) == "already_counted"

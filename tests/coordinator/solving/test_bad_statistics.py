@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ridgeway.common.protocol.messages import (
     Scores,
 )
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs, statistics_of
+from ridgeway.common.routing.belonging import COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -41,7 +43,8 @@ DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 BAD = "medicine"
 FEATURES = 7
 CELLS = 2 * len(CONFIDENCE_EDGES)
-NOTHING = (0, 0) * CELLS
+NO_SCOPE = (0,) * prod(COUNTS_SHAPE)
+NOTHING = (0, 0) * CELLS + NO_SCOPE
 NAN = int(np.array(np.nan).view(np.int64))
 
 
@@ -285,9 +288,10 @@ def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties
         (Reliability(counts=(1,)), "malformed"),
         (Scores(counts=((1, 0, 0, 0, 0),)), "shape_mismatch"),
         (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1,)), "shape_mismatch"),
-        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(0, 1) * CELLS), "broken_identity"),
-        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1, 0) + (0, 0) * (CELLS - 1)), "broken_identity"),
-        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1 << 50, 0) * CELLS), "over_bound"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(0, 1) * CELLS + NO_SCOPE), "broken_identity"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1, 0) + (0, 0) * (CELLS - 1) + NO_SCOPE), "broken_identity"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(1 << 50, 0) * CELLS + NO_SCOPE), "over_bound"),
+        (Scores(counts=((1, 0, 0, 0, 0),), reliability=(0, 0) * CELLS + (1, 0, *NO_SCOPE[2:])), "broken_identity"),
     ],
 )
 def test_bad_counts_are_refused_and_change_nothing(
