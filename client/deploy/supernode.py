@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeway.client.deploy.supernode_process import BELL
+from ridgeway.client.deploy.supernode_process import AUTHORITY, BELL, HEARTBEAT_S, HELD_NODE
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
@@ -40,10 +40,10 @@ ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 LOOP_PAUSE_S = 0.25
 LOOK_INTERVAL_S = 5.0
 STOP_GRACE_S = 5.0
-HELD_CONNECTION_S = 100.0
-"""How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats."""
-
-RETRY_PAUSE_S = 8.0
+HELD_CONNECTION_S = 2 * HEARTBEAT_S + 30.0
+"""How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats, and the
+time to start it a few times."""
+RETRY_PAUSE_S = 3.0
 LAUNCHER = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
 """A command that is run from where this very module lies, in a checkout as in an installation."""
 
@@ -75,26 +75,27 @@ def run(
 ) -> None:
     """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help.
 
-    A changed ca.crt and a changed list of approved bundles hold as soon as no answer is being given. `news` is asked
-    for words to tell, and `tick` is called a few times a second.
+    A changed ca.crt holds at once, a changed list of approved bundles as soon as no answer is being given. `news` is
+    asked for words to tell, and `tick` is called a few times a second.
     """
     _check(settings)
     with only_one(settings.folder, "a SuperNode"):
         end_leftovers(settings.folder, word)
         node, executor = _children(settings)
         tail = LogTail(node.log, settings.superlink, word)
-        used = _used(settings)
+        approved = settings.approved()
         look_at = 0.0
         try:
             while not stopped():
                 tail.read()
                 for words in news():
                     word(words)
-                if time.monotonic() >= look_at and executor.is_idle():
+                if time.monotonic() >= look_at and executor.is_idle(approved_bundle.WARM_NAME):
                     look_at = time.monotonic() + LOOK_INTERVAL_S
-                    used = _taken_up(settings, used, node, executor, word)
+                    approved = _taken_up(settings, approved, executor, word)
                 if node.process is not None and not node.is_running():
                     _judge_end(tail, node, settings)
+                    node.environment = {**node.environment, HELD_NODE: tail.node_id}
                 keep_running((node, executor), word)
                 tick()
                 time.sleep(LOOP_PAUSE_S)
@@ -102,32 +103,17 @@ def run(
             stop_all((executor, node))
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What the running processes were started with."""
-
-    authority: bytes
-    approved: tuple[str, ...]
-
-
-def _used(settings: NodeSettings) -> Used:
-    return Used((settings.folder / "ca.crt").read_bytes(), settings.approved())
-
-
-def _taken_up(settings: NodeSettings, used: Used, node: Child, executor: Child, word: Word) -> Used:
-    """Stop what was started with something else than what holds now; it is started again at once."""
+def _taken_up(settings: NodeSettings, used: tuple[str, ...], executor: Child, word: Word) -> tuple[str, ...]:
+    """Stop the SuperExec if it was started with another list than holds now; it is started again at once."""
     try:
-        now = _used(settings)
+        now = settings.approved()
     except (RidgewayError, OSError) as error:  # its owner may be writing it just now
         word(f"the settings cannot be read, so the earlier ones hold: {error}")
         return used
-    if now.approved != used.approved:
+    if now != used:
         executor.stop(STOP_GRACE_S)
         executor.environment = {**executor.environment, **_approval(settings)}
-        word(f"from now on these bundles may run here: {', '.join(each[:12] for each in now.approved)}")
-    if now.authority != used.authority:
-        node.stop(STOP_GRACE_S)
-        word("ca.crt has changed; the SuperNode connects again with it")
+        word(f"from now on these bundles may run here: {', '.join(each[:12] for each in now)}")
     return now
 
 
@@ -140,7 +126,7 @@ class LogTail:
         self._away = False
         self._connected = log.with_name("connected")
         self._held_since: float | None = None
-        self.said = ""
+        self.said = self.node_id = ""
 
     def read(self) -> None:
         if not self._log.exists():
@@ -172,6 +158,7 @@ class LogTail:
         if found:
             self._away = False
             self._held_since = None
+            self.node_id = found[1]
             write_whole(self._connected, self._address.encode())
             self._word(f"connected to {self._address} as node {found[1]}")
         elif "Connection attempt failed" in line and not self._away:
@@ -194,6 +181,8 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
                 "admit`, and start again"
             )
         node.rest(RETRY_PAUSE_S)
+    elif "UNEXPECTED_EOF" in said:  # the gate went away within a handshake
+        return
     elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:
         raise NodeRefused(
             f"the certificate shown by {settings.superlink} is not one of the authority in ca.crt, or is for another "
@@ -232,6 +221,7 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     words = _supernode(folder, settings.superlink, port)
     own = {
         BELL: str(bell),
+        AUTHORITY: str(folder / "ca.crt"),
         **({"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy} if settings.proxy else {}),
     }
     node = Child("supernode", words, environment | own, folder / "logs/supernode.log")

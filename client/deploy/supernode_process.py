@@ -1,15 +1,21 @@
 """The SuperNode as a process: Flower's own, with shorter waits, and an end that comes when its main loop ends.
 
-Knows the inside of Flower 1.41's `start_client_internal`, and refuses to start where it has changed. Knows nothing of
-bundles.
+It stays connected where Flower's would not: a renewed authority holds from the next request on, and a connection that
+an earlier SuperNode of this holder left without goodbye is taken back at once.
+
+Knows the inside of Flower 1.41's `start_client_internal` and of its connection to the SuperLink, and refuses to start
+where they have changed. Knows nothing of bundles.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import ssl
 import sys
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +23,15 @@ from ridgeway.common.deploy.approved_bundle import ring
 
 BELL = "RIDGEWAY_BELL"
 """Names the pipe by which the SuperExec is told that a task is there."""
+AUTHORITY = "RIDGEWAY_AUTHORITY"
+"""Names the file with the authority's certificate."""
+HELD_NODE = "RIDGEWAY_HELD_NODE"
+"""The id of the connection of an earlier SuperNode, of which the one that starts this knows that it is gone."""
+HEARTBEAT_S = 15
+"""What the SuperLink is told of heartbeats: whoever was not heard for two of these is gone. Flower's own are 30 s."""
+ALREADY_THERE = 412
+"""What the SuperLink answers to a SuperNode that it takes for connected."""
+OTHER_FLOWER = "this version of Flower is otherwise than 1.41 inside; install the pinned one"
 IDLE_S = 3
 """How long Flower's loop sleeps when no message has come, with no setting for it."""
 REPLY_S = 0.5
@@ -44,28 +59,106 @@ class Pace:
 
 
 def quicken(loop: ModuleType, bell: str) -> None:
-    """Replace the fixed waits of Flower's loop, and ring when a task is there; raises where they are not as known."""
-    wait, push = loop.start_client_internal.__code__, loop._push_messages
-    known = IDLE_S in wait.co_consts and REPLY_S in push.__code__.co_consts and "_push_messages" in wait.co_names
-    if not known or "initial_backoff" not in (loop.pull_objects.__kwdefaults__ or {}):
-        raise SystemExit("this version of Flower waits otherwise than 1.41 does; install the pinned one")
+    """Replace the fixed waits of Flower's loop, and ring when a task is there; raises where they are not as known.
 
-    def pushing(*words: Any, **named: Any) -> None:
+    Flower takes the first reply that it finds for the one to the message at hand. That may be a late one of a run that
+    was cut off, and each reply would from then on wait for the next message. So replies are pushed until that of the
+    message's own run is among them.
+    """
+    wait, pull, push = loop.start_client_internal.__code__, loop._pull_and_store_message, loop._push_messages
+    known = IDLE_S in wait.co_consts and REPLY_S in push.__code__.co_consts
+    if not known or not {"_pull_and_store_message", "_push_messages"} <= set(wait.co_names):
+        raise SystemExit(OTHER_FLOWER)
+    if "initial_backoff" not in (loop.pull_objects.__kwdefaults__ or {}):
+        raise SystemExit(OTHER_FLOWER)
+    asked: int | None = None
+
+    def pulling(**named: Any) -> int | None:
+        nonlocal asked
+        asked = pull(**named)
+        return asked
+
+    def pushing(*, send: Any, **named: Any) -> None:
         ring(bell)
-        push(*words, **named)
+        sent: set[int | None] = set()
 
-    loop.time, loop._push_messages = Pace(), pushing  # type: ignore[attr-defined]
+        def sending(message: Any, *words: Any) -> Any:
+            sent.add(message.metadata.run_id)
+            return send(message, *words)
+
+        while asked not in sent:
+            push(send=sending, **named)
+
+    loop.time, loop._pull_and_store_message, loop._push_messages = Pace(), pulling, pushing  # type: ignore[attr-defined]
     loop.pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S
+
+
+def stay_connected(connection: ModuleType, heartbeat: ModuleType, authority: Path, held: int | None) -> None:
+    """Let Flower's connection follow a renewed authority, take a held one back, and be missed sooner."""
+    made = connection.FleetHttpClient
+    known = all(hasattr(each, "HEARTBEAT_DEFAULT_INTERVAL") for each in (connection, heartbeat))
+    if not known or not hasattr(made, "_send") or "_client" not in made.close.__code__.co_names:
+        raise SystemExit(OTHER_FLOWER)
+    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_S  # type: ignore[attr-defined]
+    connection.FleetHttpClient = lasting(made, authority, held)  # type: ignore[attr-defined]
+
+
+def lasting(made: Any, authority: Path, held: int | None) -> Any:
+    """Flower's client of the SuperLink, made so that no restart is needed."""
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+
+    def stamp() -> tuple[int, int]:
+        about = authority.stat()
+        return about.st_mtime_ns, about.st_ino
+
+    class LastingClient(made):  # type: ignore[misc]
+        def __init__(self, *words: Any, **named: Any) -> None:
+            self._trusted = stamp()
+            self._earlier: list[httpx.Client] = []
+            super().__init__(*words, **named)
+
+        def _send(self, *words: Any, **named: Any) -> Any:
+            with contextlib.suppress(OSError):  # its owner may be writing it just now; an SSLError is one
+                if (now := stamp()) != self._trusted:
+                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    context.load_verify_locations(cafile=authority)
+                    self._earlier.append(self._client)  # the other thread may be within a request
+                    timeout = self._client.timeout
+                    self._client = httpx.Client(verify=context, timeout=timeout, follow_redirects=True)
+                    self._trusted = now
+            return super()._send(*words, **named)
+
+        def close(self) -> None:
+            for each in self._earlier:
+                each.close()
+            super().close()
+
+        def ActivateNode(self, request: Any) -> Any:  # noqa: N802
+            try:
+                return super().ActivateNode(request)
+            except httpx.HTTPStatusError as error:
+                if held is None or error.response.status_code != ALREADY_THERE:
+                    raise
+            with contextlib.suppress(httpx.HTTPStatusError):  # it may have faded just now
+                self.DeactivateNode(DeactivateNodeRequest(node_id=held))
+            return super().ActivateNode(request)
+
+    return LastingClient
 
 
 def main() -> None:
     """Run `flower-supernode` with the words of this command line."""
     code: object = 1
     try:
+        import flwr.supercore.heartbeat as heartbeat
+        import flwr.supernode.fleet_http_connection as connection
         import flwr.supernode.start_client_internal as loop
         from flwr.supernode.cli import flower_supernode
 
         quicken(loop, os.environ[BELL])
+        held = os.environ.get(HELD_NODE)
+        stay_connected(connection, heartbeat, Path(os.environ[AUTHORITY]), int(held) if held else None)
         flower_supernode()
     except SystemExit as end:
         code = end.code

@@ -61,6 +61,8 @@ LOOK_PAUSE_S = 1.0
 LISTENER_PAUSE_S = 0.1
 WARM_S = 60.0
 """How long a bundle stays imported after its last message."""
+WARM_NAME = "warm-bundle"
+"""What the system calls the process of a warm bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
 CLIENT_APP, SERVER_APP = "flwr-clientapp", "flwr-serverapp"
@@ -325,6 +327,8 @@ class WarmBundle:
     ) -> None:
         """In the fork: answer each task whose token comes, in a fork of its own, until no more can come."""
         self._near.close()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(15, WARM_NAME.encode())
         warm_up()
         tokens = far.makefile()
         far.close()

@@ -146,12 +146,15 @@ class Child:
             self.writer = None
         return False
 
-    def is_idle(self) -> bool:
-        """Whether nothing runs that it has started itself; taken for granted where that cannot be seen."""
+    def is_idle(self, resting: str) -> bool:
+        """Whether nothing runs that it has started itself, but for what calls itself `resting` and has started nothing;
+        taken for granted where that cannot be seen."""
         if self.process is None:
             return True
         with contextlib.suppress(OSError):
-            return not Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
+            for pid in _children(self.process.pid):
+                if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() != resting or _children(pid):
+                    return False
         return True
 
     def rest(self, seconds: float) -> None:
@@ -242,6 +245,10 @@ def end_leftovers(folder: Path, word: Word) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     _wait_until(lambda: not any(_is_ours(pid, folder) for pid in left), 5.0)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
 
 
 def _processes() -> list[int]:

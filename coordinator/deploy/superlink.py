@@ -65,6 +65,7 @@ def run(
             superlink.start()
             if not _answers(superlink, client.is_up, stopped):
                 return
+            client.stop_runs()  # whatever ran them has ended
             superexec.start()
             proxy.start()
             if not _answers(proxy, lambda: _listens(*outer), stopped):

@@ -1,30 +1,55 @@
-"""The SuperNode's waits: short in a round, Flower's own at rest, and known before they are replaced."""
+"""The SuperNode's waits and its connection: short in a round, Flower's own at rest, never broken without need."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
-from collections.abc import Callable
+import ssl
+import warnings
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 
 from ridgeway.client.deploy import supernode_process
-from ridgeway.client.deploy.supernode_process import IDLE_S, LEAST_PAUSE_S, REPLY_PAUSE_S, REPLY_S, Pace, quicken
+from ridgeway.client.deploy.supernode_process import (
+    HEARTBEAT_S,
+    IDLE_S,
+    LEAST_PAUSE_S,
+    REPLY_PAUSE_S,
+    REPLY_S,
+    Pace,
+    lasting,
+    quicken,
+    stay_connected,
+)
+from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
+from tests.client.deploy.test_notices import serving
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, of click
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, DeactivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
 
 LOOP = """
 def start_client_internal():
     while True:
-        if pull() is None:
+        if _pull_and_store_message(pull=pull) is None:
             time.sleep(3)
             continue
-        _push_messages("state")
+        _push_messages(replies=replies, send=pushed.append)
 
-def _push_messages(state):
+def _pull_and_store_message(pull):
+    return pull()
+
+def _push_messages(replies, send):
     time.sleep(0.5)
-    pushed.append(state)
+    send(next(replies))
 
 def pull_objects(ids, *, initial_backoff=1):
     pass
@@ -36,6 +61,10 @@ def loop(source: str = LOOP, **names: object) -> ModuleType:
     made.__dict__.update(names)
     exec(source, made.__dict__)
     return made
+
+
+def reply(run: int) -> Any:
+    return SimpleNamespace(metadata=SimpleNamespace(run_id=run))
 
 
 class Clock:
@@ -80,24 +109,39 @@ def test_after_a_message_pauses_grow_from_short_ones_to_flowers(clock: Clock) ->
 
 def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) -> None:
     """Whoever waits at the bell learns of the task at once; a bell that nobody has made is no obstacle."""
-    messages = iter(["one", "two"])
-    pushed: list[str] = []
-
-    def pull() -> str:
-        return next(messages)
-
-    made = loop(pull=pull, pushed=pushed)
+    replies = [reply(1), reply(2), reply(3)]
+    pushed: list[object] = []
+    made = loop(pull=iter([1, 2]).__next__, replies=iter(replies), pushed=pushed)
     quicken(made, str(tmp_path / "bell"))
     with pytest.raises(StopIteration):
         made.start_client_internal()
-    assert pushed == ["state", "state"] and clock.slept == [REPLY_PAUSE_S] * 2
+    assert pushed == replies[:2] and clock.slept == [REPLY_PAUSE_S] * 2
     os.mkfifo(tmp_path / "bell")
     pipe = os.open(tmp_path / "bell", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        made._push_messages("state")
+        made._push_messages(replies=iter([reply(2)]), send=pushed.append)
         assert select.select([pipe], [], [], 0)[0] == [pipe]
     finally:
         os.close(pipe)
+
+
+def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_hand(clock: Clock) -> None:
+    """It is passed on, and the reply to the message at hand is awaited: none stays behind for the message after it."""
+    replies = [reply(9), reply(1), reply(9), reply(9), reply(2)]
+    pushed: list[object] = []
+    left: list[int] = []
+    given = iter(replies)
+
+    def pull() -> int:
+        left.append(len(replies) - len(pushed))
+        return next(messages)
+
+    messages = iter([1, 2])
+    made = loop(pull=pull, replies=given, pushed=pushed)
+    quicken(made, "bell")
+    with pytest.raises(StopIteration):
+        made.start_client_internal()
+    assert pushed == replies and left == [5, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -105,10 +149,11 @@ def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) 
     [
         lambda text: text.replace("sleep(3)", "sleep(5)"),
         lambda text: text.replace("sleep(0.5)", "sleep(0.6)"),
-        lambda text: text.replace('_push_messages("state")', 'send("state")'),
+        lambda text: text.replace("        _push_messages(", "        other("),
+        lambda text: text.replace("if _pull_and_store_message(", "if other("),
         lambda text: text.replace("initial_backoff", "backoff"),
     ],
-    ids=["idle", "reply", "push", "parts"],
+    ids=["idle", "reply", "push", "pull", "parts"],
 )
 def test_another_flower_is_refused(change: Callable[[str], str]) -> None:
     with pytest.raises(SystemExit, match="install the pinned one"):
@@ -117,8 +162,92 @@ def test_another_flower_is_refused(change: Callable[[str], str]) -> None:
 
 def test_the_installed_flower_is_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = pytest.importorskip("flwr.supernode.start_client_internal")
-    for name in ("time", "_push_messages"):
+    for name in ("time", "_push_messages", "_pull_and_store_message"):
         monkeypatch.setattr(real, name, getattr(real, name))
     monkeypatch.setitem(real.pull_objects.__kwdefaults__, "initial_backoff", 1)
     quicken(real, "bell")
     assert isinstance(real.time, Pace)
+
+
+class SuperLink(BaseHTTPRequestHandler):
+    """Answers as Flower's does to one SuperNode, which is connected from its activation to its deactivation."""
+
+    protocol_version = "HTTP/1.1"
+    online: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        status, content = 200, b""
+        if self.path.endswith("/deactivate-node"):
+            self.online.remove(DeactivateNodeRequest.FromString(body).node_id)
+        elif self.path.endswith("/activate-node") and self.online:
+            status = 412
+        elif self.path.endswith("/activate-node"):
+            self.online.append(7)
+            content = ActivateNodeResponse(node_id=7).SerializeToString()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[tuple[ssl.SSLContext, int]]:
+    create_authority(tmp_path, [])
+    SuperLink.online = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    with serving(SuperLink, context) as port:
+        yield context, port
+
+
+def joined(folder: Path, port: int, held: int | None = None) -> Any:
+    client = lasting(FleetHttpClient, folder / "ca.crt", held)
+    return client.from_server_address(f"127.0.0.1:{port}", False, (folder / "ca.crt").read_bytes(), [])
+
+
+def test_a_renewed_authority_holds_from_the_next_request_on(
+    tmp_path: Path, superlink: tuple[ssl.SSLContext, int]
+) -> None:
+    """One client, no restart; a file that is no certificate changes nothing, and the old authority holds no longer."""
+    context, port = superlink
+    with joined(tmp_path, port) as client:
+        assert client.ActivateNode(ActivateNodeRequest()).node_id == 7
+        kept = (tmp_path / "ca.crt").read_bytes()
+        (tmp_path / "ca.crt").write_bytes(b"half of a")
+        client.DeactivateNode(DeactivateNodeRequest(node_id=7))
+        (tmp_path / "ca.crt").write_bytes(kept)
+        renew_authority(tmp_path, new_key=True)
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            client.ActivateNode(ActivateNodeRequest())
+        renew_server_certificate(tmp_path, [])
+        context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+        assert client.ActivateNode(ActivateNodeRequest()).node_id == 7
+
+
+def test_a_connection_left_without_goodbye_is_taken_back_by_its_owner_alone(
+    tmp_path: Path, superlink: tuple[ssl.SSLContext, int]
+) -> None:
+    """A SuperNode that died is back at once; one whose starter has seen no other end is refused as before."""
+    _, port = superlink
+    for held in (None, 7):
+        with joined(tmp_path, port, held) as client:
+            assert client.ActivateNode(ActivateNodeRequest()).node_id == 7
+    with joined(tmp_path, port) as client, pytest.raises(httpx.HTTPStatusError, match="412"):
+        client.ActivateNode(ActivateNodeRequest())
+    assert SuperLink.online == [7]
+
+
+def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(tmp_path: Path) -> None:
+    connection, heartbeat = (
+        SimpleNamespace(HEARTBEAT_DEFAULT_INTERVAL=30, FleetHttpClient=FleetHttpClient) for _ in range(2)
+    )
+    stay_connected(connection, heartbeat, tmp_path, None)  # type: ignore[arg-type]
+    assert connection.HEARTBEAT_DEFAULT_INTERVAL == heartbeat.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT_S
+    real: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
+    assert real.FleetHttpClient is FleetHttpClient and real.HEARTBEAT_DEFAULT_INTERVAL > HEARTBEAT_S
+    with pytest.raises(SystemExit, match="install the pinned one"):
+        stay_connected(connection, SimpleNamespace(), tmp_path, None)  # type: ignore[arg-type]
