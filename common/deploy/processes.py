@@ -248,7 +248,16 @@ def end_leftovers(folder: Path, word: Word) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    """The processes that one has started, without those that have ended and that it has not looked at yet."""
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [int(each) for each in started if _state(int(each)) not in "ZX"]
+
+
+def _state(pid: int) -> str:
+    """The letter by which the system tells what a process does; X if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    return "X"
 
 
 def _processes() -> list[int]:

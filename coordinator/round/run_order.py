@@ -16,7 +16,7 @@ from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Mode, Record
 
 Work = Literal["round", "deliver", "preflight"]
-ORDER_TIMEOUT_S = 30.0
+ORDER_TIMEOUT_S = 10.0
 """A run may begin before the command that submitted it has learnt its number."""
 
 POLL_S = 0.1

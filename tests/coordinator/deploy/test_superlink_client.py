@@ -108,3 +108,22 @@ def test_a_superlink_that_is_away_is_named(tmp_path: Path) -> None:
     with pytest.raises(LinkDown, match="start the coordinator first"):
         SuperLinkClient(tmp_path / "nowhere").nodes()
     assert not SuperLinkClient(tmp_path / "nowhere").is_up()
+
+
+def test_runs_that_an_earlier_coordinator_left_are_stopped(tmp_path: Path) -> None:
+    """Those that had begun, also where one ends by itself meanwhile; not those that wait for their turn."""
+    states = {1: "pending", 2: "starting", 3: "running", 4: "finished"}
+    stopped: list[int] = []
+
+    def stop(request: Any) -> Any:
+        stopped.append(request.run_id)
+        return control.StopRunResponse()
+
+    def runs(request: Any) -> Any:
+        return control.ListRunsResponse(
+            run_dict={number: {"status": {"status": each}} for number, each in states.items()}
+        )
+
+    SuperLinkStandIn(tmp_path, ListRuns=runs, StopRun=stop).client.stop_runs()
+    assert sorted(stopped) == [2, 3]
+    SuperLinkStandIn(tmp_path, ListRuns=runs, StopRun=httpx.Response(409)).client.stop_runs()
