@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick check check-mutants fuzz audit bench bench-large report clean
+.PHONY: setup demo test test-quick test-long check check-mutants fuzz audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -29,6 +29,10 @@ test: setup
 # Minutes less: no deployments, no browser, no kernels in Triton's interpreter, fewer seeds and examples.
 test-quick: setup
 	$(PYTEST) --quick
+
+# Every seed of the tests that invent their course of events: minutes more, before a release.
+test-long: setup
+	$(PYTEST) --long -m long
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Fixtures that every test may use, the order of a run, and its quick form. No test touches the user's cache or keys.
 
-`pytest --quick` leaves out what the markers in LEFT_OUT name, and tries few examples of each law.
+`pytest --quick` leaves out what the markers in LEFT_OUT name, and tries few examples of each law. `pytest --long` tries
+seeds that an ordinary run leaves out.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ settings.load_profile("ridgeway")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes long; few examples of each law")
+    parser.addoption("--long", action="store_true", help="try all seeds of tests that invent their course of events")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -85,14 +87,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files that take long begin first; a quick run leaves tests out and tries fewer examples."""
+    """Files that take long begin first; a quick run leaves out tests and examples, and any but a long one seeds."""
     files = [list(file) for _, file in groupby(items, lambda item: item.path)]
     items[:] = [item for file in sorted(files, key=_rank) for item in file]
-    if config.getoption("quick"):
-        config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item)])
-        items[:] = [item for item in items if not _is_left_out(item)]
-        for item in items:
-            _try_few_examples(item)
+    quick = config.getoption("quick")
+    left_out = (*(LEFT_OUT if quick else ()), *(() if config.getoption("long") else ("long",)))
+    config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item, left_out, quick)])
+    items[:] = [item for item in items if not _is_left_out(item, left_out, quick)]
+    for item in items if quick else ():
+        _try_few_examples(item)
 
 
 def _rank(file: list[pytest.Item]) -> int:
@@ -101,8 +104,9 @@ def _rank(file: list[pytest.Item]) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in LEFT_OUT) or not WHOLE_COMMANDS.isdisjoint(item.path.parents)
+def _is_left_out(item: pytest.Item, markers: tuple[str, ...], quick: bool) -> bool:
+    whole = quick and not WHOLE_COMMANDS.isdisjoint(item.path.parents)
+    return whole or any(item.get_closest_marker(name) for name in markers)
 
 
 def _try_few_examples(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""Seeds of long tests: a quick run tries the first alone."""
+"""Seeds of long tests: a quick run tries the first alone, an ordinary one some, a long one all."""
 
 from __future__ import annotations
 
@@ -7,5 +7,10 @@ from typing import Any
 import pytest
 
 
-def seeds(count: int) -> list[Any]:
-    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
+def seeds(count: int, usual: int | None = None) -> list[Any]:
+    """The numbers below a count as parameters; those from `usual` on are tried with `--long` only."""
+    return [0, *(pytest.param(seed, marks=seed_marks(seed, usual or count)) for seed in range(1, count))]
+
+
+def seed_marks(seed: int, usual: int) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if seed < usual else [pytest.mark.slow, pytest.mark.long]

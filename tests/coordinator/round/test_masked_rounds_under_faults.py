@@ -47,6 +47,8 @@ CHANCES = (0.002, 0.01, 0.03, 0.1, 0.3)
 MALICE = (0.0, 0.02, 0.1)
 SEEDS = 200
 CHUNKS = 16
+USUAL_CHUNKS = 6
+"""An ordinary run tries these, a long one all."""
 MOST_STEPS = 160
 DIED = 77
 BULKY = ("cache", "held-out", "logs")
@@ -180,7 +182,7 @@ class Story:
             assert self.parties.holder(name).newest == newest.number
 
 
-@pytest.mark.parametrize("chunk", seeds(CHUNKS))
+@pytest.mark.parametrize("chunk", seeds(CHUNKS, USUAL_CHUNKS))
 def test_no_fault_fall_or_crash_spoils_a_masked_sum_or_shows_what_one_member_has(
     world: World, steps: Steps, tmp_path: Path, chunk: int
 ) -> None:

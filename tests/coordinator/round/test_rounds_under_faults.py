@@ -41,6 +41,8 @@ THERE = ("code", "law-1")
 NEWCOMER = "medicine"
 SEEDS = 320
 CHUNKS = 16
+USUAL_CHUNKS = 6
+"""An ordinary run tries these, a long one all."""
 MOST_STEPS = 110
 DIED = 77
 BULKY = ("cache", "held-out", "logs")
@@ -133,7 +135,7 @@ class Story:
             assert self.parties.holder(name).newest == number
 
 
-@pytest.mark.parametrize("chunk", seeds(CHUNKS))
+@pytest.mark.parametrize("chunk", seeds(CHUNKS, USUAL_CHUNKS))
 def test_no_fault_of_the_network_or_crash_loses_or_doubles_a_contribution(
     world: World, steps: Steps, tmp_path: Path, chunk: int
 ) -> None:
