@@ -31,7 +31,7 @@ from ridgeway.common.deploy.notice import BUNDLE_PATH, MAX_NOTICE_BYTES, NOTICE,
 from ridgeway.common.protocol.invitation import AUTHORITY, check_paper, read_paper
 
 FETCH_TIMEOUT_S = 20.0
-FETCH_INTERVAL_S = 60.0
+FETCH_INTERVAL_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
