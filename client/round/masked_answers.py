@@ -20,14 +20,14 @@ from ridgeway.client.round.questions import Question, lot_of, note_asked, note_c
 from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
-from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors
+from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors, place_of
 from ridgeway.common.masking.differencing import Parts, set_apart
 from ridgeway.common.masking.history import PastSum, history_bytes, pool_bytes, read_pool
-from ridgeway.common.masking.member import advertise, confirm, lock, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, data_of, lots_beside
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import check_bound
 
@@ -81,10 +81,10 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             holder.take_handovers(link for history in told.values() for link in history.handovers)
             _check_session(holder, state, message)
             holder.memory.take_in(told)
-            dealt = share(agreement, state.secrets, agreement.place(holder.identity.public), secrets.token_bytes)
+            dealt = share(agreement, state.secrets, place_of(agreement, holder.identity.public), secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = pack_by_place(dealt.envelopes)
-            agreed, dealt_to = Agreed(cohort=cohort, agreement=agreement), tuple(sorted(dealt.envelopes))
+            agreed, dealt_to = Agreed.of(cohort, agreement), tuple(sorted(dealt.envelopes))
             changes = {"agreed": agreed, "kept": dealt.kept.hex(), "dealt": dealt_to}
             state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
             holder.sessions.save(state)
@@ -101,25 +101,24 @@ def _check_session(holder: Holder, state: SessionState, message: messages.Share)
         raise Refused("other_session", "the agreement is of another round, or adds up other things")
     if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
         raise Refused("other_session", "the agreement is of another cohort, or of other terms")
-    if [advert.key for advert in agreement.adverts] != sorted(member.key for member in cohort.members):
+    if list(agreement.keys) != sorted(member.key for member in cohort.members):
         raise Refused("other_session", "the agreement and the cohort name different members")
     pinned = holder.pinned_keys
-    check_members(holder.handovers, pinned, [advert.key for advert in agreement.adverts])
+    check_members(holder.handovers, pinned, agreement.keys)
     check_agreement(agreement, state.advert, pinned, holder.settings.policy.min_cohort)
 
 
 def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
     with holder.sessions.alone():
         state = _hold(holder, request)
-        return messages.Held(session=state.session[1].id.hex()), ()
+        return messages.Held(session=state.session.digest), ()
 
 
 def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
     """Hold what the others have dealt out, then send the statistics that were advertised, under masks."""
     with holder.sessions.alone():
         state = _hold(holder, request)
-        cohort, _ = state.session
-        return _sealed(holder, state, request, "statistics", _weighted(holder, state, cohort))
+        return _sealed(holder, state, request, "statistics", _weighted(holder, state, state.session.cohort()))
 
 
 def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
@@ -127,18 +126,18 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
     message = request.message
     state = _state(holder, request, message.session)
     if state.taken("hold", request.digest) is None:
-        _, agreement = state.session
+        session = state.session
         shared, own = tuple(sorted(set(message.shared))), state.place
-        check_survivors(agreement, shared, shared)
+        check_survivors(session, shared, shared)
         if own not in shared:
             raise Refused("not_in_cohort", "this holder has shared its secrets and is said not to have")
         envelopes = _envelopes(request.blobs[0])
         others = set(shared) - {own}
-        if not set(envelopes) <= others or (not agreement.neighbourhood and set(envelopes) != others):
+        if not set(envelopes) <= others or (not session.neighbourhood and set(envelopes) != others):
             raise Refused("bad_envelope", "the shares are not those of the other members that have shared")
         held, secrets_ = {own: bytes.fromhex(state.kept)} if state.kept else {}, state.secrets
         for place, envelope in envelopes.items():
-            held[place] = open_envelope(agreement, secrets_, own, place, envelope)
+            held[place] = open_envelope(session, secrets_, own, place, envelope)
         holding = tuple(sorted(held))
         kept = tuple(held[place].hex() for place in holding)
         state = state.with_answer(
@@ -175,7 +174,7 @@ def check_countable(holder: Holder, request: Question) -> None:
 
 def _countable(holder: Holder, request: Question, session: str) -> SessionState:
     state = _state(holder, request, session)
-    if request.message.terms.id != state.session[1].terms:
+    if request.message.terms.id != state.session.terms.id:
         raise Refused("other_session", "the counts are asked for under other terms than the session's")
     _sealable(state, request, lot_of(request.message))
     return state
@@ -204,16 +203,16 @@ def _sealed(
     holder: Holder, state: SessionState, request: Opened[Message], lot: Lot, vector: NDArray[np.int64]
 ) -> Answer:
     """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
-    _, agreement = state.session
+    session = state.session
     before = _sealable(state, request, lot)
     neighbours = {*state.dealt, *state.holding}
-    made = seal(agreement, state.secrets, state.place, lot, state.shared, neighbours, vector)
+    made = seal(session, state.secrets, state.place, lot, state.shared, neighbours, vector)
     digest = sha256(made.data)
     if before is None:
         holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest))
     elif before.reply != digest:
         raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
-    return messages.SealedSums(session=agreement.id.hex(), lot=lot), (made.data,)
+    return messages.SealedSums(session=session.digest, lot=lot), (made.data,)
 
 
 def _sealable(state: SessionState, request: Opened[Message], lot: Lot) -> Answered | None:
@@ -236,10 +235,9 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
     lot, step = message.lot, f"confirm {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
-        _, agreement = state.session
-        question = _question(state, lot)
+        session, question = state.session, _question(state, lot)
         sent = tuple(sorted(set(message.sent)))
-        signature = confirm(agreement, holder.identity, lot, state.shared, sent, question)
+        signature = confirm(session, holder.identity, lot, state.shared, sent, question)
         before = state.answered.get(step)
         if before is None or before.reply != _places(sent):
             if {f"lock {lot}", f"open {lot}"} & set(state.answered):
@@ -249,7 +247,7 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
             parts = _check_sum(holder, state, lot, sent)
             if lot != "statistics":
                 note_counted(holder, lot, question)
-            away = [advert.key for advert in agreement.adverts if advert.key not in parts]
+            away = [key for key in session.keys if key not in parts]
             holder.memory.sign(message.session, PastSum.of(lot, parts), away)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
         return messages.Confirmed(session=message.session, lot=lot, signature=signature), ()
@@ -262,7 +260,8 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         sent = _signed_last(state, lot, message.sent)
-        signature = lock(state.session[1], holder.identity, lot, state.shared, sent, _question(state, lot))
+        asked = lot, state.shared, sent, _question(state, lot)
+        signature = confirm(state.session, holder.identity, *asked, lock=True)
         if state.taken(step, request.digest) is None:
             holder.memory.lock(message.session, PastSum.of(lot, _parts(state, lot, sent)))
             holder.sessions.save(state.with_answer(step, request.digest))
@@ -285,13 +284,12 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         if state.taken(step, request.digest) is None:
-            _, agreement = state.session
-            question = _question(state, lot)
+            session, question = state.session, _question(state, lot)
             sent = _signed_last(state, lot, message.sent)
-            if agreement.neighbourhood and f"lock {lot}" not in state.answered:
+            if session.neighbourhood and f"lock {lot}" not in state.answered:
                 raise Refused("not_locked", "this holder opens a sum of so many members only after it has locked it")
             given = reveal(
-                *(agreement, state.place, lot, state.shares(), state.shared, sent),
+                *(session, state.place, lot, state.shares(), state.shared, sent),
                 dict(message.confirmations),
                 question,
                 dict(message.locks),
@@ -313,7 +311,7 @@ def forget_session(holder: Holder, round_: str) -> None:
 
 def _state(holder: Holder, request: Opened[Message], session: str) -> SessionState:
     state = holder.sessions.of_round(request.round)
-    if state.session[1].id.hex() != session:
+    if state.session.digest != session:
         raise Refused("other_session", "this holder is in another session of this round")
     return state
 
@@ -328,10 +326,11 @@ def _question(state: SessionState, lot: Lot) -> str:
 
 def _parts(state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
     """What these members put into a sum."""
-    cohort, agreement = state.session
-    shares = {member.key: member.share if lot == "statistics" and member.share else 1 for member in cohort.members}
-    adverts = [agreement.advert(place) for place in sent]
-    return {advert.key: (data_of(advert, lot), shares[advert.key]) for advert in adverts}
+    session = state.session
+    weighted = lot == "statistics"
+    data = session.sources if weighted else session.held_out
+    shares = session.shares if weighted and session.terms.mass else (1,) * len(session.keys)
+    return {session.keys[place - 1]: (data[place - 1], shares[place - 1]) for place in sent}
 
 
 def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
@@ -343,8 +342,8 @@ def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Pla
         )
     parts = _parts(state, lot, sent)
     if lot == "statistics":
-        check_shares(policy, [member for member in state.session[0].members if member.key in parts])
-    session = state.session[1].id.hex()  # in it, a larger sum may be given up for this one
+        check_shares(policy, state.session.members(sent))
+    session = state.session.digest  # in it, a larger sum may be given up for this one
     earlier = holder.memory.sums(lots_beside(lot), but_for=session)
     known = holder.handovers
     found = set_apart([known.by_owner(each.by_key()) for each in earlier], known.by_owner(parts), policy.min_difference)

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -23,9 +23,10 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
-from ridgeway.common.masking.agreement import Advert, Agreement, Place, Secrets
+from ridgeway.common.masking.agreement import Advert, Agreement, Place, Secrets, place_of
+from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES
-from ridgeway.common.protocol.cohort import Cohort
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 
 NONCE_BYTES = 12
 GONE = ""
@@ -40,10 +41,59 @@ class Answered(Record):
 
 
 class Agreed(Record):
-    """What secrets are shared for: public, the same for all members, and the same to the end of the session."""
+    """What secrets are shared for: public, the same for all members, and the same to the end of the session.
 
-    cohort: Cohort
-    agreement: Agreement
+    It was checked before it was written, and each step reads it again, so it is as short as can be: of the agreement
+    its digest, the session's id, and what later steps need of the members, in the order of their places.
+    """
+
+    digest: Digest
+    terms: Terms
+    lots: tuple[str, ...]
+    threshold: int
+    keys: tuple[str, ...]
+    domains: tuple[str, ...]
+    shares: tuple[int, ...]
+    sources: tuple[str, ...]
+    held_out: tuple[str, ...]
+    ciphers: tuple[str, ...]
+    masks: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, cohort: Cohort, agreement: Agreement) -> Agreed:
+        members = sorted(cohort.members, key=lambda member: member.key)
+        return cls(
+            digest=agreement.id.hex(),
+            terms=cohort.terms,
+            lots=agreement.lots,
+            threshold=agreement.threshold,
+            keys=agreement.keys,
+            domains=tuple(member.domain for member in members),
+            shares=tuple(member.share for member in members),
+            sources=tuple(advert.source for advert in agreement.adverts),
+            held_out=tuple(advert.held_out for advert in agreement.adverts),
+            ciphers=agreement.ciphers,
+            masks=agreement.masks,
+        )
+
+    @property
+    def id(self) -> bytes:
+        return bytes.fromhex(self.digest)
+
+    @property
+    def neighbourhood(self) -> Neighbourhood | None:
+        return neighbourhood_for(len(self.keys))
+
+    def members(self, places: Iterable[Place]) -> list[Member]:
+        """These members' places in the cohort."""
+        return [
+            Member(key=self.keys[place - 1], domain=self.domains[place - 1], share=self.shares[place - 1])
+            for place in places
+        ]
+
+    def cohort(self) -> Cohort:
+        members = self.members(range(1, len(self.keys) + 1))
+        return Cohort(terms=self.terms, members=tuple(sorted(members, key=lambda member: (member.domain, member.key))))
 
 
 class SessionState(Record):
@@ -85,14 +135,14 @@ class SessionState(Record):
         return Secrets(nonce, cipher, masks, seeds)
 
     @property
-    def session(self) -> tuple[Cohort, Agreement]:
+    def session(self) -> Agreed:
         if self.agreed is None:
             raise Refused("no_session", "this holder has not shared its secrets in this session")
-        return self.agreed.cohort, self.agreed.agreement
+        return self.agreed
 
     @property
     def place(self) -> Place:
-        return self.session[1].place(self.advert.key)
+        return place_of(self.session, self.advert.key)
 
     def shares(self) -> dict[Place, bytes]:
         """The shares that this member holds, by whose they are."""

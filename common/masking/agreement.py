@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -73,6 +73,28 @@ class Advert(Record):
     signature: Signature
 
 
+class SessionKeys(Protocol):
+    """What the steps of a session need of its agreement, once that was checked. Keys stand in the order of places.
+
+    keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for each lot.
+    """
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def lots(self) -> tuple[str, ...]: ...
+    @property
+    def threshold(self) -> int: ...
+    @property
+    def neighbourhood(self) -> Neighbourhood | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def ciphers(self) -> tuple[str, ...]: ...
+    @property
+    def masks(self) -> tuple[tuple[str, ...], ...]: ...
+
+
 class Agreement(Record):
     """What every member of a session must see alike: its digest stands in every key and every signature.
 
@@ -97,6 +119,18 @@ class Agreement(Record):
             check_advert(advert, self.terms, self.round, len(self.lots))
         return True
 
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(advert.key for advert in self.adverts)
+
+    @cached_property
+    def ciphers(self) -> tuple[str, ...]:
+        return tuple(advert.cipher for advert in self.adverts)
+
+    @cached_property
+    def masks(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(zip(*(advert.masks for advert in self.adverts), strict=True))
+
     @property
     def places(self) -> range:
         return range(1, len(self.adverts) + 1)
@@ -110,9 +144,6 @@ class Agreement(Record):
     def share_threshold(self) -> int:
         """How many shares give a secret back."""
         return self.neighbourhood.threshold if self.neighbourhood else self.threshold
-
-    def place(self, key: str) -> Place:
-        return next((place for place in self.places if self.advert(place).key == key), 0)
 
     def advert(self, place: Place) -> Advert:
         return self.adverts[place - 1]
@@ -134,7 +165,7 @@ def check_agreement(
         raise Refused("cohort_too_small", f"a masked cohort of {len(adverts)} members hides too little")
     if agreement.threshold != threshold_for(len(adverts)):
         raise Refused("wrong_threshold", f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer")
-    keys = [advert.key for advert in adverts]
+    keys = agreement.keys
     if unknown := set(keys) - set(roster):
         raise Refused(
             "forged_roster", "members of the cohort are not on the roster that this holder has pinned", unknown
@@ -142,7 +173,7 @@ def check_agreement(
     if own not in adverts:
         raise Refused("swapped_key", "the cohort shows other keys for this holder than it has advertised")
     seen = [value for advert in adverts for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)]
-    if len(set(seen)) != len(seen) or keys != sorted(keys):
+    if len(set(seen)) != len(seen) or list(keys) != sorted(keys):
         raise Refused("repeated_key", "two members of the cohort show the same key, or stand in a wrong order")
     _ = agreement.is_signed
 
@@ -156,16 +187,21 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
         raise Refused("bad_advert", "a member's keys were not signed by it for this round")
 
 
-def check_survivors(agreement: Agreement, shared: Collection[Place], sent: Collection[Place]) -> None:
+def place_of(session: SessionKeys, key: str) -> Place:
+    """Where a member stands; 0 if it does not."""
+    return session.keys.index(key) + 1 if key in session.keys else 0
+
+
+def check_survivors(session: SessionKeys, shared: Collection[Place], sent: Collection[Place]) -> None:
     """Raise Refused unless these sets are possible: enough have sent, and all of them have shared."""
-    if not set(sent) <= set(shared) <= set(agreement.places):
+    if not set(sent) <= set(shared) <= set(range(1, len(session.keys) + 1)):
         raise Refused("impossible_survivors", "those who sent are not all among those who shared")
-    if len(set(sent)) < agreement.threshold:
-        raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {agreement.threshold} are needed")
+    if len(set(sent)) < session.threshold:
+        raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {session.threshold} are needed")
 
 
 def survivor_words(
-    agreement: Agreement, lot: str, shared: Collection[Place], sent: Collection[Place], question: str
+    session: SessionKeys, lot: str, shared: Collection[Place], sent: Collection[Place], question: str
 ) -> bytes:
     """What a member signs before a sum is opened: of whom it is, and what all members were asked for.
 
@@ -174,7 +210,7 @@ def survivor_words(
     return record_json(
         {
             "ridgeway": "masking survivors 1",
-            "session": agreement.id.hex(),
+            "session": session.id.hex(),
             "lot": lot,
             "question": question,
             "shared": sorted(set(shared)),
@@ -191,23 +227,25 @@ def lock_words(survivors: bytes) -> bytes:
     return record_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
 
 
-def self_key(agreement: Agreement, lot: str, place: Place, seed: bytes) -> bytes:
-    return _derived(agreement, seed, f"own mask {lot} {place}")
+def self_key(session: SessionKeys, lot: str, place: Place, seed: bytes) -> bytes:
+    return _derived(session, seed, f"own mask {lot} {place}")
 
 
-def pair_key(agreement: Agreement, lot: str, one: Place, other: Place, private: X25519PrivateKey, public: str) -> bytes:
-    low, high = sorted((one, other))
-    return _derived(agreement, _exchanged(private, public), f"mask in pairs {lot} {low} {high}")
+def pair_key(session: SessionKeys, lot: str, own: Place, other: Place, private: X25519PrivateKey) -> bytes:
+    """The key of the mask that two members share. private: what one of them has advertised the other half of."""
+    low, high = sorted((own, other))
+    public = session.masks[session.lots.index(lot)][other - 1]
+    return _derived(session, _exchanged(private, public), f"mask in pairs {lot} {low} {high}")
 
 
-def envelope_key(agreement: Agreement, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
+def envelope_key(session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
     receiver = other if sender == own else own
-    shared = _exchanged(secrets.cipher_key, agreement.advert(other).cipher)
-    return _derived(agreement, shared, f"envelope {sender} {receiver}")
+    shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])
+    return _derived(session, shared, f"envelope {sender} {receiver}")
 
 
-def _derived(agreement: Agreement, secret: bytes, purpose: str) -> bytes:
-    return HKDF(SHA256(), 32, salt=agreement.id, info=f"ridgeway masking 1 {purpose}".encode()).derive(secret)
+def _derived(session: SessionKeys, secret: bytes, purpose: str) -> bytes:
+    return HKDF(SHA256(), 32, salt=session.id, info=f"ridgeway masking 1 {purpose}".encode()).derive(secret)
 
 
 def _exchanged(private: X25519PrivateKey, public: str) -> bytes:

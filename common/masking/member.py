@@ -27,11 +27,13 @@ from ridgeway.common.masking.agreement import (
     Agreement,
     Place,
     Secrets,
+    SessionKeys,
     advert_words,
     check_survivors,
     envelope_key,
     lock_words,
     pair_key,
+    place_of,
     private_key,
     public_half,
     seed_digest,
@@ -113,20 +115,20 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
     return Dealt(envelopes, dealt.get(own, b""))
 
 
-def open_envelope(agreement: Agreement, secrets: Secrets, own: Place, sender: Place, envelope: bytes) -> bytes:
+def open_envelope(session: SessionKeys, secrets: Secrets, own: Place, sender: Place, envelope: bytes) -> bytes:
     """The shares that another member has sent; raises Refused if anybody has touched them."""
-    key = envelope_key(agreement, secrets, own, sender, sender=sender)
+    key = envelope_key(session, secrets, own, sender, sender=sender)
     try:
-        content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, agreement.id)
+        content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, session.id)
     except InvalidTag:
         raise Refused("bad_envelope", f"the shares of member {sender} were changed on their way") from None
-    if len(content) != 2 * SHARE_BYTES * len(agreement.lots):
+    if len(content) != 2 * SHARE_BYTES * len(session.lots):
         raise Refused("bad_envelope", f"the shares of member {sender} are not of the right size")
     return content
 
 
 def seal(
-    agreement: Agreement,
+    session: SessionKeys,
     secrets: Secrets,
     own: Place,
     lot: str,
@@ -138,53 +140,43 @@ def seal(
 
     neighbours: those that this member has dealt to, and those that have dealt to it.
     """
-    check_survivors(agreement, shared, shared)
+    check_survivors(session, shared, shared)
     if own not in shared:
         raise Refused("not_in_cohort", "this holder is not among those who shared, so nothing of it may be summed")
     sealed = vector.astype("<i8", copy=True).view("<u8")
-    index = agreement.lots.index(lot)
-    added = [self_key(agreement, lot, own, secrets.seeds[index])]
+    index = session.lots.index(lot)
+    added = [self_key(session, lot, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
     for other in sorted(set(shared) & set(neighbours) - {own}):
-        key = pair_key(agreement, lot, own, other, private, agreement.advert(other).masks[index])
-        (added if own < other else subtracted).append(key)
+        (added if own < other else subtracted).append(pair_key(session, lot, own, other, private))
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
 
 
 def confirm(
-    agreement: Agreement,
+    session: SessionKeys,
     identity: Identity,
     lot: str,
     shared: Collection[Place],
     sent: Collection[Place],
     question: str = "",
+    *,
+    lock: bool = False,
 ) -> str:
-    """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets."""
-    check_survivors(agreement, shared, sent)
-    if agreement.place(identity.public) not in sent:
-        raise Refused("declared_dead", "this holder is asked to confirm a sum that it is said not to be in")
-    return identity.sign(survivor_words(agreement, lot, shared, sent, question))
+    """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets.
 
-
-def lock(
-    agreement: Agreement,
-    identity: Identity,
-    lot: str,
-    shared: Collection[Place],
-    sent: Collection[Place],
-    question: str = "",
-) -> str:
-    """Between rounds 3 and 4, in a large cohort: sign that shares will be revealed for this set and for no other."""
-    check_survivors(agreement, shared, sent)
-    if agreement.place(identity.public) not in sent:
-        raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
-    return identity.sign(lock_words(survivor_words(agreement, lot, shared, sent, question)))
+    lock: sign, in a large cohort and before round 4, that shares will be revealed for this set and for no other.
+    """
+    check_survivors(session, shared, sent)
+    if place_of(session, identity.public) not in sent:
+        raise Refused("declared_dead", "this holder is asked to sign a sum that it is said not to be in")
+    words = survivor_words(session, lot, shared, sent, question)
+    return identity.sign(lock_words(words) if lock else words)
 
 
 def reveal(
-    agreement: Agreement,
+    session: SessionKeys,
     own: Place,
     lot: str,
     held: Mapping[Place, bytes],
@@ -200,32 +192,30 @@ def reveal(
     locks: in a large cohort, the signatures of those that will reveal for no other set. A member's own mask comes off
            only with shares of holders that have seen its confirmation; so each looks at those of whom it holds shares.
     """
-    check_survivors(agreement, shared, sent)
+    check_survivors(session, shared, sent)
     if own not in sent:
         raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
-    words = survivor_words(agreement, lot, shared, sent, question)
+    words = survivor_words(session, lot, shared, sent, question)
     for place in set(sent) & set(held) - {own}:
-        if not is_signed_by(agreement.advert(place).key, confirmations.get(place, ""), words):
+        if not is_signed_by(session.keys[place - 1], confirmations.get(place, ""), words):
             raise Refused("not_confirmed", "a member of this sum has not signed that it may be opened")
-    if agreement.neighbourhood:
-        _check_locked(agreement, lock_words(words), sent, locks)
+    if session.neighbourhood:
+        _check_locked(session, lock_words(words), sent, locks)
     elif not set(shared) <= set(held):
         raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
-    return {
-        place: _part(agreement, lot, held[place], of_seed=place in sent) for place in sorted(set(shared) & set(held))
-    }
+    return {place: _part(session, lot, held[place], of_seed=place in sent) for place in sorted(set(shared) & set(held))}
 
 
-def _check_locked(agreement: Agreement, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> None:
+def _check_locked(session: SessionKeys, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> None:
     """Two sets cannot both be locked by more than two thirds: an honest member would have locked both."""
-    needed = agreement.threshold
+    needed = session.threshold
     for place in sorted(set(locks) & set(sent)):
-        needed -= is_signed_by(agreement.advert(place).key, locks[place], words)
+        needed -= is_signed_by(session.keys[place - 1], locks[place], words)
         if not needed:
             return
     raise Refused("not_locked", f"{needed} members too few have signed that they open this sum and no other")
 
 
-def _part(agreement: Agreement, lot: str, content: bytes, *, of_seed: bool) -> bytes:
-    start = SHARE_BYTES * (2 * agreement.lots.index(lot) + (0 if of_seed else 1))
+def _part(session: SessionKeys, lot: str, content: bytes, *, of_seed: bool) -> bytes:
+    start = SHARE_BYTES * (2 * session.lots.index(lot) + (0 if of_seed else 1))
     return content[start : start + SHARE_BYTES]

@@ -62,7 +62,7 @@ class Opening:
 
     def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
-        agreement, index = self._agreement, self._agreement.lots.index(self._lot)
+        agreement = self._agreement
         added: list[bytes] = []
         subtracted: list[bytes] = []
         given = by_owner(reveals)
@@ -73,7 +73,7 @@ class Opening:
                 continue
             private = private_key(secret)
             for other in sorted(self._neighbours(place) & self.sent):  # undo the masks with the one who fell away
-                key = pair_key(agreement, self._lot, place, other, private, agreement.advert(other).masks[index])
+                key = pair_key(agreement, self._lot, place, other, private)
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted)

@@ -22,7 +22,6 @@ from ridgeway.common.masking.member import (
     Dealt,
     advertise,
     confirm,
-    lock,
     new_secrets,
     open_envelope,
     reveal,
@@ -138,7 +137,7 @@ def masked_sum(
     # 5. In a large cohort, a member's shares lie with fewer than two thirds, so members first lock the sum: each signs
     #    that it will open no other, and opens it once more than two thirds have.
     locks = {
-        place: lock(agreement, identity[place], lot, shared, sent)
+        place: confirm(agreement, identity[place], lot, shared, sent, lock=True)
         for place in present("open")
         if agreement.neighbourhood and place in sent
     }

@@ -8,7 +8,6 @@ or moved to another round. Knows nothing of Flower, files or text.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
@@ -178,7 +178,7 @@ def _message(content: bytes) -> Message:
     if len(header.blobs) not in kind.blob_count:
         raise Refused("malformed", f"a message of kind {header.kind} does not have {len(header.blobs)} blobs")
     try:
-        return kind.model_validate_json(json.dumps(header.body))
+        return kind.model_validate_json(to_json(header.body))
     except (ValidationError, RidgewayError):
         raise Refused("malformed", f"a message of kind {header.kind} has fields that are missing or wrong") from None
 

@@ -176,7 +176,7 @@ class Session:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 place = self.place_of[answer.name]
-                if not is_signed_by(self.agreement.advert(place).key, answer.message.signature, words):
+                if not is_signed_by(self.agreement.keys[place - 1], answer.message.signature, words):
                     raise Refused("bad_confirmation", "another set of members was signed than the one that was sent")
                 signatures[place] = answer.message.signature
         return signatures
@@ -196,7 +196,7 @@ class Session:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 place = self.place_of[answer.name]
-                if not is_signed_by(self.agreement.advert(place).key, answer.message.signature, words):
+                if not is_signed_by(self.agreement.keys[place - 1], answer.message.signature, words):
                     raise Refused("bad_confirmation", "another set of members was locked than the one that was signed")
                 locks[place] = answer.message.signature
         self._must_suffice(len(locks), f"locked the sum of {lot}")

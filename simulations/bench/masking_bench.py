@@ -40,7 +40,6 @@ from ridgeway.common.masking.member import (
     NONCE,
     advertise,
     confirm,
-    lock,
     new_secrets,
     open_envelope,
     reveal,
@@ -203,17 +202,19 @@ class OneMember:
             for place in self._dealers
         }
         self._held = dict.fromkeys((1, *self._dealers), content)
-        self._signed = {lot: self._signatures(confirm, lot) for lot in OPENED}
-        self._locked = {lot: self._signatures(lock, lot) if sizes else {} for lot in OPENED}
+        self._signed = {lot: self._signatures(lot) for lot in OPENED}
+        self._locked = {lot: self._signatures(lot, lock=True) if sizes else {} for lot in OPENED}
         self._neighbours: set[int] = set()
         self.bytes_up = len(adverts[0].model_dump_json())
 
     def _advert(self, index: int) -> Advert:
         return advertise(self._secrets[index], self._identities[index], TERMS, ROUND, NO_DOCUMENTS, NO_DOCUMENTS)
 
-    def _signatures(self, sign: Callable[..., str], lot: str) -> dict[int, str]:
+    def _signatures(self, lot: str, *, lock: bool = False) -> dict[int, str]:
+        asked = lot, self._all, self._all
         return {
-            place: sign(self._agreement, self._identities[place - 1], lot, self._all, self._all) for place in self._all
+            place: confirm(self._agreement, identity, *asked, lock=lock)
+            for place, identity in enumerate(self._identities, start=1)
         }
 
     def advertised(self) -> None:
@@ -239,7 +240,7 @@ class OneMember:
     def opened(self) -> None:
         for lot in OPENED:
             signed = confirm(self._agreement, self._identities[0], lot, self._all, self._all)
-            locked = lock(self._agreement, self._identities[0], lot, self._all, self._all)
+            locked = confirm(self._agreement, self._identities[0], lot, self._all, self._all, lock=True)
             shares = reveal(
                 *(self._agreement, 1, lot, self._held, self._all, self._all, self._signed[lot]),
                 locks=self._locked[lot],
