@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context, Error, Message
@@ -12,21 +13,27 @@ from flwr.clientapp import ClientApp
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.protocol.flower import from_record, to_record
+from ridgeway.common.protocol.packet import Packet
 
-app = ClientApp()
 CANNOT_ANSWER = 100
 SIMULATION = "RIDGEWAY_SIMULATION"
 
 
-@app.query("ridgeway")
-def ridgeway(message: Message, context: Context) -> Message:
-    """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
-    try:
-        reply = answer(Holder(holder_folder(context)), from_record(message.content))
-        return Message(to_record(reply), reply_to=message)
-    except Exception:
-        traceback.print_exc()  # into the holder's own log
-        return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
+def holder_app(answer: Callable[[Holder, Packet], Packet] = answer) -> ClientApp:
+    """The app that answers for a holder. answer: something around the holder's own answers, where they are measured."""
+    made = ClientApp()
+
+    @made.query("ridgeway")
+    def ridgeway(message: Message, context: Context) -> Message:
+        """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
+        try:
+            reply = answer(Holder(holder_folder(context)), from_record(message.content))
+            return Message(to_record(reply), reply_to=message)
+        except Exception:
+            traceback.print_exc()  # into the holder's own log
+            return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
+
+    return made
 
 
 def holder_folder(context: Context) -> Path:
@@ -36,3 +43,6 @@ def holder_folder(context: Context) -> Path:
         return Path(str(named))
     folders = sorted((Path(os.environ[SIMULATION]) / "holders").iterdir())
     return folders[int(context.node_config["partition-id"])]
+
+
+app = holder_app()

@@ -44,14 +44,14 @@ def write_dropouts(folder: Path, dropouts: Mapping[str, int]) -> None:
     (folder / DROPOUTS_FILE).write_text(json.dumps(dict(dropouts)), encoding="utf-8")
 
 
-def dropout_app(dropouts: Mapping[str, int]) -> ClientApp:
-    """The holders' ClientApp, in which some drop out."""
+def dropout_app(dropouts: Mapping[str, int], plain: ClientApp | None = None) -> ClientApp:
+    """The holders' ClientApp, in which some drop out. plain: one in its place."""
     from flwr.app import ConfigRecord, Context, Error, Message
     from flwr.clientapp import ClientApp
 
-    from ridgeway.client.client_app import CANNOT_ANSWER, holder_folder
-    from ridgeway.client.client_app import app as plain
+    from ridgeway.client.client_app import CANNOT_ANSWER, app, holder_folder
 
+    answering = plain or app
     wrapped = ClientApp()
 
     @wrapped.query("ridgeway")
@@ -62,7 +62,7 @@ def dropout_app(dropouts: Mapping[str, int]) -> ClientApp:
         if limit is not None and answers >= limit:
             return Message(Error(code=CANNOT_ANSWER, reason="fell away, as asked for"), reply_to=message)
         context.state["given"] = ConfigRecord({"answers": answers + 1})
-        return plain(message, context)
+        return answering(message, context)
 
     return wrapped
 

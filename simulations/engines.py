@@ -39,18 +39,23 @@ RUN_NAME = "simulation"
 NO_DROPOUTS: Mapping[str, int] = MappingProxyType({})
 
 
-def run_in_memory(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:
+def run_in_memory(
+    simulated: SimulatedFederation,
+    watch: Watch,
+    dropouts: Mapping[str, int] = NO_DROPOUTS,
+    app: ClientApp | None = None,
+) -> None:
     """One round in this process; messages go through Flower's own serialisation.
 
-    dropouts: holders that drop out, and after how many answers. Many holders are shared out over as many further
-    processes as there are cores; what comes of the round is the same.
+    dropouts: holders that drop out, and after how many answers. app: in place of the holders' own. Many holders are
+    shared out over as many further processes as there are cores; what comes of the round is the same.
     """
     from ridgeway.coordinator.round.round import run_round
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import forked_grid
 
     processes = cores() if len(simulated.nodes) >= MANY_HOLDERS else 1
-    with forked_grid(dropout_app(dropouts), _numbered(simulated), processes) as grid:
+    with forked_grid(dropout_app(dropouts, app), _numbered(simulated), processes) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
 
 

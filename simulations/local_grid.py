@@ -6,10 +6,12 @@ as the bytes that Flower makes of them.
 
 from __future__ import annotations
 
+import gc
 import signal
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -27,6 +29,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from ridgeway.common.base.threads import one_blas_thread
 
 RUN, SERVER = 1, 1
+ANSWERS_AHEAD = 3
+"""How many requests a process is asked before an answer of it is read."""
 
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""
@@ -88,49 +92,70 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
+class AnsweringProcess:
+    """A process that answers for holders, seen from the one that asks: what it is asked, and answers not yet read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._thread = ThreadPoolExecutor(1)
+        self._queue: deque[tuple[str, int, Parts]] = deque()
+        self._asked: deque[tuple[str, Future[Parts]]] = deque()
+
+    def ask(self, number: str, node: int, parts: Parts) -> None:
+        self._queue.append((number, node, parts))
+        self._ask_ahead()
+
+    def next_answer(self) -> tuple[str, Future[Parts]]:
+        """The number of the request that was asked first of those that are left, and its answer as soon as it comes."""
+        first = self._asked.popleft()
+        self._ask_ahead()
+        return first
+
+    def _ask_ahead(self) -> None:
+        while self._queue and len(self._asked) < ANSWERS_AHEAD:
+            number, node, parts = self._queue.popleft()
+            self._asked.append((number, self._thread.submit(self._exchange, node, parts)))
+
+    def _exchange(self, node: int, parts: Parts) -> Parts:
+        _send(self._connection, node, parts)
+        return _receive(self._connection)[1]
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        self._connection.close()
+
+
 class ForkedGrid(LocalGrid):
     """The same, where processes answer for holders, each for its own; make it with `forked_grid`.
 
-    A process gets a request when its last answer was read: so all of them work, and answers do not pile up.
+    A process is asked ahead of what was read: so all of them work on, and answers do not pile up.
     """
 
     def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
         super().__init__(app, holders)
-        self._connections: list[Connection] = []
-        self._queues: list[deque[str]] = []
-        self._answers: dict[str, Parts] = {}
+        self._processes: list[AnsweringProcess] = []
+        self._answers: dict[str, Future[Parts]] = {}
 
-    def add(self, connection: Connection) -> None:
-        """One more process at the other end of this connection."""
-        self._connections.append(connection)
-        self._queues.append(deque())
+    def add(self, process: AnsweringProcess) -> None:
+        self._processes.append(process)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         numbers = list(super().push_messages(messages))
-        idle = [place for place, queue in enumerate(self._queues) if not queue]
         for number in numbers:
-            self._queues[self._process_of(number)].append(number)
-        for place in idle:
-            self._ask_next(place)
+            self._process_of(number).ask(number, *self._waiting[number])
         return numbers
 
-    def _process_of(self, number: str) -> int:
-        return self._waiting[number][0] % len(self._queues)
-
-    def _ask_next(self, place: int) -> None:
-        if self._queues[place]:
-            node, parts = self._waiting[self._queues[place][0]]
-            with suppress(OSError):  # a process that has ended is noticed when its answer is read
-                _send(self._connections[place], node, parts)
+    def _process_of(self, number: str) -> AnsweringProcess:
+        return self._processes[self._waiting[number][0] % len(self._processes)]
 
     def _answer(self, number: str) -> Parts:
-        place = self._process_of(number)
+        process = self._process_of(number)
         while number not in self._answers:
-            asked = self._queues[place].popleft()
-            _, self._answers[asked] = _receive(self._connections[place])
-            self._ask_next(place)
+            asked, answer = process.next_answer()
+            wait([answer])
+            self._answers[asked] = answer
         del self._waiting[number]
-        return self._answers.pop(number)
+        return self._answers.pop(number).result()
 
 
 @contextmanager
@@ -150,14 +175,16 @@ def forked_grid(app: ClientApp, holders: Mapping[int, Path], processes: int) -> 
                 process.start()
             there.close()
             ending.callback(process.join)
-            ending.callback(here.close)
-            grid.add(here)
+            answering = AnsweringProcess(here)
+            ending.callback(answering.close)
+            grid.add(answering)
         yield grid
 
 
 def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     """Answer requests until the process at the other end closes the connection, or ends."""
     far.close()
+    gc.freeze()  # what was forked stays, so it need not be looked through again and again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was forked from is told, and ends this one
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import whole_folder, without_syncing, write_whole
@@ -24,6 +24,9 @@ from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
 from ridgeway.simulations.dropouts import choose_dropouts
 from ridgeway.simulations.simulated_federation import create_simulated_federation
+
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
 
 
 class FederationSettled(Event, kind="settled"):
@@ -79,10 +82,12 @@ def simulate(
     out: Path | None = None,
     encoder: str = "smollm2",
     mode: Mode = "masked",
+    app: ClientApp | None = None,
 ) -> Simulated:
     """Run one round of a federation that is made in the folder `work`; the release is copied to `out`.
 
     drop: holders that are not there at all. drop_rate: the part of the others that fall away in the middle.
+    app:  in place of the holders' own, on the memory engine.
     """
     if engine not in ("memory", "flower"):
         raise InputError(f"there is no engine {engine!r}; there are memory and flower")
@@ -97,7 +102,10 @@ def simulate(
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
         watch(DropoutsChosen(dropouts))
         clock.note("set_up")
-        {"memory": engines.run_in_memory, "flower": engines.run_on_flower}[engine](simulated, watch, dropouts)
+        if engine == "memory":
+            engines.run_in_memory(simulated, watch, dropouts, app)
+        else:
+            engines.run_on_flower(simulated, watch, dropouts)
         clock.note("round")
     newest = simulated.federation.newest
     assert newest is not None

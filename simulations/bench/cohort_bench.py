@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from ridgeway.client.round import session_store
 from ridgeway.client.round.holder import Holder
@@ -132,13 +131,13 @@ class _OwnWork:
 
 
 def main(holders: int, drop_rate: float) -> None:
-    from ridgeway.client import client_app
+    from ridgeway.client.client_app import holder_app
     from ridgeway.client.round.answers import answer
 
     with tempfile.TemporaryDirectory() as folder:
         work = _OwnWork(Path(folder) / "own-work.jsonl", answer)
-        with mock.patch.object(client_app, "answer", work.answer):
-            done = simulate(Path(folder) / "work", work.watch, holders=holders, drop_rate=drop_rate)
+        app = holder_app(work.answer)
+        done = simulate(Path(folder) / "work", work.watch, holders=holders, drop_rate=drop_rate, app=app)
         lines = [json.loads(line) for line in (Path(folder) / "own-work.jsonl").read_text().splitlines()]
     own = dict.fromkeys(dict.fromkeys(line["step"] for line in lines), 0.0)
     for line in lines:
