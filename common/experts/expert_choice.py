@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ridgeway.common.experts.experts_file import Experts
+from ridgeway.common.experts.experts_file import Experts, FallbackReason
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision
 
-Reason = Literal["best", "quality", "cost", "missing", "abstained", "down", "busy", "forced"]
-"""Why an expert is asked. `missing`, `down` and `busy`: the fallback answers in another's place."""
+Reason = Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"] | FallbackReason
+"""Why an expert is asked. `missing`, and what experts.toml calls reasons: it answers in another's place."""
 
 
 class ExpertChoice(NamedTuple):
@@ -34,22 +34,24 @@ class ExpertChooser:
     """Chooses the expert e of the largest quality[e] · Σ over d of p(d)·table[d, e] − mu·cost[e].
 
     p(d) is a decision's probability of the domain d, the table says how good e is in d, and quality[e], cost[e] and mu
-    stand in experts.toml. Where nothing was measured, the table has a 1 for the expert of a domain's name, or for the
-    fallback if there is none, and else 0.
+    stand in experts.toml. Where nothing was measured, the table has what experts.toml says of the experts that name a
+    domain, 1 for the expert of the domain's name, or for the fallback if there is none, and else 0.
     """
 
     def __init__(self, experts: Experts, domains: Sequence[str], table: QualityTable | None = None) -> None:
         self._experts = experts
-        self._servers = {domain: experts.server(domain) for domain in domains}
+        self._servers = {domain: experts.servers(domain) for domain in domains}
         found = experts.measured(table)
         self.is_measured = found is not None
         if found is not None:
             own = found.of_domains(domains)
             self._names, self._known, quality = own.experts, own.counts > 0, own.expected
         else:
-            self._names = tuple(name for name in experts.experts if name in self._servers.values())
-            self._known = np.array([[self._servers[domain] == name for name in self._names] for domain in domains])
-            quality = self._known.astype(np.float64)
+            self._names = tuple(
+                name for name in experts.experts if any(name in each for each in self._servers.values())
+            )
+            self._known = np.array([[name in self._servers[domain] for name in self._names] for domain in domains])
+            quality = np.array([[self._servers[domain].get(name, 0.0) for name in self._names] for domain in domains])
         chosen = [experts.experts[name] for name in self._names]
         self._factors = np.array([each.quality for each in chosen])
         self._quality = quality * self._factors
@@ -72,10 +74,10 @@ class ExpertChooser:
         expected = np.add.reduce(chances * self._quality, 0)
         worth = expected - self._costs
         equals = np.flatnonzero(worth == worth.max()).tolist()
-        server = self._servers[decision.best]
+        servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
-            place = max(equals, key=lambda each: (known[each], self._names[each] == server))
+            place = max(equals, key=lambda each: (known[each], self._names[each] in servers))
         else:
             [place] = equals
         name = self._names[place]
@@ -83,6 +85,14 @@ class ExpertChooser:
             reason: Reason = "quality" if expected[place] == expected.max() else "cost"
             factor = float(self._factors[place])
             return ExpertChoice(name, reason, float(expected[place]) / factor if factor else None)
-        if name != server:
+        if name not in servers or expected[place] < expected[[self._names.index(each) for each in servers]].max():
             return ExpertChoice(name, "cost")
-        return ExpertChoice(name, "best" if name == decision.best else "missing")
+        return ExpertChoice(
+            name, "missing" if decision.best not in self._experts.experts[name].serves(name) else "best"
+        )
+
+    def peers(self, decision: Decision) -> list[str]:
+        """The experts that name the domain ahead, the worthiest first: any of them may answer in another's place."""
+        known, servers = self._experts.experts, self._servers[decision.best]
+        named = [name for name in servers if decision.best in (known[name].domains or ())]
+        return sorted(named, key=lambda name: self._experts.mu * known[name].cost - servers[name] * known[name].quality)

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
-from ridgeway.common.base.schema import ExpertName, Record
+from ridgeway.common.base.schema import ExpertName, ExpertNames, Record
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.routing.quality import QualityTable, load_quality
 from ridgeway.common.routing.router import Router
@@ -31,7 +31,12 @@ from ridgeway.common.routing.router import Router
 AUTO = "auto"
 """The model's name by which a client leaves the choice to the router; no expert may be called so."""
 MAX_TIMEOUT_S = 86_400
-ENDPOINT_ENDINGS = ("/completions", "/embeddings")
+MAX_ADDRESSES = 256
+FallbackReason = Literal["down", "busy", "context", "refused"]
+"""Why another expert may be asked: this one failed, has too many requests, finds the prompt too long, or does not
+accept the gateway's address, model or key."""
+USUAL_REASONS: tuple[FallbackReason, ...] = ("down", "busy")
+ENDPOINT_ENDINGS = ("/completions", "/embeddings", "/responses", "/messages")
 
 
 def _web_address(text: str) -> str:
@@ -50,23 +55,67 @@ def _web_address(text: str) -> str:
     return text
 
 
+def _named(field: str, value: object) -> object:
+    """A plain text stands for a record that has it in this field."""
+    return {field: value} if isinstance(value, str) else value
+
+
+def _check_path(path: str) -> str:
+    if not path.startswith("/") or not path.isprintable() or set(path) & set(" ?#"):
+        raise ValueError("a path begins with a slash, as /health, and is added to the host and port of an address")
+    return path
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
+
+
+class ExpertAddress(Record):
+    """One of the places where an expert is served.
+
+    weight: its share of the requests, against the others' weights.
+    spare:  asked only while no other address can take a request.
+    """
+
+    url: WebAddress
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    spare: bool = False
+
+
+class FallbackStep(Record):
+    """An expert to ask in another's place, and for which reasons."""
+
+    expert: ExpertName
+    on: Annotated[tuple[FallbackReason, ...], Field(min_length=1, strict=False)] = USUAL_REASONS
+
+
+AnyAddress = Annotated[ExpertAddress, BeforeValidator(lambda value: _named("url", value))]
+AnyStep = Annotated[FallbackStep, BeforeValidator(lambda value: _named("expert", value))]
 
 
 class Expert(Record):
     """One expert. Times are in seconds.
 
-    base_url:        what `/chat/completions` is added to.
+    base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are several.
+    api:             whose API its server speaks.
     model:           the name by which its server knows it; embedding_model likewise, for embeddings.
+    domains:         those that it serves, or the quality of its answers in each; without it, the one of its name.
+    fallbacks:       who is asked in its place, in this order; without it, its peers and the file's fallback.
     api_key_env:     the variable of the environment that holds its key.
     quality, cost:   what its answers are worth, beside what was measured, and what they cost.
     timeout:         to the head of an answer, or to the end of one that is not streamed.
     silence:         between two pieces of a stream.
-    max_concurrent:  requests at a time; those that come then go to the fallback.
+    max_concurrent:  requests at a time at each address; those that come then go to the fallback.
     max_tokens:      a request that asks for more tokens is passed on with this number.
+    health:          a path that answers 200 while an address is well, asked every `health_interval`.
+    slow_start:      how long an address takes after an outage until it has its full share again; 0: no time.
     """
 
-    base_url: Annotated[str, AfterValidator(_web_address)]
+    base_url: WebAddress | None = None
+    addresses: Annotated[tuple[AnyAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
+    api: Literal["openai", "anthropic"] = "openai"
+    domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
+    fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName
     embedding_model: ExpertName | None = None
     api_key_env: ExpertName | None = None
@@ -77,6 +126,28 @@ class Expert(Record):
     silence: Seconds = 30.0
     max_concurrent: int = Field(default=256, ge=1, le=100_000)
     max_tokens: int | None = Field(default=None, ge=1)
+    health: Annotated[str, AfterValidator(_check_path)] | None = None
+    health_interval: Seconds = 5.0
+    slow_start: float = Field(default=30.0, ge=0, le=MAX_TIMEOUT_S)
+
+    @model_validator(mode="after")
+    def _places(self) -> Expert:
+        if (self.base_url is None) == (not self.addresses):
+            raise ValueError("an expert has a base_url, or a list of addresses, and not both; give one of them")
+        urls = [each.url for each in self.places]
+        if len(set(urls)) < len(urls):
+            raise ValueError("an address stands there twice; give it once, with a weight if it takes more requests")
+        return self
+
+    @property
+    def places(self) -> tuple[ExpertAddress, ...]:
+        return self.addresses or (ExpertAddress(url=self.base_url or ""),)
+
+    def serves(self, name: str) -> Mapping[str, float]:
+        """The domains that an expert of this name serves, and the quality of its answers there."""
+        if isinstance(self.domains, dict):
+            return self.domains
+        return dict.fromkeys((name,) if self.domains is None else self.domains, 1.0)
 
     def key(self, environment: Mapping[str, str]) -> str | None:
         """The secret itself; it is kept nowhere in this record."""
@@ -109,11 +180,24 @@ class Experts(Record):
             raise ValueError(f"no expert may be called {AUTO!r}: by that name clients leave the choice to the router")
         if self.fallback is not None and self.fallback not in self.experts:
             raise ValueError(f"the fallback {self.fallback!r} is not among the experts; add [experts.{self.fallback}]")
+        for name, expert in self.experts.items():
+            for step in expert.fallbacks or ():
+                if step.expert == name or step.expert not in self.experts:
+                    raise ValueError(f"experts.{name}.fallbacks: {step.expert!r} is not another expert of this file")
         return self
 
-    def server(self, domain: str) -> str | None:
-        """The expert of a domain's name, or the fallback."""
-        return domain if domain in self.experts else self.fallback
+    def servers(self, domain: str) -> dict[str, float]:
+        """The experts of a domain, and how good each is in it: those that name it; else the fallback."""
+        found = {name: each.serves(name)[domain] for name, each in self.experts.items() if domain in each.serves(name)}
+        return found or ({self.fallback: 1.0} if self.fallback is not None else {})
+
+    def chain(self, name: str, peers: Sequence[str] = ()) -> tuple[FallbackStep, ...]:
+        """Who is asked in an expert's place, in order: as it says itself; else its peers, and then the fallback."""
+        own = self.experts[name].fallbacks
+        if own is not None:
+            return own
+        names = dict.fromkeys((*peers, *filter(None, [self.fallback])))
+        return tuple(FallbackStep(expert=each) for each in names if each != name)
 
     def measured(self, table: QualityTable | None) -> QualityTable | None:
         """The part of a table that is about these experts, in their order; None if it has no scores of theirs."""
@@ -131,7 +215,7 @@ class Experts(Record):
             raise InputError(f"{self.table} holds scores of none of these experts; measure them, or name another table")
         if self.fallback is not None:
             return
-        missing = [domain for domain in router.domains if domain not in self.experts]
+        missing = [domain for domain in router.domains if not self.servers(domain)]
         if missing and found is None:
             raise InputError(f"there is no expert for {', '.join(missing)}; add one to the file, or a fallback")
         about = router.confidence

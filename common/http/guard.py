@@ -38,6 +38,7 @@ PATH_SERVED = "ridgeway.path_served"
 BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
 OTHER_PATH = "other"
+KEY_HEADERS = frozenset((b"authorization", b"api-key", b"x-api-key"))
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -55,7 +56,7 @@ NO_STORE = (b"cache-control", b"no-store")
 TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 PREFLIGHT_HEADERS = {
     "access-control-allow-methods": "GET, POST",
-    "access-control-allow-headers": "authorization, api-key, content-type, *",
+    "access-control-allow-headers": "authorization, api-key, x-api-key, content-type, *",
     "access-control-max-age": "600",
 }
 """What a browser is told that asks whether a page of an allowed site may ask."""
@@ -165,8 +166,8 @@ class RequestGuard:
         """Find out who asks, and refuse those who may not, or ask too often. The key goes no further."""
         ring = self._rules.keys
         presented = presented_key(headers)
-        if b"authorization" in headers or b"api-key" in headers:
-            scope["headers"] = [each for each in scope["headers"] if each[0] not in (b"authorization", b"api-key")]
+        if not KEY_HEADERS.isdisjoint(headers):
+            scope["headers"] = [each for each in scope["headers"] if each[0] not in KEY_HEADERS]
         if ring is None:
             if self._rate is not None and scope["path"] not in HEALTH_PATHS:
                 self._check_address(scope, self._rate)
@@ -248,7 +249,7 @@ class GuardedAnswer:
     async def say(self, problem: Problem, scope: Scope, receive: Receive) -> None:
         """Answer with an error, unless an answer was begun."""
         if not self.status:
-            await problem.response()(scope, receive, self)
+            await problem.response(scope["path"])(scope, receive, self)
 
 
 class RequestCounter:
@@ -311,11 +312,11 @@ def check_rate(limiter: RateLimiter, who: str, rate: Rate) -> None:
 
 
 def presented_key(headers: RequestHeaders) -> bytes | None:
-    """The key that came with a request: as Authorization: Bearer KEY, or as api-key: KEY."""
+    """The key that came with a request: as Authorization: Bearer KEY, or as api-key: KEY or x-api-key: KEY."""
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer" and key:
         return key.strip()
-    return headers.get(b"api-key")
+    return headers.get(b"api-key") or headers.get(b"x-api-key")
 
 
 def retry_after(seconds: float) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""What a client did wrong, or what went wrong for it, in the shape that OpenAI's clients understand.
+"""What a client did wrong, or what went wrong for it, in the shape that its own API has: OpenAI's, or Anthropic's.
 
     {"error": {"message": "…", "type": "invalid_request_error", "param": null, "code": "model_not_found"}}
+    {"type": "error", "error": {"type": "invalid_request_error", "message": "…"}}
 
 Knows HTTP's statuses. Messages hold no prompt, no path and no traceback.
 """
@@ -31,6 +32,11 @@ ERROR_TYPES = {
 }
 
 
+ANTHROPIC_PATH = "/v1/messages"
+"""What lies at this address, and below, is Anthropic's API."""
+ANTHROPIC_TYPES = ERROR_TYPES | {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
+
+
 class ClientGone(Exception):
     """The client has closed its connection: nothing is left to answer."""
 
@@ -45,12 +51,29 @@ class Problem(Exception):
     param: str | None = field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True)
 
-    def body(self) -> bytes:
-        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return to_json({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+    def body(self, path: str = "") -> bytes:
+        """path: where the request went, which tells whose API the client speaks."""
+        if path.startswith(ANTHROPIC_PATH):
+            kind = ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+            return to_json({"type": "error", "error": {"type": kind, "message": self.message}})
+        return to_json({"error": self._facts()})
 
-    def response(self) -> Response:
-        return Response(self.body(), self.status, self.headers, "application/json")
+    def event(self, path: str = "") -> bytes:
+        """The last event of a stream that was begun."""
+        if path.startswith(ANTHROPIC_PATH):
+            return b"event: error\ndata: " + self.body(path) + b"\n\n"
+        if path.startswith("/v1/responses"):
+            facts = self._facts()
+            own = {**facts, "type": "error", "sequence_number": 0, "error": facts}
+            return b"event: error\ndata: " + to_json(own) + b"\n\n"
+        return b"data: " + self.body(path) + b"\n\n"
+
+    def _facts(self) -> dict[str, str | None]:
+        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+
+    def response(self, path: str = "", headers: Mapping[str, str] | None = None) -> Response:
+        return Response(self.body(path), self.status, headers or self.headers, "application/json")
 
 
 def validation_problem(error: ValidationError | RequestValidationError) -> Problem:
@@ -83,7 +106,7 @@ def add_error_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered in this shape."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return problem_of(error).response()
+        return problem_of(error).response(request.scope["path"])
 
     kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, Exception]
     for kind in kinds:

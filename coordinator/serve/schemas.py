@@ -64,7 +64,8 @@ class Readiness(BaseModel):
     ready: bool
     release: str
     experts: dict[str, str] = Field(
-        description="Each expert: up, down, trying (again), or refusing (its address, model or key is wrong)."
+        description="Each expert: up, degraded (up at some of its addresses), down, trying (again), or refusing (its "
+        "address, model or key is wrong)."
     )
 
 

@@ -45,6 +45,8 @@ class Metrics(RequestMetrics):
         words = "From a request to an expert to the head of its answer."
         self.expert_seconds = histogram("expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S)
         self.expert_up = gauge("expert_up", "0 while an expert is not asked because it failed.", ("expert",))
+        words = "Addresses of an expert that are asked now, spares included."
+        self.expert_addresses_up = gauge("expert_addresses_up", words, ("expert",))
         self.streams = gauge("streams", "Answers that are being streamed now.")
 
 

@@ -78,15 +78,15 @@ def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def served(release: Path, file: Path | None, **source: Any) -> Iterator[Local]:
+def served(release: Path, file: Path | ExpertsFile | None, **source: Any) -> Iterator[Local]:
     """The service of a release, with the experts of a file if one is given."""
-    known = ExpertsFile(file) if file is not None else None
+    known = ExpertsFile(file) if isinstance(file, Path) else file
     check: Callable[..., None] = known.check if known else lambda router: None
     service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
     with running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
-        yield Local(service, http, file or release, clock, gateway)
+        yield Local(service, http, known.path if known else release, clock, gateway)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """Requests to experts: one session for all, and what their answers mean.
 
-A request is sent a second time only where the first cannot have been read: the connection could not be made, or a kept
-one turned out to be closed before any byte of an answer. Redirects are not followed, cookies not kept, proxies of the
-environment not used, and nothing is unpacked.
+An address gets a request a second time only where the first cannot have been read: the connection could not be made, or
+a kept one turned out to be closed before any byte of an answer. An expert's other addresses are asked while one has
+failed and nothing of an answer has been passed on; after two that gave no answer in time, no third. Redirects are not
+followed, cookies not kept, proxies of the environment not used, and nothing is unpacked.
 
 Knows aiohttp. Knows nothing of routing and clients.
 """
@@ -11,6 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +22,15 @@ import aiohttp
 from pydantic_core import from_json
 
 from ridgeway.coordinator.serve.gateway import failures
-from ridgeway.coordinator.serve.gateway.expert_link import EVENT_STREAM, JSON, Attempt, Endpoint, ExpertLink
-from ridgeway.coordinator.serve.gateway.failures import FailureKind
+from ridgeway.coordinator.serve.gateway.expert_link import (
+    EVENT_STREAM,
+    JSON,
+    AddressLink,
+    Attempt,
+    Endpoint,
+    ExpertLink,
+)
+from ridgeway.coordinator.serve.gateway.failures import ExpertFailure, FailureKind
 from ridgeway.coordinator.serve.gateway.sse import BadStream, EventStream, StreamAnswer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -29,6 +40,9 @@ MAX_PARSED_BYTES = 256 * 1024
 MAX_ONE_WRITE_BYTES = 1024 * 1024
 MAX_EXPERT_CONNECTIONS = 8192
 KEEP_ALIVE_S = 15.0
+HEALTH_TIMEOUT_S = 3.0
+MAX_TIMEOUTS = 2
+"""So many addresses are asked one after the other that do not answer in time: it may be the request that takes long."""
 FAILURE_BY_STATUS = {
     429: failures.BUSY,
     503: failures.UNAVAILABLE,
@@ -36,6 +50,45 @@ FAILURE_BY_STATUS = {
     **dict.fromkeys((401, 402, 403, 404, 405, 407, 410), failures.REFUSED),
 }
 """The client cannot have caused a refusal: the gateway makes the address, the model's name and the key."""
+
+
+@dataclass(slots=True)
+class ConnectionTrail:
+    """How a request went: over a connection that was used before, and for the second time."""
+
+    reused: bool = False
+    is_second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRequest:
+    """What an expert is asked.
+
+    only:    the number of the one address that can answer.
+    goes_on: from a response that the expert keeps; that it does not have it is then the client's mistake.
+    headers: what is told of the request beside it.
+    """
+
+    endpoint: Endpoint
+    body: bytes = field(repr=False)
+    streamed: bool
+    only: int | None = None
+    goes_on: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that is not streamed, and the number of the address that gave it."""
+
+    status: int
+    body: bytes
+    address: int
+
+    @property
+    def beginning(self) -> tuple[bytes, int]:
+        """What there is of the answer, and the number of the address that gave it."""
+        return self.body, self.address
 
 
 class ExpertClient:
@@ -61,17 +114,48 @@ class ExpertClient:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(
-        self, link: ExpertLink, endpoint: Endpoint, body: bytes, streamed: bool
-    ) -> tuple[int, bytes] | StreamAnswer:
-        """An expert's answer: a stream, or the status and the JSON of a whole one, which may be a mistake of the
-        client's that the expert has found. Raises ExpertFailure.
+    async def ask(self, link: ExpertLink, request: ExpertRequest, is_last: bool) -> WholeAnswer | StreamAnswer:
+        """An expert's answer: a stream, or a whole one, which may be a mistake of the client's that the expert has
+        found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
         """
-        attempt = link.begin()
+        tried: list[AddressLink] = []
+        began, slow = time.monotonic(), 0
+        failure: ExpertFailure | None = None
+        while True:
+            try:
+                attempt = link.begin(tried, request.only, is_last)
+            except ExpertFailure as none_left:
+                raise failure or none_left from None
+            try:
+                return await self._ask_address(attempt, request)
+            except ExpertFailure as failed:
+                failure = failed
+                slow += failed.kind is failures.TIMEOUT
+                if slow >= MAX_TIMEOUTS or len(tried) + 1 == len(link.addresses):
+                    raise
+                tried.append(attempt.address)
+                is_last = is_last and time.monotonic() - began < link.expert.connect_timeout
+
+    async def is_well(self, address: AddressLink, link: ExpertLink) -> bool:
+        """Whether an address passes its health check."""
+        assert self._session is not None and address.health_url is not None
+        try:
+            async with (
+                asyncio.timeout(HEALTH_TIMEOUT_S),
+                self._session.get(
+                    address.health_url, headers=link.headers(streamed=False), allow_redirects=False
+                ) as response,
+            ):
+                return response.ok
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
+
+    async def _ask_address(self, attempt: Attempt, request: ExpertRequest) -> WholeAnswer | StreamAnswer:
+        link = attempt.link
         try:
             async with asyncio.timeout(link.expert.timeout):
-                response = await self._post(attempt, endpoint, body, streamed)
-                if not (streamed and response.ok):
+                response = await self._post(attempt, request)
+                if not (request.streamed and response.ok):
                     return await _whole(attempt, response)
             return await _begun(attempt, response)
         except TimeoutError:
@@ -80,9 +164,9 @@ class ExpertClient:
             attempt.end("gone", None)  # nothing, if it has failed already
             raise
 
-    async def _post(self, attempt: Attempt, endpoint: Endpoint, body: bytes, streamed: bool) -> aiohttp.ClientResponse:
+    async def _post(self, attempt: Attempt, request: ExpertRequest) -> aiohttp.ClientResponse:
         try:
-            response = await self._send(attempt.link, endpoint, body, streamed)
+            response = await self._send(attempt, request)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise attempt.fail(failures.UNREACHABLE) from None
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -90,23 +174,23 @@ class ExpertClient:
         except aiohttp.ClientError:
             raise attempt.fail(failures.GARBAGE) from None
         kind = _failed(response)
-        if kind is not None:
+        if kind is not None and not (request.goes_on and response.status == 404):
             response.close()
             raise attempt.fail(kind, _retry_after(response))
         attempt.heard()
         return response
 
-    async def _send(self, link: ExpertLink, endpoint: Endpoint, body: bytes, streamed: bool) -> aiohttp.ClientResponse:
+    async def _send(self, attempt: Attempt, request: ExpertRequest) -> aiohttp.ClientResponse:
         """Sent again at most once, and only if the first cannot have been read."""
         assert self._session is not None, "the gateway is used inside its `async with`"
-        trail = SimpleNamespace(reused=False, is_second=False)
+        trail, body = ConnectionTrail(), request.body
         while True:
             try:
                 return await self._session.post(
-                    link.urls[endpoint],
+                    attempt.address.urls[request.endpoint],
                     data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
-                    headers=link.headers(streamed),
-                    timeout=link.timeout,
+                    headers={**request.headers, **attempt.link.headers(request.streamed)},
+                    timeout=attempt.link.timeout,
                     allow_redirects=False,
                     trace_request_ctx=trail,
                 )
@@ -117,7 +201,8 @@ class ExpertClient:
 
 
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, _: Any) -> None:
-    context.trace_request_ctx.reused = True
+    if isinstance(context.trace_request_ctx, ConnectionTrail):  # a health check has none
+        context.trace_request_ctx.reused = True
 
 
 def _was_never_read(error: aiohttp.ClientError, reused: bool) -> bool:
@@ -151,7 +236,7 @@ def _media_type(response: aiohttp.ClientResponse) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> tuple[int, bytes]:
+async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAnswer:
     """The answer, if it is a JSON object of a bearable size."""
     try:
         body = await _read_all(response)
@@ -163,7 +248,7 @@ async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> tuple[in
     if body is None or not (media_type == JSON or media_type.endswith("+json")) or not _is_an_object(body):
         raise attempt.fail(failures.GARBAGE)
     attempt.end("ok" if response.ok else "mistake", True)
-    return response.status, body
+    return WholeAnswer(response.status, body, attempt.address.number)
 
 
 async def _read_all(response: aiohttp.ClientResponse) -> bytes | None:

@@ -1,9 +1,12 @@
-"""An expert in use: where it is reached, the places that requests take there, and how it is doing.
+"""An expert in use: its addresses, the places that requests take there, and how each is doing.
 
-An expert that fails again and again is left alone for a while, then tried once at a time:
+An address that fails again and again is left alone for a while, then tried once at a time:
 
     up ──5 failures in a row──▶ down ──after 10 s, the next request──▶ trying ──success──▶ up
                                   ▲────────────────failure────────────────┘
+
+So is one that does not pass its health checks, until it passes one. A request goes to the address with the fewest
+requests for its weight, which grows slowly after an outage; a spare is asked only while no other can be.
 
 Knows a clock, and holds the experts' keys and shows them to no one. Knows nothing of connections, routing and clients.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import ceil
 from typing import Literal, get_args
@@ -21,18 +24,24 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from ridgeway.common.experts.experts_file import Expert
+from ridgeway.common.experts.experts_file import Expert, ExpertAddress
 from ridgeway.coordinator.serve.gateway import failures
 from ridgeway.coordinator.serve.gateway.failures import ExpertFailure, FailureKind
 from ridgeway.coordinator.serve.telemetry import Metrics
 
 MAX_FAILURES = 5
 PAUSE_S = 10.0
+MAX_FAILED_CHECKS = 2
+"""So many health checks in a row, and an address is left alone until it passes one."""
+LEAST_SHARE = 0.1
+"""The share of its weight that an address begins with after an outage."""
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
+ANTHROPIC_VERSION = "2023-06-01"
 
-Endpoint = Literal["/chat/completions", "/completions", "/embeddings"]
+Endpoint = Literal["/chat/completions", "/completions", "/embeddings", "/responses", "/messages"]
 State = Literal["up", "down", "trying"]
+ShownState = State | Literal["refusing", "degraded"]
 OnTurn = Callable[[State, State], None]
 """Told the state before and the state after, whenever it changes."""
 
@@ -56,10 +65,18 @@ class CircuitBreaker:
 
     def enter(self) -> int | None:
         """A ticket for one request, or None if it must not be made. Each ticket is to be settled."""
-        if self.state == "down" and self.wait_s() <= 0:
+        if self.is_due():
             self._turn("trying")
             return self._era
         return self._era if self.state == "up" else None
+
+    def is_due(self) -> bool:
+        """Whether the next request would be a trial."""
+        return self.state == "down" and self.wait_s() <= 0
+
+    def force(self) -> int:
+        """A ticket although it is down, for a request that nobody else can answer: its success ends the pause."""
+        return self._era
 
     def wait_s(self) -> float:
         """How long it will surely let no request through."""
@@ -67,7 +84,7 @@ class CircuitBreaker:
 
     def heard(self, ticket: int) -> None:
         """An answer has begun: enough to end a trial, though not yet to forget earlier failures."""
-        if ticket == self._era and self.state == "trying":
+        if ticket == self._era and self.state != "up":
             self._turn("up")
 
     def settle(self, ticket: int, good: bool | None) -> None:
@@ -99,8 +116,77 @@ def in_a_header(text: str) -> str:
     return quote(text, safe=" !#$&'()*+,/:;=?@[]")
 
 
+class AddressLink:
+    """One address of an expert.
+
+    shown:  how the log calls it, without the address itself.
+    number: its place among the expert's addresses, from 1 on.
+    """
+
+    def __init__(
+        self, shown: str, number: int, address: ExpertAddress, expert: Expert, clock: Callable[[], float]
+    ) -> None:
+        self.shown = shown
+        self.number = number
+        self.address = address
+        self.urls = {endpoint: URL(address.url + endpoint) for endpoint in get_args(Endpoint)}
+        self.health_url = URL(address.url).with_path(expert.health) if expert.health is not None else None
+        self.breaker = CircuitBreaker(clock, self._turned)
+        self.running = 0
+        self.refusing = False
+        self.is_healthy = True
+        self._failed_checks = 0
+        self._expert = expert
+        self._clock = clock
+        self._back: float | None = None
+
+    @property
+    def state(self) -> ShownState:
+        if not self.is_healthy:
+            return "down"
+        return "refusing" if self.refusing and self.breaker.state == "up" else self.breaker.state
+
+    def is_full(self) -> bool:
+        return self.running >= self._expert.max_concurrent
+
+    def is_open(self) -> bool:
+        """Whether it may be sent a request now, if it has a place for it."""
+        return self.is_healthy and (self.breaker.state == "up" or self.breaker.is_due())
+
+    def share(self) -> float:
+        """Its weight; after an outage, what it has of it by now."""
+        if self._back is None:
+            return self.address.weight
+        grown = (self._clock() - self._back) / self._expert.slow_start if self._expert.slow_start else 1.0
+        if grown >= 1:
+            self._back = None
+        return self.address.weight * min(1.0, max(LEAST_SHARE, grown))
+
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is asked next: spares last, one whose trial is due first, then by requests for its weight."""
+        return self.address.spare, not self.breaker.is_due(), (self.running + 1) / self.share()
+
+    def note_check(self, passed: bool) -> None:
+        """What a health check found."""
+        self._failed_checks = 0 if passed else self._failed_checks + 1
+        if self.is_healthy and self._failed_checks >= MAX_FAILED_CHECKS:
+            self.is_healthy = False
+            log.error("expert %s fails its health checks, and is left alone until it passes one", self.shown)
+        elif passed and not self.is_healthy:
+            self.is_healthy = True
+            self._back = self._clock()
+            log.warning("expert %s passes its health checks again", self.shown)
+
+    def _turned(self, before: State, after: State) -> None:
+        if after == "down" and before == "up":
+            log.error("expert %s failed %d times in a row, and is left alone for a while", self.shown, MAX_FAILURES)
+        elif after == "up":
+            self._back = self._clock()
+            log.warning("expert %s is up again", self.shown)
+
+
 class ExpertLink:
-    """An expert in use. Requests take a place by `begin`."""
+    """An expert in use. Requests take a place at one of its addresses by `begin`."""
 
     def __init__(
         self, name: str, expert: Expert, key: str | None, metrics: Metrics, clock: Callable[[], float]
@@ -108,49 +194,72 @@ class ExpertLink:
         self.name = name
         self.shown = in_a_header(name)
         self.expert = expert
-        self.urls = {endpoint: URL(expert.base_url + endpoint) for endpoint in get_args(Endpoint)}
         self.timeout = aiohttp.ClientTimeout(total=None, sock_connect=expert.connect_timeout)
-        self.breaker = CircuitBreaker(clock, self._log_turn)
-        self.running = 0
+        places = expert.places
+        self.addresses = tuple(
+            AddressLink(f"{self.shown} at address {number}" if len(places) > 1 else self.shown, number, *rest)
+            for number, rest in enumerate(((place, expert, clock) for place in places), 1)
+        )
         self.seconds = metrics.expert_seconds.labels(name)
         self._requests = metrics.expert_requests
         self._key = key
-        self.refusing = False
 
     @property
-    def state(self) -> State | Literal["refusing"]:
-        return "refusing" if self.refusing and self.breaker.state == "up" else self.breaker.state
+    def state(self) -> ShownState:
+        states = {each.state for each in self.addresses}
+        if len(states) == 1:
+            return states.pop()
+        return "degraded" if states & {"up", "trying"} else "down"
 
     def is_well(self) -> float:
         """For Prometheus: 0 while it is left alone, or refuses whatever it is asked."""
-        return float(self.state in ("up", "trying"))
+        return float(self.addresses_up() > 0)
 
-    def _log_turn(self, before: State, after: State) -> None:
-        if after == "down" and before == "up":
-            log.error("expert %s failed %d times in a row, and is left alone for a while", self.shown, MAX_FAILURES)
-        elif after == "up":
-            log.warning("expert %s is up again", self.shown)
+    def addresses_up(self) -> int:
+        return sum(each.state in ("up", "trying") for each in self.addresses)
 
     def headers(self, streamed: bool) -> dict[str, str]:
         headers = {"content-type": JSON, "accept": EVENT_STREAM if streamed else JSON}
-        if self._key is not None:
+        if self.expert.api == "anthropic":
+            headers["anthropic-version"] = ANTHROPIC_VERSION
+        if self._key is not None and self.expert.api == "anthropic":
+            headers["x-api-key"] = self._key
+        elif self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"
         return headers
 
     def is_for(self, expert: Expert, key: str | None) -> bool:
         return self.expert == expert and self._key == key
 
-    def begin(self) -> Attempt:
-        """A place for one request, or an ExpertFailure if there is none."""
-        if self.running >= self.expert.max_concurrent:
+    def begin(self, tried: Collection[AddressLink] = (), only: int | None = None, is_last: bool = False) -> Attempt:
+        """A place for one request, or an ExpertFailure if there is none.
+
+        tried:   the addresses that have failed at this request.
+        only:    the number of the one address that can answer it.
+        is_last: no other expert can answer it: of several addresses that are all left alone, the one that has been so
+                 for the longest is asked all the same. It may be back, and the request would be lost.
+        """
+        left = [each for each in self.addresses if each not in tried and only in (None, each.number)]
+        ready = [each for each in left if each.is_open()]
+        free = [each for each in ready if not each.is_full()]
+        if free:
+            address = min(free, key=AddressLink.rank)
+            return self._attempt(address, address.breaker.enter())
+        if ready:
             self.count(failures.FULL.outcome)
             raise ExpertFailure(failures.FULL, self.name, "1")
-        ticket = self.breaker.enter()
-        if ticket is None:
-            self.count(failures.DOWN.outcome)
-            raise ExpertFailure(failures.DOWN, self.name, str(max(1, ceil(self.breaker.wait_s()))))
-        self.running += 1
-        return Attempt(self, ticket)
+        resting = [each for each in left if each.is_healthy and not each.is_full() and each.breaker.state == "down"]
+        if is_last and resting and len(self.addresses) > 1:
+            address = min(resting, key=lambda each: each.breaker.wait_s())
+            return self._attempt(address, address.breaker.force())
+        self.count(failures.DOWN.outcome)
+        wait_s = min((each.breaker.wait_s() for each in left), default=0.0)
+        raise ExpertFailure(failures.DOWN, self.name, str(max(1, ceil(wait_s))))
+
+    def _attempt(self, address: AddressLink, ticket: int | None) -> Attempt:
+        assert ticket is not None, "it was open a moment ago"
+        address.running += 1
+        return Attempt(self, address, ticket)
 
     def count(self, outcome: str) -> None:
         self._requests.labels(self.name, outcome).inc()
@@ -160,12 +269,13 @@ class ExpertLink:
 
 
 class Attempt:
-    """One request to an expert, from the place it takes to the place it leaves, once, however it ends."""
+    """One request to an address, from the place it takes to the place it leaves, once, however it ends."""
 
-    __slots__ = ("_began", "_ended", "_ticket", "link")
+    __slots__ = ("_began", "_ended", "_ticket", "address", "link")
 
-    def __init__(self, link: ExpertLink, ticket: int) -> None:
+    def __init__(self, link: ExpertLink, address: AddressLink, ticket: int) -> None:
         self.link = link
+        self.address = address
         self._ticket = ticket
         self._began = time.perf_counter()
         self._ended = False
@@ -173,14 +283,14 @@ class Attempt:
     def heard(self) -> None:
         """The head of a good answer has come."""
         self.link.seconds.observe(time.perf_counter() - self._began)
-        self.link.refusing = False
-        self.link.breaker.heard(self._ticket)
+        self.address.refusing = False
+        self.address.breaker.heard(self._ticket)
 
     def fail(self, kind: FailureKind, retry_after: str | None = None) -> ExpertFailure:
         """Ends the attempt; to be raised."""
-        if kind is failures.REFUSED and not self.link.refusing:  # a wrong address, model or key; said once
-            self.link.refusing = True
-            log.error("expert %s refuses requests; check its base_url, model and api_key_env", self.link.shown)
+        if kind is failures.REFUSED and not self.address.refusing:  # a wrong address, model or key; said once
+            self.address.refusing = True
+            log.error("expert %s refuses requests; check its address, model and api_key_env", self.address.shown)
         self.end(kind.outcome, kind.good)
         return ExpertFailure(kind, self.link.name, retry_after)
 
@@ -189,6 +299,6 @@ class Attempt:
         if self._ended:
             return
         self._ended = True
-        self.link.running -= 1
-        self.link.breaker.settle(self._ticket, good)
+        self.address.running -= 1
+        self.address.breaker.settle(self._ticket, good)
         self.link.count(outcome)

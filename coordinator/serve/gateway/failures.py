@@ -5,10 +5,10 @@ Knows names of experts and statuses. Sentences hold no address, no key and nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from ridgeway.common.experts.experts_file import FallbackReason
 from ridgeway.common.http.http_errors import Problem
 
 
@@ -19,14 +19,14 @@ class FailureKind:
     outcome: how it is counted.
     status:  what the client gets if there is no fallback, or it fails too.
     words:   what is said after the expert's name.
-    reason:  why the fallback answers instead; None: it must not, since asking another would hide a mistake.
+    reason:  why another expert may be asked instead; for a refusal only where the file says so: it hides a mistake.
     good:    what the breaker is told: whether the expert is there and well; None if that is not known.
     """
 
     outcome: str
     status: int
     words: str
-    reason: Literal["down", "busy"] | None
+    reason: FallbackReason
     good: bool | None = False
 
 
@@ -46,7 +46,7 @@ REFUSED = FailureKind(
     "refused",
     502,
     "does not accept the gateway's requests; its operator must check its address, model and key",
-    None,
+    "refused",
     True,
 )
 
@@ -64,11 +64,12 @@ class ExpertFailure(Exception):
     def sentence(self) -> str:
         return f"the expert {self.expert!r} {self.kind.words}"
 
-    def problem(self, headers: Mapping[str, str], before: ExpertFailure | None = None) -> Problem:
-        """The error that a client gets; `before`: how the expert failed in whose place this one was asked."""
+    def problem(self, headers: Mapping[str, str], before: Sequence[ExpertFailure] = ()) -> Problem:
+        """The error that a client gets; `before`: how the experts failed in whose place this one was asked."""
         own = dict(headers)
-        wait = self.retry_after or (before.retry_after if before else None)
-        if wait is not None:
-            own["retry-after"] = wait
-        words = self.sentence if before is None else f"{before.sentence}; and in its place {self.sentence}"
+        for wait in (self.retry_after, *(each.retry_after for each in reversed(before))):
+            if wait is not None:
+                own["retry-after"] = wait
+                break
+        words = "; and in its place ".join(each.sentence for each in (*before, self))
         return Problem(self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own)

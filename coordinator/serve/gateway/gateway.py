@@ -1,4 +1,4 @@
-"""The gateway: a request is routed, goes to the expert that was chosen, or to the fallback if that one cannot answer.
+"""The gateway: a request is routed and goes to the expert that was chosen, or to the next in its chain of fallbacks.
 
 At the end are the endpoints of OpenAI's API that it has, and what they say where no experts are configured. Knows the
 experts and the service. How experts are reached is `expert_client`'s; what is asked is `request_bodies`'s.
@@ -6,31 +6,43 @@ experts and the service. How experts are reached is `expert_client`'s; what is a
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
-from pydantic_core import to_json
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
-from ridgeway.common.experts.experts_file import AUTO, Expert, Experts, ExpertsFile
+from ridgeway.common.experts.experts_file import AUTO, Experts, ExpertsFile, FallbackReason, FallbackStep
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision, Router
-from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient
+from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient, ExpertRequest, WholeAnswer
 from ridgeway.coordinator.serve.gateway.expert_link import JSON, Endpoint, ExpertLink, in_a_header
-from ridgeway.coordinator.serve.gateway.failures import ExpertFailure
+from ridgeway.coordinator.serve.gateway.failures import GARBAGE, ExpertFailure
+from ridgeway.coordinator.serve.gateway.health_checks import check_health
+from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
+from ridgeway.coordinator.serve.gateway.translation import (
+    Translation,
+    expert_body,
+    mistake_of,
+    translation_for,
+)
 from ridgeway.coordinator.serve.request_bodies import (
     AnyGatewayRequest,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     GatewayBody,
+    MessagesRequest,
+    ResponsesRequest,
     described,
     read_gateway_body,
 )
@@ -42,7 +54,18 @@ REQUEST_SHAPES: Mapping[Endpoint, type[AnyGatewayRequest]] = {
     "/chat/completions": ChatRequest,
     "/completions": CompletionRequest,
     "/embeddings": EmbeddingRequest,
+    "/responses": ResponsesRequest,
+    "/messages": MessagesRequest,
 }
+
+TOO_LONG_STATUSES = (400, 413, 422)
+TOO_LONG = re.compile(
+    rb"context_length_exceeded|exceed_context_size|string_above_max_length|context (?:length|window|size)"
+    rb"|(?:prompt|input|request) is too long|inputs? tokens|max_model_len",
+    re.IGNORECASE,
+)
+"""How OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI say that a prompt is too long."""
+MAX_COMPLAINT_BYTES = 16_384
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -70,15 +93,33 @@ class ConnectedExperts:
 
 @dataclass(frozen=True, slots=True)
 class ForwardingPlan:
-    """The expert to ask, the one to ask in its place, and what the answer's headers say of the decision."""
+    """The expert to ask, those to ask in its place, and what the answer's headers say of the decision.
+
+    only: the number of the one address that can answer.
+    """
 
     first: ExpertLink
-    second: ExpertLink | None
     reason: Reason
     headers: Mapping[str, str]
+    chain: Sequence[tuple[FallbackStep, ExpertLink]] = ()
+    only: int | None = None
 
-    def headers_for(self, link: ExpertLink, reason: Reason) -> dict[str, str]:
-        return {**self.headers, "x-ridgeway-expert": link.shown, "x-ridgeway-reason": reason}
+    def headers_for(self, link: ExpertLink, tried: Sequence[TriedExpert]) -> dict[str, str]:
+        """What an answer of this expert says, after others could not give one."""
+        own: dict[str, str] = {"x-ridgeway-expert": link.shown, "x-ridgeway-reason": self.reason}
+        if tried:
+            own["x-ridgeway-reason"] = tried[0].reason
+            own["x-ridgeway-tried"] = ", ".join(f"{each.link.shown} {each.reason}" for each in tried)
+        return {**self.headers, **own}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedExpert:
+    """An expert that could not answer, and why; failure: None where its answer was that the prompt is too long."""
+
+    link: ExpertLink
+    reason: FallbackReason
+    failure: ExpertFailure | None
 
 
 class Gateway:
@@ -93,19 +134,26 @@ class Gateway:
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient()
+        self._owners = ResponseOwners()
+        self._checks: asyncio.Task[None] | None = None
         self._take()
 
     async def __aenter__(self) -> Gateway:
         await self._client.__aenter__()
+        self._checks = asyncio.create_task(check_health(lambda: self._connected.links.values(), self._client))
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if self._checks is not None:
+            self._checks.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._checks
         await self._client.__aexit__(*error)
 
     # What others ask of it
 
     def states(self) -> dict[str, str]:
-        """Each expert, and whether it is up, down or being tried again."""
+        """Each expert, and whether it is up, down, being tried again, or up at some of its addresses alone."""
         return {name: link.state for name, link in self._connected.links.items()}
 
     def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
@@ -121,8 +169,14 @@ class Gateway:
             unscored = [name for name in names if name not in measured.experts and name != fallback]
             by = f"experts are chosen by their measured quality: {', '.join(measured.experts)}"
             return [by] + ([f"{', '.join(unscored)}: no scores; asked only by name"] if unscored else [])
-        without = [domain for domain in domains if domain not in names]
-        odd = [name for name in names if name not in domains and name != fallback]
+        served = {domain for name, expert in connected.experts.experts.items() for domain in expert.serves(name)}
+        in_chains = {step.expert for each in connected.experts.experts.values() for step in each.fallbacks or ()}
+        without = [domain for domain in domains if domain not in served]
+        odd = [
+            name
+            for name, link in names.items()
+            if not set(link.expert.serves(name)) & set(domains) and name != fallback and name not in in_chains
+        ]
         notes = [f"{fallback} answers for {', '.join(without)}: no expert of that name"] if without else []
         return notes + ([f"{', '.join(odd)}: no domain of this release; asked only by name"] if odd else [])
 
@@ -151,15 +205,17 @@ class Gateway:
         """An expert that has not changed keeps its breaker and its places."""
         before = self._connected.links
         links: dict[str, ExpertLink] = {}
-        up = self._service.metrics.expert_up
+        metrics = self._service.metrics
         for name, expert in self.file.experts.experts.items():
             link, key = before.get(name), self.file.key(name)
             if link is None or not link.is_for(expert, key):
                 link = ExpertLink(name, expert, key, self._service.metrics, self._clock)
             links[name] = link
-            up.labels(name).set_function(link.is_well)
+            metrics.expert_up.labels(name).set_function(link.is_well)
+            metrics.expert_addresses_up.labels(name).set_function(link.addresses_up)
         for name in before.keys() - links.keys():
-            up.remove(name)
+            metrics.expert_up.remove(name)
+            metrics.expert_addresses_up.remove(name)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, links)
 
     # One request
@@ -173,44 +229,73 @@ class Gateway:
 
     async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
         plan = await self._plan(body.checked)
-        try:
-            return await self._ask(plan.first, plan.headers_for(plan.first, plan.reason), body, endpoint)
-        except ExpertFailure as failure:
-            before, reason = failure, failure.kind.reason
-        if plan.second is None or reason is None:
-            raise before.problem(plan.headers_for(plan.first, plan.reason))
-        headers = plan.headers_for(plan.second, reason)
-        try:
-            return await self._ask(plan.second, headers, body, endpoint)
-        except ExpertFailure as failure:
-            raise failure.problem(headers, before) from None
+        link, chain = plan.first, list(plan.chain)
+        asking = _asking(link, body, endpoint, plan.only)
+        tried: list[TriedExpert] = []
+        while True:
+            headers = plan.headers_for(link, tried)
+            try:
+                is_last = not any("down" in step.on for step, _ in chain)
+                answer = await self._client.ask(link, asking.request, is_last)
+                response = self._passed_on(answer, link, asking, body, headers)
+                failure, reason = None, _complaint(answer)
+            except ExpertFailure as error:
+                response, failure, reason = None, error, error.kind.reason
+            following = _following(chain, reason, body, endpoint)
+            if following is not None and reason is not None:
+                tried.append(TriedExpert(link, reason, failure))
+                place, asking = following
+                link, chain = chain[place][1], chain[place + 1 :]
+            elif failure is not None:
+                raise failure.problem(headers, [each.failure for each in tried if each.failure is not None])
+            elif response is not None:
+                return response
 
-    async def _ask(
-        self, link: ExpertLink, headers: Mapping[str, str], body: GatewayBody, endpoint: Endpoint
+    def _passed_on(
+        self,
+        answer: WholeAnswer | StreamAnswer,
+        link: ExpertLink,
+        asking: AskedExpert,
+        body: GatewayBody,
+        headers: Mapping[str, str],
     ) -> Response:
-        asked = _expert_body(link.expert, body, endpoint)
-        answer = await self._client.ask(link, endpoint, asked, body.streamed)
+        """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
+        if isinstance(body.checked, ResponsesRequest):
+            began, address = answer.beginning
+            self._owners.note_answer(began, Owner(link.name, address), body.checked.goes_on_from)
         if isinstance(answer, StreamAnswer):
-            return StreamRelay(answer, headers, self._service.metrics.streams)
-        status, content = answer
-        return Response(content, status, headers, JSON)
+            translator = asking.translation.stream(body.fields)
+            return StreamRelay(answer, headers, self._service.metrics.streams, translator)
+        if asking.translation.answer is None:
+            return Response(answer.body, answer.status, headers, JSON)
+        if answer.status >= 400:
+            return mistake_of(answer.status, answer.body).response(f"/v1{asking.endpoint}", headers)
+        try:
+            return Response(asking.translation.answer(answer.body), answer.status, headers, JSON)
+        except ValueError:
+            raise ExpertFailure(GARBAGE, link.name) from None
 
     async def _plan(self, checked: AnyGatewayRequest) -> ForwardingPlan:
+        owner = self._owners.find(checked.goes_on_from) if isinstance(checked, ResponsesRequest) else None
+        if owner is not None and checked.model in (AUTO, owner.expert) and owner.expert in self._connected.links:
+            headers = {"x-ridgeway-release": self._service.current.served.id}
+            return ForwardingPlan(self._connected.links[owner.expert], "sticky", headers, only=owner.address)
         if checked.model != AUTO:
             return self._forced(checked.model)
         served, decision = await self._service.decide(checked.turns())
         connected = self._connected
-        choice = connected.chooser(served.router).choose(decision)
+        chooser = connected.chooser(served.router)
+        choice = chooser.choose(decision)
         if choice is None:  # release and experts have both just changed
             raise Problem(503, "there is no expert for this request now; try again", code="no_expert")
-        fallback = connected.experts.fallback
-        second = connected.links[fallback] if fallback is not None and fallback != choice.expert else None
         headers = {
             "x-ridgeway-domain": in_a_header(decision.best),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
             "x-ridgeway-release": served.id,
         }
-        return ForwardingPlan(connected.links[choice.expert], second, choice.reason, headers)
+        steps = connected.experts.chain(choice.expert, chooser.peers(decision))
+        chain = [(step, connected.links[step.expert]) for step in steps]
+        return ForwardingPlan(connected.links[choice.expert], choice.reason, headers, chain)
 
     def _forced(self, model: str) -> ForwardingPlan:
         """A client that names an expert gets that one or an error, never another in its place."""
@@ -222,24 +307,42 @@ class Gateway:
         headers = {"x-ridgeway-release": served.id}
         if model in served.router.domains:
             headers["x-ridgeway-domain"] = link.shown
-        return ForwardingPlan(link, None, "forced", headers)
+        return ForwardingPlan(link, "forced", headers)
 
 
-def _expert_body(expert: Expert, body: GatewayBody, endpoint: Endpoint) -> bytes:
-    """The request as it came, with the expert's own name of its model and no more tokens than it grants.
+@dataclass(frozen=True, slots=True)
+class AskedExpert:
+    """A request as one expert gets it, from a client that asked at `endpoint`."""
 
-    A number that is too large for a computer is not a number of JSON, and becomes null.
-    """
-    fields = {**body.fields, "model": expert.model}
-    if endpoint == "/embeddings":
-        fields["model"] = expert.embedding_model or expert.model
-        fields.pop("stream", None)  # vectors do not come so
-    elif expert.max_tokens is not None:
-        for name in ("max_tokens", "max_completion_tokens"):
-            wished = fields.get(name)
-            if wished is not None and not (type(wished) is int and 1 <= wished <= expert.max_tokens):
-                fields[name] = expert.max_tokens
-    return to_json(fields, inf_nan_mode="null")
+    endpoint: Endpoint
+    translation: Translation
+    request: ExpertRequest
+
+
+def _asking(link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None) -> AskedExpert:
+    """Raises Problem if this expert cannot be asked such a thing."""
+    translation = translation_for(endpoint, link.expert)
+    asked = expert_body(translation, link.expert, body.fields)
+    goes_on = isinstance(body.checked, ResponsesRequest) and body.checked.goes_on_from is not None
+    return AskedExpert(endpoint, translation, ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on))
+
+
+def _following(
+    chain: Sequence[tuple[FallbackStep, ExpertLink]], reason: str | None, body: GatewayBody, endpoint: Endpoint
+) -> tuple[int, AskedExpert] | None:
+    """The place in a chain of the next expert that is there for this reason and can be asked such a thing."""
+    for place, (step, link) in enumerate(chain):
+        if reason in step.on:
+            with contextlib.suppress(Problem):
+                return place, _asking(link, body, endpoint)
+    return None
+
+
+def _complaint(answer: WholeAnswer | StreamAnswer) -> FallbackReason | None:
+    """`context` if an expert says that the prompt is too long for it."""
+    if not isinstance(answer, WholeAnswer) or answer.status not in TOO_LONG_STATUSES:
+        return None
+    return "context" if TOO_LONG.search(answer.body[:MAX_COMPLAINT_BYTES]) else None
 
 
 def gateway_api(service: RoutingService, gateway: Gateway | None) -> APIRouter:

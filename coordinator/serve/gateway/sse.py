@@ -1,7 +1,8 @@
 """A stream of server-sent events on its way from an expert to a client, in whole events, each sent when it is there.
 
 A piece is passed the moment it arrives unless it ends in the middle of an event; then that end waits for its rest, so
-that an error can be put behind what a client has already got. Nothing is parsed. The next piece is read when the last
+that an error can be put behind what a client has already got. Nothing is parsed, unless the client speaks another API
+than the expert. The next piece is read when the last
 one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or takes nothing for a
 minute, the expert's connection is closed; if the expert fails, the client gets an error as its last event.
 
@@ -11,12 +12,13 @@ Knows bytes and ASGI. Knows nothing of routing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
 from prometheus_client import Gauge
+from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope, Send
 
 from ridgeway.common.http.http_errors import ClientGone
@@ -30,6 +32,8 @@ LINE_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\n", b"\r", b"\xe
 """How a line of such a stream can begin. The last is a byte order mark."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
+LAST_EVENTS = (b"event: message_stop", b"event: response.completed", b"event: response.incomplete")
+"""The names of the events that end a stream, where its last word is not [DONE]."""
 
 Result = TypeVar("Result")
 
@@ -96,7 +100,8 @@ class EventStream:
             self._last = rest
         if not self._last:
             raise BadStream(GARBAGE)
-        if not self._framed and DONE not in self._last[-64:]:
+        is_ended = DONE in self._last[-64:] or any(name in self._last for name in LAST_EVENTS)
+        if not self._framed and not is_ended:
             raise BadStream(BROKEN_OFF)
         return rest
 
@@ -113,19 +118,62 @@ class StreamAnswer:
     events: EventStream
     first: bytes
 
+    @property
+    def beginning(self) -> tuple[bytes, int]:
+        """What there is of the answer, and the number of the address that gave it."""
+        return self.first, self.attempt.address.number
+
+
+class StreamTranslator(Protocol):
+    """Turns the events of one API into another's."""
+
+    def feed(self, events: bytes) -> bytes:
+        """What whole events become; raises BadStream if they are none of that API."""
+
+    def finish(self) -> bytes:
+        """What comes at the end."""
+
+
+def event_data(events: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON object of each event; comments and [DONE] are passed over."""
+    for line in events.splitlines():
+        if not line.startswith(b"data:") or (data := line[5:].strip()) in (b"", DONE):
+            continue
+        try:
+            found = from_json(data)
+        except ValueError:
+            raise BadStream(GARBAGE) from None
+        if not isinstance(found, dict):
+            raise BadStream(GARBAGE)
+        yield found
+
+
+def named_event(data: Mapping[str, Any]) -> bytes:
+    """An event with the name that its type is."""
+    return b"event: %s\ndata: %s\n\n" % (str(data["type"]).encode(), to_json(data))
+
 
 class StreamRelay(Response):
     """The answer to a request for a stream."""
 
-    def __init__(self, answer: StreamAnswer, headers: Mapping[str, str], streams: Gauge) -> None:
+    def __init__(
+        self,
+        answer: StreamAnswer,
+        headers: Mapping[str, str],
+        streams: Gauge,
+        translator: StreamTranslator | None = None,
+    ) -> None:
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
         self._answer = answer
         self._streams = streams
+        self._translator = translator
+        self._path = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.inc()
+        self._path = scope["path"]
         try:
             await unless_gone(receive, self._pass_on(send))
         except (ClientGone, TimeoutError):
@@ -138,13 +186,16 @@ class StreamRelay(Response):
     async def _pass_on(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            events = self._answer.first
+            events, translator = self._answer.first, self._translator
             while events:
-                await _send(send, events)
+                if passed := events if translator is None else translator.feed(events):
+                    await _send(send, passed)
                 events = await self._answer.events.next()
+            if translator is not None:
+                await _send(send, translator.finish())
         except BadStream as error:
             failure = self._answer.attempt.fail(error.kind)
-            await _send(send, b"data: " + failure.problem({}).body() + b"\n\n")
+            await _send(send, failure.problem({}).event(self._path))
         else:
             self._answer.attempt.end("ok", True)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

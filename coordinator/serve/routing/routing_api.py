@@ -55,7 +55,7 @@ class Shortcut:
         try:
             response = await handler(Request(scope, receive))
         except Exception as error:
-            response = problem_of(error).response()
+            response = problem_of(error).response(scope["path"])
         await response(scope, receive, send)
 
 
@@ -105,11 +105,13 @@ def routing_api(
         recent = {"activity": service.activity.to_json(), "drift": service.drift.to_json(served)}
         return json_answer({**standing, **recent, "experts": experts()})
 
+    @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["operating"])
     async def health() -> Health:
         """Whether the process answers."""
         return Health(status="ok")
 
+    @api.head("/readyz", include_in_schema=False)
     @api.get("/readyz", tags=["operating"])
     async def ready(request: Request) -> Readiness:
         """Whether prompts can be routed, and, to those with a key, how the experts are."""

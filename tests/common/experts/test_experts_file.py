@@ -62,6 +62,16 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + "quality = -0.5", "law.quality"),
         (LAW + 'api_key_env = "NO_SUCH_VARIABLE"', "the variable NO_SUCH_VARIABLE"),
         (LAW + 'api_key_env = "A_KEY_WITH_A_BREAK"', "holds no key"),
+        (LAW + 'addresses = ["http://127.0.0.1:1/v1"]', "a base_url, or a list of addresses"),
+        ('[experts.law]\nmodel = "m"\n', "a base_url, or a list of addresses"),
+        ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "stands there twice"),
+        ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0.url: an address begins"),
+        ('[experts.law]\nmodel = "m"\naddresses = [{url = "http://a/v1", weight = 0}]', "law.addresses.0.weight"),
+        (LAW + 'health = "health"', "law.health: a path begins with a slash"),
+        (LAW + 'fallbacks = ["nobody"]', "'nobody' is not another expert"),
+        (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),
+        (LAW + 'fallbacks = [{expert = "law", on = ["rain"]}]', "law.fallbacks.0.on"),
+        (LAW + "domains = {law = -1.0}", "law.domains"),
         ("mu = [", "not a settings file"),
     ],
 )
@@ -75,6 +85,37 @@ def test_what_cannot_be_used_is_named_in_one_sentence(
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
+    """Addresses, domains and fallbacks are texts where that is enough, and tables where more is to be said."""
+    text = """
+    fallback = "large"
+    [experts.large]
+    model = "m"
+    addresses = ["http://a/v1", {url = "http://b/v1", weight = 2, spare = true}]
+    domains = ["law"]
+    [experts.small]
+    base_url = "http://c/v1"
+    model = "m"
+    domains = {law = 0.5, code = 0.25}
+    fallbacks = ["large", {expert = "large", on = ["context", "refused"]}]
+    """
+    file = ExpertsFile(written(tmp_path, text))
+    file.check(router)
+    large, small = file.experts.experts.values()
+    assert [(each.url, each.weight, each.spare) for each in large.places] == [
+        ("http://a/v1", 1.0, False),
+        ("http://b/v1", 2.0, True),
+    ]
+    assert file.experts.servers("law") == {"large": 1.0, "small": 0.5}
+    assert file.experts.servers("code") == {"small": 0.25}
+    assert file.experts.servers("medicine") == {"large": 1.0}
+    assert [(step.expert, step.on) for step in file.experts.chain("small")] == [
+        ("large", ("down", "busy")),
+        ("large", ("context", "refused")),
+    ]
+    assert small.fallbacks and [step.expert for step in file.experts.chain("large", ["large", "small"])] == ["small"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

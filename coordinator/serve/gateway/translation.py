@@ -1,0 +1,90 @@
+"""What a request becomes for the expert that is asked, and its answer for the client: whose API each of them speaks.
+
+Where both speak the same, everything passes as it came but the model's name and the number of tokens.
+
+Knows the APIs that are turned into each other, and experts.toml. Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic_core import from_json, to_json
+
+from ridgeway.common.experts.experts_file import Expert
+from ridgeway.common.http.http_errors import Problem
+from ridgeway.coordinator.serve.gateway.chat_as_messages import ChatEvents, chat_answer, message_request
+from ridgeway.coordinator.serve.gateway.expert_link import Endpoint
+from ridgeway.coordinator.serve.gateway.messages_as_chat import MessageEvents, chat_request, message_answer
+from ridgeway.coordinator.serve.gateway.sse import StreamTranslator
+
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """endpoint: where the expert is asked. The others are None where nothing is to be changed."""
+
+    endpoint: Endpoint
+    request: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    answer: Callable[[bytes], bytes] | None = None
+    events: Callable[[Mapping[str, Any]], StreamTranslator] | None = None
+
+    def stream(self, fields: Mapping[str, Any]) -> StreamTranslator | None:
+        return None if self.events is None else self.events(fields)
+
+
+def _asks_for_usage(fields: Mapping[str, Any]) -> bool:
+    options = fields.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+AS_IT_IS = {endpoint: Translation(endpoint) for endpoint in get_args(Endpoint)}
+MESSAGES_AS_CHAT = Translation("/chat/completions", chat_request, message_answer, lambda fields: MessageEvents())
+CHAT_AS_MESSAGES = Translation(
+    "/messages", message_request, chat_answer, lambda fields: ChatEvents(_asks_for_usage(fields))
+)
+
+
+def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
+    """Between a client that asks at this endpoint and an expert; raises Problem if there is none."""
+    if expert.api == "openai":
+        return MESSAGES_AS_CHAT if endpoint == "/messages" else AS_IT_IS[endpoint]
+    if endpoint == "/messages":
+        return AS_IT_IS[endpoint]
+    if endpoint == "/chat/completions":
+        return CHAT_AS_MESSAGES
+    words = f"the expert speaks Anthropic's API, which has no {endpoint}; name another expert as model"
+    raise Problem(400, words, code="not_translatable", param="model")
+
+
+def expert_body(translation: Translation, expert: Expert, fields: Mapping[str, Any]) -> bytes:
+    """The request, with the expert's own name of its model and no more tokens than it grants. May raise Problem.
+
+    A number that is too large for a computer is not a number of JSON, and becomes null.
+    """
+    asked = {**(fields if translation.request is None else translation.request(fields)), "model": expert.model}
+    if translation.endpoint == "/embeddings":
+        asked["model"] = expert.embedding_model or expert.model
+        asked.pop("stream", None)  # vectors do not come so
+    elif expert.max_tokens is not None:
+        for name in TOKEN_LIMITS:
+            wished = asked.get(name)
+            if wished is not None and not (type(wished) is int and 1 <= wished <= expert.max_tokens):
+                asked[name] = expert.max_tokens
+    return to_json(asked, inf_nan_mode="null")
+
+
+def mistake_of(status: int, body: bytes) -> Problem:
+    """The mistake that an expert found, for a client that speaks another API."""
+    try:
+        found = from_json(body)
+        error = found.get("error", found)
+        message = error if isinstance(error, str) else error.get("message") or error.get("detail")
+    except (ValueError, AttributeError):
+        message = None
+    if not isinstance(message, str):
+        message = "the expert finds the request wrong, and does not say why"
+    return Problem(status, message, code="expert_mistake")
