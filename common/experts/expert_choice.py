@@ -58,7 +58,7 @@ class ExpertChooser:
         self._costs = experts.mu * np.array([each.cost for each in chosen])
 
     def choose(self, decision: Decision) -> ExpertChoice | None:
-        """The expert that is worth most; where the router abstained, the fallback.
+        """The expert that is worth most; where the router abstained, the fallback, if one was named.
 
         Of equals that one is taken which was measured in the more probable domains, or serves them; then the expert of
         the domain that the router put first; then the first of the file. None if there is no expert, which `check`
@@ -66,7 +66,10 @@ class ExpertChooser:
         """
         if decision.abstained:
             name = self._experts.fallback or decision.domain
-            return ExpertChoice(name, "abstained") if name in self._experts.experts else None
+            if name in self._experts.experts:
+                return ExpertChoice(name, "abstained")
+            if decision.domain != decision.best:
+                return None
         if not self._names:
             return None
         chances = np.array(list(decision.scores.values()))[:, None]
