@@ -49,7 +49,7 @@ DomainName = Annotated[str, AfterValidator(check_name)]
 HolderName = DomainName
 ExpertName = Annotated[str, Field(min_length=1, max_length=MAX_EXPERT_LETTERS), AfterValidator(check_printable)]
 ExpertNames = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS), AfterValidator(check_distinct)]
-EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/-]*$")]
+EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")]
 Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
 Mode = Literal["clear", "masked"]
 

@@ -4,7 +4,8 @@ The leverage of features x is xᵀ(A/mass + λI)⁻¹x / F, which is 1 on averag
 a prompt is told as if it had `span` tokens, whatever its length: squares of tokens and products of different tokens are
 averaged apart, so that a short prompt is no more unusual than a long one for being short.
 
-The sketch holds for every token its whitened features in a few random directions. It is a function of the total, so it
+The sketch holds for every token, and for every bucket that runs of letters fall into if the encoder knows words, its
+whitened features in a few random directions. It is a function of the total, so it
 stays with the operator: in a file beside the release, never in it. Knows numpy and that file. Knows nothing of text,
 servers, alarms or how a sketch is made.
 """
@@ -12,9 +13,10 @@ servers, alarms or how a sketch is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +24,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parsed
 from safetensors.numpy import save as packed
 
-from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.errors import FormatError, RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+from ridgeway.common.routing.word_table import check_spelling
 
 SUFFIX = ".drift"
 VERSION = 1
@@ -39,25 +44,43 @@ TRIMMED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SketchedWords:
+    """What words add to their tokens' rows. buckets: D×r float16; words: which runs of letters fall into each."""
+
+    buckets: NDArray[np.float16]
+    words: WordSketch
+
+    def of(self, ids: Ids) -> NDArray[np.float32]:
+        """What each token of a text has of the runs of letters that end in it."""
+        owners, buckets, signs = self.words.grams(ids, np.array([0, len(ids)]))
+        counts = np.bincount(owners * self.words.width + buckets, signs, len(ids) * self.words.width)
+        return counts.reshape(len(ids), -1).astype(np.float32) @ self.buckets.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DriftSketch:
     """rows:  V×r float16, each token's whitened features in r random directions.
 
     span:  of how many tokens the leverage is told.
     router: the SHA-256 of the router's file that it belongs to.
     usual: as `usual` tells it of held-out text; NaN if that is not known.
+    words: what words add, if the encoder knows them.
     """
 
     rows: NDArray[np.float16]
     span: int
     router: str = ""
     usual: float = math.nan
+    words: SketchedWords | None = None
 
     def of(self, ids: Ids) -> float:
-        """The leverage of a text; NaN if it has fewer than two tokens. The order of the tokens does not matter."""
-        count = min(len(ids), MAX_TOKENS)
-        if count < 2:
+        """The leverage of a text; NaN if it has fewer than two tokens. The order of its words does not matter."""
+        ids = ids[:MAX_TOKENS]
+        if (count := len(ids)) < 2:
             return math.nan
-        rows = self.rows.take(ids[:count], axis=0).astype(np.float32)
+        rows = self.rows.take(ids, axis=0).astype(np.float32)
+        if self.words is not None:
+            rows += self.words.of(ids)
         summed = np.add.reduce(rows, axis=0)
         squares = float(np.vdot(rows, rows))
         products = float(np.dot(summed, summed)) - squares
@@ -100,6 +123,9 @@ def save(folder: Path, sketch: DriftSketch) -> None:
         "router": np.frombuffer(bytes.fromhex(sketch.router), dtype=np.uint8),
         "usual": np.array([sketch.usual]),
     }
+    if sketch.words is not None:
+        spelling = sketch.words.words.spelling
+        arrays |= {"buckets": sketch.words.buckets, "letters": spelling.letters, "starts": spelling.starts}
     write_whole(companion(folder), packed(arrays), private=True)
 
 
@@ -119,10 +145,19 @@ def load(folder: Path, router: str) -> DriftSketch | None:
             raise ValueError("no sketch")
         if int(arrays["version"][0]) != VERSION:
             raise ValueError("another version")
-        found = DriftSketch(rows, span, arrays["router"].tobytes().hex(), float(arrays["usual"][0]))
-    except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
+        words = _words(arrays, rows) if "buckets" in arrays else None
+        found = DriftSketch(rows, span, arrays["router"].tobytes().hex(), float(arrays["usual"][0]), words)
+    except (SafetensorError, KeyError, TypeError, ValueError, IndexError, RidgewayError) as error:
         raise FormatError("the release's companion is damaged, so no leverage can be told") from error
     return found if found.router == router else None
+
+
+def _words(arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.float16]) -> SketchedWords:
+    buckets, spelling = arrays["buckets"], Spelling(arrays["letters"], arrays["starts"])
+    check_spelling(spelling, len(rows))
+    if buckets.dtype != np.float16 or buckets.shape[1:] != rows.shape[1:] or not np.isfinite(buckets).all():
+        raise ValueError("no sketch of words")
+    return SketchedWords(buckets, WordSketch(WordFeatures(width=len(buckets)), spelling))
 
 
 def copy_companion(folder: Path, router: str, to: Path, new_router: str) -> None:

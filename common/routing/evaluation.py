@@ -18,7 +18,7 @@ from ridgeway.common.base.settings import Scope, Selector
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.routing.belonging import COUNTS_SHAPE, belonging_counts, fit_scope
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.token_table import RouterTable, tally, winners
+from ridgeway.common.routing.token_table import RouterTable, tally_texts, winners
 
 BINS = 10
 BEGINNING_TOKENS = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -99,8 +99,7 @@ def beginnings_routed(
     Law: they are those of the router's decisions on such texts.
     """
     ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
-    table, places = router.compiled.read(ids, lengths)
-    counted = tally(table, router.selector, places, lengths)
+    counted = tally_texts(router.compiled, router.selector, ids, lengths)
     voters, sure = np.maximum(counted.voters, 1), router.confidence
     scores = counted.points * counted.unit * (voters ** (sure.growth - 1) / sure.temperature)[:, None]
     return softmax(scores).max(axis=1), winners(counted)
@@ -182,8 +181,7 @@ def beginnings(
     for limit in (*BEGINNING_TOKENS, 0):
         longer = lengths > limit
         cut, counts = first_tokens(ids[np.repeat(longer, lengths)], lengths[longer], limit)
-        table, places = compiled.read(cut, counts)
-        counted = tally(table, selector, places, counts)
+        counted = tally_texts(compiled, selector, cut, counts)
         scores.append(counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None])
         voters.append(counted.voters)
     return np.concatenate(scores), np.concatenate(voters)

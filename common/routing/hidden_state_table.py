@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import EncoderError, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.routing.token_table import (
     MAX_LOGIT_STEPS,
@@ -26,7 +26,9 @@ from ridgeway.common.routing.token_table import (
     compile_table,
     counted_in,
     step_for,
+    sums_by_reading,
 )
+from ridgeway.common.routing.word_table import compile_words
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.transformer import Transformer
@@ -42,6 +44,8 @@ class HiddenStateTable:
     Law: a text's logits depend on the text alone, not on those it is routed with.
     """
 
+    runs_a_model: ClassVar[bool] = True
+
     def __init__(self, weights: NDArray[np.float64], scale: float, states: States) -> None:
         self._weights, self._scale, self._states = weights, scale, states
         bounds = FEATURE_LIMIT * scale * np.abs(weights[:-1]).sum(axis=0) + np.abs(weights[-1])
@@ -50,6 +54,10 @@ class HiddenStateTable:
     @property
     def domains(self) -> int:
         return int(self._weights.shape[1])
+
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
+        """The summed logits of texts, and their lengths."""
+        return sums_by_reading(self, ids, lengths)
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, and the places of the tokens in it."""
@@ -77,8 +85,10 @@ class HiddenStateTable:
 
 
 def compile_router(encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.float64]) -> RouterTable:
-    """Weights as a router uses them: a table over all tokens, or a readout of hidden states. Runs no model."""
+    """Weights as a router uses them: a table over tokens, and words, or a readout of hidden states. Runs no model."""
     if isinstance(encoder, TableEncoder):
+        if (words := encoder.words) is not None:
+            return compile_words(encoder, words, weights)
         return compile_table(encoder.table, encoder.scale, weights)
     return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
 

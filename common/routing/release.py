@@ -22,10 +22,12 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
+from ridgeway.common.base.settings import Confidence, Sampling, Selector, WordFeatures, check_domain_name
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
+from ridgeway.common.routing.word_table import WordTable
 
 FORMAT = "ridgeway.release"
 VERSION = 1
@@ -124,19 +126,27 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
     content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
     try:
         arrays = load(content[ROUTER])
-        tokenizer = shared_tokenizer(content[TOKENIZER])
-        contextual = "kind" in manifest["encoder"]
-        if contextual:
+        tokenizer = shared_tokenizer(content[TOKENIZER], lower="words" in manifest["encoder"])
+        if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
-            compiled = TokenTable(arrays["logits"], float(manifest["step"]), arrays["entropies"])
-        if isinstance(compiled, TokenTable) and tokenizer.rows > len(compiled.logits):
-            raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(compiled.logits):,}")
+            compiled = _table(manifest, arrays)
+            if tokenizer.rows > len(arrays["logits"]):
+                raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(arrays['logits']):,}")
         selector, confidence = Selector(**manifest["selector"]), Confidence.of_json(manifest["confidence"])
         quality = quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"]) if QUALITY in manifest else None
         return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality)
     except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
+
+
+def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RouterTable:
+    """The router of a table encoder. One with words has no entropies: those of its tokens depend on the text."""
+    step = float(manifest["step"])
+    if "words" not in manifest["encoder"]:
+        return TokenTable(arrays["logits"], step, arrays["entropies"])
+    words = WordSketch(WordFeatures(**manifest["encoder"]["words"]), Spelling(arrays["letters"], arrays["starts"]))
+    return WordTable(arrays["logits"], arrays["buckets"], step, words)
 
 
 def _readout(

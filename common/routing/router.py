@@ -20,7 +20,15 @@ from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Turn, shares
-from ridgeway.common.routing.token_table import RouterTable, Tally, TokenTable, check_domains, most_certain, tally
+from ridgeway.common.routing.token_table import (
+    RouterTable,
+    Tally,
+    TokenTable,
+    check_domains,
+    most_certain,
+    tally,
+    tally_texts,
+)
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.quality import QualityTable
@@ -128,8 +136,6 @@ class Router:
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
         self._scope, self._unit = self.confidence.scope, unit
-        # The usual case is served without the bookkeeping of a batch.
-        self._table = compiled if isinstance(compiled, TokenTable) and selector.name == "average" else None
 
     @classmethod
     def load(
@@ -181,8 +187,8 @@ class Router:
         if len(turns) == 1:
             return self.route(turns[0].text)
         ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
-        table, places = self.compiled.read(ids, lengths)
-        decision = self._decide(*_weighed(tally(table, self.selector, places, lengths), turns), len(ids))
+        counted = tally_texts(self.compiled, self.selector, ids, lengths)
+        decision = self._decide(*_weighed(counted, turns), len(ids))
         return decision if self._scope is None else self._with_words(decision, "".join(turn.text for turn in turns))
 
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
@@ -191,18 +197,18 @@ class Router:
             raise InputError("route_many takes a list of prompts; for a single one there is route")
         prompts = list(prompts)
         parts = [prompts[start : start + PROMPTS_PER_CHUNK] for start in range(0, len(prompts), PROMPTS_PER_CHUNK)]
-        if len(parts) < 2 or not isinstance(self.compiled, TokenTable):  # a model keeps all cores busy by itself
+        if len(parts) < 2 or self.compiled.runs_a_model:  # a model keeps all cores busy by itself
             return [decision for part in parts for decision in self._decide_all(part)]
         with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool:
             return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
-        if self._table is None:
+        if self.selector.name == "average":
+            points, tokens = self.compiled.token_sums(*self.tokenizer.encode_raw(prompts))
+            found = map(self._decide, points, points, tokens, tokens)
+        else:
             found = self._decisions(*self.tokenizer.encode_many(prompts))
-            return list(found if self._scope is None else map(self._with_words, found, prompts))
-        points, tokens = self._table.token_sums(*self.tokenizer.encode_raw(prompts))
-        decisions = list(map(self._decide, points, points, tokens, tokens))
-        return decisions if self._scope is None else list(map(self._with_words, decisions, prompts))
+        return list(found if self._scope is None else map(self._with_words, found, prompts))
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
@@ -253,8 +259,7 @@ class Router:
         return taking_part
 
     def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
-        table, places = self.compiled.read(ids, lengths)
-        counted = tally(table, self.selector, places, lengths)
+        counted = tally_texts(self.compiled, self.selector, ids, lengths)
         lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
         return map(self._decide, *lists)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from ridgeway.common.encoding.tokenizer import Ids, Numbers
 
 MAX_LOGIT_STEPS = 1 << 30
 MAX_REDUCEAT_DOMAINS = 16
+TOKENS_PER_READING = 1 << 18
+"""Texts of about as many tokens are read into one table."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,6 +32,8 @@ class TokenTable:
     logits: NDArray[np.int32]
     step: float
     entropies: NDArray[np.float32]
+
+    runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.logits.dtype != np.int32 or self.logits.ndim != 2 or 0 in self.logits.shape:
@@ -68,8 +72,7 @@ class TokenTable:
         """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
         if self._compiled is not None:
             return self._compiled(self.logits, self.logits.shape[1], ids, lengths)
-        places, counts = np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64)
-        return _segment_sums(self.sums.take(places, axis=0), counts).tolist(), counts.tolist()
+        return sums_by_reading(self, ids, lengths)
 
     @cached_property
     def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
@@ -94,20 +97,23 @@ class TokenTable:
 
     def without(self, position: int) -> TokenTable:
         """The table with one domain's column dropped."""
-        logits = np.ascontiguousarray(np.delete(self.logits, position, axis=1))
-        return TokenTable(logits, self.step, _entropies(logits, self.step))
+        return of_logits(np.ascontiguousarray(np.delete(self.logits, position, axis=1)), self.step)
 
 
 class RouterTable(Protocol):
     """Where the logits of tokens come from: a table of all tokens, or one that is made for the text at hand.
 
-    step: what logits are counted in.
+    step:         what logits are counted in.
+    runs_a_model: whether a model runs for each text, which keeps all cores busy by itself.
     """
+
+    runs_a_model: ClassVar[bool]
 
     @property
     def step(self) -> float: ...
     @property
     def domains(self) -> int: ...
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]: ...
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def without(self, position: int) -> RouterTable: ...
@@ -123,17 +129,39 @@ def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.fl
     """The logits φW of every token, φ = (scale · table row, 1)."""
     if weights.shape[0] != table.shape[1] + 1:
         raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit a table of width {table.shape[1]}")
+    exact = exact_logits(table, scale, weights)
+    return counted_in(step_for(float(np.abs(exact).max())), exact)
+
+
+def exact_logits(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The logits of every token before they are counted in steps."""
     exact = np.empty((len(table), weights.shape[1]))
     for start in range(0, len(table), 8192):
         block = slice(start, start + 8192)
         exact[block] = table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
-    return counted_in(step_for(float(np.abs(exact).max())), exact)
+    return exact
+
+
+def in_steps(step: float, exact: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
+    return np.rint(exact / step).astype(np.int32)
 
 
 def counted_in(step: float, exact: NDArray[np.float64]) -> TokenTable:
-    """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
-    logits = np.rint(exact / step).astype(np.int32)
+    """A table of logits, which are rounded to whole steps."""
+    return of_logits(in_steps(step, exact), step)
+
+
+def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
+    """A table of logits that were counted in steps."""
     return TokenTable(logits, step, _entropies(logits, step))
+
+
+def sums_by_reading(table: RouterTable, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
+    """What `token_sums` gives, by numpy."""
+    counts = np.frombuffer(lengths, dtype=np.int64)
+    read, places = table.read(np.frombuffer(ids, dtype=np.int32), counts)
+    return _segment_sums(read.sums.take(places, axis=0), counts).tolist(), counts.tolist()
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -186,6 +214,21 @@ def tally(compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[n
         return Tally(sums, sums, lengths, compiled.step)
     votes = _segment_sums(compiled.ballots.take(ids, axis=0), lengths)
     return Tally(votes, sums, lengths, 1.0)
+
+
+def tally_texts(compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]) -> Tally:
+    """Count over texts whose ids stand in one row, `lengths` of them each. Tables made for texts stay small."""
+    if selector.name == "average":
+        sums = np.array(compiled.token_sums(ids, lengths)[0], dtype=np.int64).reshape(len(lengths), compiled.domains)
+        return Tally(sums, sums, lengths, compiled.step)
+    ends = np.cumsum(lengths)
+    cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_READING)) + 1
+    found = []
+    for part, counts in zip(np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True):
+        table, places = compiled.read(part, counts)
+        found.append(tally(table, selector, places, counts))
+    points, sums, voters = zip(*((each.points, each.sums, each.voters) for each in found), strict=True)
+    return Tally(np.concatenate(points), np.concatenate(sums), np.concatenate(voters), found[0].unit)
 
 
 def winners(counted: Tally) -> NDArray[np.int64]:

@@ -148,12 +148,16 @@ def make_sketch(
     """
     whitening = _whitening(total, encoder.scale, directions)
     whitening[:-1] *= encoder.scale
-    narrow = whitening.astype(np.float32)
+    narrow, own = whitening.astype(np.float32), encoder.table.shape[1]
     rows = np.empty((encoder.rows, narrow.shape[1]), dtype=np.float16)
     for start in range(0, encoder.rows, 8192):
         block = slice(start, start + 8192)
-        rows[block] = encoder.table[block].astype(np.float32) @ narrow[:-1] + narrow[-1]
-    return drift_sketch.DriftSketch(rows, max(sampling.window, sampling.stride))
+        rows[block] = encoder.table[block].astype(np.float32) @ narrow[:own] + narrow[-1]
+    made = drift_sketch.DriftSketch(rows, max(sampling.window, sampling.stride))
+    if (words := encoder.words) is None:
+        return made
+    buckets = (narrow[own:-1] * words.options.amplitude).astype(np.float16)
+    return replace(made, words=drift_sketch.SketchedWords(buckets, words))
 
 
 def _whitening(total: Statistics, scale: float, directions: int) -> Matrix:
@@ -242,7 +246,7 @@ def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: 
             "rows": encoder.rows,
             "width": encoder.width,
             "scale": encoder.scale,
-            **({"kind": KIND, "weights": encoder.weights} if isinstance(encoder, ContextualEncoder) else {}),
+            **_more_of(encoder),
         },
         "sampling": total.sampling.to_json(),
         "holdout": total.holdout,
@@ -260,3 +264,10 @@ def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: 
         "evaluation": None,
         "parent": None,
     }
+
+
+def _more_of(encoder: AnyEncoder) -> dict[str, Any]:
+    """What the manifest says of an encoder that is more than a table of tokens."""
+    if isinstance(encoder, ContextualEncoder):
+        return {"kind": KIND, "weights": encoder.weights}
+    return {"words": encoder.options.to_json()} if encoder.options else {}

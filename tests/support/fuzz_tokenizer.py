@@ -119,6 +119,9 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
     """Buffers of any lengths and values: they are refused, or sums come of them that are numpy's."""
     import numpy as np
 
+    from ridgeway.common.base.settings import WordFeatures
+    from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+
     rolls = np.random.default_rng(chance.randrange(1 << 32))
     rows, width, ids = chance.randrange(1, 5), chance.randrange(1, 60), chance.randrange(0, 40)
     wrong = chance.choice((0, 0, 1))
@@ -136,6 +139,17 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
         found, _ = modules["token_sums"].token_sums(table.astype(np.int32), given, numbers, counts)
         if given == width and ids:
             assert found == np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0).tolist()
+    buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
+    letters = rolls.choice(np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30))
+    starts = np.sort(rolls.integers(-wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))))
+    with contextlib.suppress(ValueError):
+        words = buckets, letters, starts
+        found, _ = modules["token_sums"].token_sums(table.astype(np.int32), given, numbers, counts, *words)
+        if given == width and ids:
+            sketch = WordSketch(WordFeatures(width=len(buckets)), Spelling(letters, starts))
+            counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
+            sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
+            assert found == (sums + counted).tolist()
     products = getattr(modules["byte_products"], "byte_products", None)
     if products is not None:
         samples, gram = table[np.arange(ids) % rows], np.zeros((given + 1, given + 1), dtype=np.int64)

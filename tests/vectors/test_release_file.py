@@ -17,10 +17,12 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import IdentityError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import Confidence, Selector
+from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.common.routing.word_table import WordTable
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
 from tests.support.tiny import LETTERS, tiny_definition
 
@@ -49,6 +51,15 @@ def fixed_table() -> TokenTable:
     rows = len(LETTERS) + 2
     logits = (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50).reshape(rows, 2).astype(np.int32)
     return TokenTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
+
+
+def fixed_words() -> WordTable:
+    """The same with words: two buckets, and tokens that are spelt as they stand in the vocabulary."""
+    rows = len(LETTERS) + 2
+    letters = np.frombuffer(b"end" + LETTERS.encode(), dtype=np.uint8)
+    starts = np.concatenate(([0, 3], np.arange(3, rows + 2))).astype(np.int64)
+    buckets = np.array([[7, -11], [-5, 3]], dtype=np.int32)
+    return WordTable(fixed_table().logits, buckets, 2.0**-5, WordSketch(WordFeatures(2, 64), Spelling(letters, starts)))
 
 
 def write(folder: Path, identity: Identity | None = None) -> str:
@@ -128,6 +139,23 @@ def test_a_router_is_loaded_from_its_folder(release: Path) -> None:
 def test_a_printed_release_is_short(release: Path) -> None:
     """Its name and size, no table."""
     assert repr(load_release(release)) == f"<Release {ID[:12]} 2 domains>"
+
+
+WORDS_ID = "e947a94f7d3efb6884652572275eb3e402696436ce9cc1e44ed036866d32ec78"
+WORDS_ROUTER = "4de0a444fcb07ac500046f2091a405c880c0e90e8e6b600c4aad5b63472fdc1a"
+
+
+def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
+    """And what it says of a prompt: tokens say (18, -20), and the runs of letters, signs added up, twice (7, -11)."""
+    facts = FACTS | {
+        "encoder": FACTS["encoder"] | {"words": {"width": 2, "amplitude": 64}},
+        "selector": {"name": "average"},
+    }
+    made = save_release(tmp_path / "r", facts, WEIGHTS, fixed_words(), tiny_definition(), fixed_identity())
+    assert made == WORDS_ID
+    assert hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest() == WORDS_ROUTER
+    router = Router.load(tmp_path / "r", key=PUBLIC)
+    assert router.compiled.token_sums(*router.tokenizer.encode_raw(["Ab c", ""]))[0] == [[32, -42], [0, 0]]
 
 
 # Touched

@@ -35,9 +35,9 @@ PIECES = pieces_of(SKETCH)
 TEXTS = st.lists(st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12), min_size=1, max_size=5)
 
 
-def counted_by_hand(text: bytes) -> list[int]:
+def counted_by_hand(text: bytes, width: int = 64) -> list[int]:
     """The definition, byte by byte, in Python's own numbers."""
-    counts, words = [0] * SKETCH.width, [b""]
+    counts, words = [0] * width, [b""]
     for byte in text:
         if (chr(byte).isalnum() and byte < 128) or byte >= 128:
             words[-1] += bytes([byte])
@@ -51,7 +51,7 @@ def counted_by_hand(text: bytes) -> list[int]:
                 for multiplier in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
                     gram = gram * multiplier % 2**64
                     gram ^= gram >> 32
-                counts[(gram >> 32) * SKETCH.width >> 32] += 2 * (gram & 1) - 1
+                counts[(gram >> 32) * width >> 32] += 2 * (gram & 1) - 1
     return counts
 
 

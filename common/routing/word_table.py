@@ -1,0 +1,164 @@
+"""The router of an encoder that knows words by their letters: what tokens say, and what runs of letters say.
+
+A text's points are those of its tokens and of the runs of letters in its words. Where tokens are looked at one by one,
+a run of letters speaks with the token that it ends in. Knows numpy and token ids. Knows nothing of text or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import FormatError, ShapeMismatch
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Ids, Numbers
+from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BYTES, Spelling, WordSketch
+from ridgeway.common.routing.token_table import TokenTable, exact_logits, in_steps, of_logits, step_for, sums_by_reading
+
+MAX_GRAMS_PER_LETTER = 2 * len(GRAM_SIZES)
+"""A letter ends one run of each size, and if a word ends with it, the border behind it ends as many."""
+
+TOKENS_AT_ONCE = 1 << 16
+"""Of a long row of tokens about as many are spelt out at a time."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WordTable:
+    """logits, buckets: V×C and D×C int32, in units of `step`: what tokens say, and runs of letters by their bucket.
+
+    Law: a text's logits depend on the text alone, and fit 32 bits for each of its tokens.
+    """
+
+    logits: NDArray[np.int32]
+    buckets: NDArray[np.int32]
+    step: float
+    words: WordSketch
+
+    runs_a_model: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, table in (("tokens", self.logits), ("runs of letters", self.buckets)):
+            if table.dtype != np.int32 or table.ndim != 2 or 0 in table.shape:
+                raise FormatError(f"a router's table of {name} is int32 with a column a domain")
+        if self.buckets.shape != (self.words.width, self.domains):
+            raise FormatError(f"a table of {self.words.width} buckets and {self.domains} domains was expected")
+        check_spelling(self.words.spelling, len(self.logits))
+        if largest(self.logits) + self._most_grams * largest(self.buckets) >= 1 << 31:
+            raise FormatError("what a token and its letters say together does not fit 32 bits")
+
+    @property
+    def domains(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def _most_grams(self) -> int:
+        return most_grams(self.words.spelling)
+
+    @cached_property
+    def _begins_apart(self) -> NDArray[np.bool_]:
+        """Whether no word can go on from another token into this one."""
+        letters, starts = self.words.spelling.letters, self.words.spelling.starts
+        apart = np.zeros(len(self.logits), dtype=bool)
+        spelt = np.flatnonzero(np.diff(starts))
+        apart[spelt] = ~WORD_BYTES[letters[starts[spelt]]]
+        return apart
+
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
+        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
+        if self._compiled is not None:
+            try:
+                return self._compiled(self.logits, self.domains, ids, lengths, *self._of_words)
+            except OverflowError:  # more letters than its counters hold
+                pass
+        return sums_by_reading(self, ids, lengths)
+
+    @cached_property
+    def _of_words(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What the extension is given of words."""
+        return self.buckets, self.words.spelling.letters, self.words.spelling.starts
+
+    @cached_property
+    def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
+        """The extension that adds up rows, if it was built and gives what numpy gives."""
+        try:
+            from ridgeway.common.routing.token_sums import token_sums
+        except ImportError:
+            return None
+        ids = np.linspace(0, len(self.logits) - 1, 9).astype(np.int32)
+        lengths = np.array([3, 0, 6], dtype=np.int64)
+        found = token_sums(self.logits, self.domains, ids, lengths, *self._of_words)
+        return token_sums if found == sums_by_reading(self, ids, lengths) else None
+
+    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
+        """A table of these very tokens, each with the runs of letters that end in it, and their places in it."""
+        ends = np.cumsum(lengths)
+        rows = [self._rows(ids[first:last], ends - first) for first, last in self._cuts(ids, ends)]
+        rows = rows or [np.zeros((1, self.domains), dtype=np.int64)]
+        return of_logits(np.concatenate(rows).astype(np.int32), self.step), np.arange(len(ids), dtype=np.int32)
+
+    def _cuts(self, ids: Ids, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Where a long row of tokens can be cut without cutting a word, so that memory is bounded."""
+        if len(ids) <= TOKENS_AT_ONCE:
+            return [(0, len(ids))] if len(ids) else []
+        apart = self._begins_apart[ids]
+        apart[ends[ends < len(ids)]] = True
+        places = np.append(np.flatnonzero(apart), len(ids))
+        wanted = np.arange(TOKENS_AT_ONCE, len(ids), TOKENS_AT_ONCE)
+        cuts = np.unique(np.concatenate(([0, len(ids)], places[np.searchsorted(places, wanted)]))).tolist()
+        return list(pairwise(cuts))
+
+    def _rows(self, ids: Ids, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each token says. Products and sums lie within 32 bits, so float64 holds them exactly."""
+        inside = ends[(ends > 0) & (ends < len(ids))]
+        owners, buckets, signs = self.words.grams(ids, np.concatenate(([0], inside, [len(ids)])))
+        rows = self.logits.take(ids, axis=0).astype(np.int64)
+        for domain, column in enumerate(self.buckets.T):
+            rows[:, domain] += np.bincount(owners, signs * column[buckets], len(ids)).astype(np.int64)
+        return rows
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a release keeps of it: how tokens are spelt, too, since working that out takes long."""
+        spelling = self.words.spelling
+        return {"logits": self.logits, "buckets": self.buckets, "letters": spelling.letters, "starts": spelling.starts}
+
+    def without(self, position: int) -> WordTable:
+        """The table with one domain's column dropped."""
+        logits, buckets = (np.ascontiguousarray(np.delete(each, position, 1)) for each in (self.logits, self.buckets))
+        return replace(self, logits=logits, buckets=buckets)
+
+
+def compile_words(encoder: TableEncoder, words: WordSketch, weights: NDArray[np.float64]) -> WordTable:
+    """The logits of every token and of every bucket: features φW, of which a run of letters has scale · amplitude."""
+    if weights.shape[0] != encoder.width + 1:
+        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of width {encoder.width}")
+    own, constant = encoder.table.shape[1], weights[-1:]
+    tokens = exact_logits(encoder.table, encoder.scale, np.concatenate([weights[:own], constant]))
+    buckets = weights[own:-1] * (encoder.scale * words.options.amplitude)
+    step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()))
+    return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
+
+
+def check_spelling(spelling: Spelling, rows: int) -> None:
+    """Raise unless every token has its letters."""
+    letters, starts = spelling.letters, spelling.starts
+    if letters.dtype != np.uint8 or starts.dtype != np.int64 or letters.ndim != 1 or starts.shape != (rows + 1,):
+        raise FormatError(f"the spelling of {rows:,} tokens was expected")
+    if starts[0] != 0 or starts[-1] != len(letters) or (np.diff(starts) < 0).any():
+        raise FormatError("the spelling of tokens does not fit its letters")
+
+
+def most_grams(spelling: Spelling) -> int:
+    """How many runs of letters can end in one token, at most."""
+    before = np.concatenate(([0], np.cumsum(WORD_BYTES[spelling.letters], dtype=np.int64)))
+    return MAX_GRAMS_PER_LETTER * int(np.diff(before[spelling.starts]).max(initial=0))
+
+
+def largest(numbers: NDArray[np.int32]) -> int:
+    """The largest absolute value."""
+    return max(int(numbers.max()), -int(numbers.min()))
