@@ -63,7 +63,7 @@ def read_summed(
     """How often each token stands in the sums of `prepare`, and the sums for each way of sampling, in one pass."""
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
-    sums = {each: accumulators(encoder.table, each)() for each in samplings}
+    sums = {each: accumulators(encoder.table, each, encoder.words)() for each in samplings}
     for batch in text_batches(_summed_documents(job, watch or Watch())):
         ids, lengths = encoder.tokenizer.encode_many(batch)
         for accumulator in (tokens, *sums.values()):
@@ -135,7 +135,8 @@ def attack_holder(
     """
     yield attack_gram(CLEAR, encoder, statistics, sampling, truth, ticks)
     started = time.monotonic()
-    counts = column(encoder.table, statistics.cross[:, 0], _tokens_per_window(sampling))
+    seen = of_tokens(statistics, encoder)
+    counts = column(encoder.table, seen.cross[:, 0], _tokens_per_window(sampling))
     yield measured(COLUMN, sampling, counts, truth, started)
 
 
@@ -144,9 +145,16 @@ def attack_gram(
 ) -> Finding:
     """The histogram from second moments."""
     started = time.monotonic()
-    counts = histogram(encoder.table, statistics.gram, _tokens_per_window(sampling), ticks(view))
-    proven = only_counts(sampling) and np.array_equal(gram_of_counts(encoder.table, counts, cores()), statistics.gram)
+    seen = of_tokens(statistics, encoder).gram
+    counts = histogram(encoder.table, seen, _tokens_per_window(sampling), ticks(view))
+    proven = only_counts(sampling) and np.array_equal(gram_of_counts(encoder.table, counts, cores()), seen)
     return measured(view, sampling, counts, truth, started, proven=proven)
+
+
+def of_tokens(statistics: Statistics, encoder: TableEncoder) -> Statistics:
+    """The sums over the features of tokens alone, with the constant one: what attacks look at."""
+    kept = [*range(encoder.table.shape[1]), len(statistics.gram) - 1]
+    return Statistics(statistics.gram[np.ix_(kept, kept)], statistics.cross[kept])
 
 
 def measured(

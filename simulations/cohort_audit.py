@@ -23,6 +23,7 @@ from ridgeway.client.audit import (
     attack_holder,
     measured,
     must_fit,
+    of_tokens,
     read_summed,
     true_counts,
 )
@@ -135,7 +136,7 @@ def _from_total(
     union = attack_gram(f"total of {len(members)}: union", encoder, total, sampling, truth, ticks)
     yield union
     started = time.monotonic() - union.seconds
-    counts = np.where(attribution(encoder.table, total) == holder, union.counts, 0)
+    counts = np.where(attribution(encoder.table, of_tokens(total, encoder)) == holder, union.counts, 0)
     name = f"total of {len(members)}: called {members[holder].domain}"
     yield measured(name, sampling, counts, members[holder].counts, started)
 

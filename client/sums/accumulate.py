@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import (
     MAX_SQUARE,
     Integers,
@@ -67,17 +68,22 @@ class Accumulator(Protocol):
         """What a state means. Raises BoundExceeded if it could overflow."""
 
 
-def accumulators(table: NDArray[np.int16], sampling: Sampling) -> Callable[[], Accumulator]:
-    """A maker of accumulators that share one table: for windows of one token, counting is enough."""
-    if only_counts(sampling):
+def accumulators(
+    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
+) -> Callable[[], Accumulator]:
+    """A maker of accumulators that share one table: for windows of one token, counting is enough.
+
+    words: the features that stand behind those of tokens, if an encoder has any.
+    """
+    if only_counts(sampling, words):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table)
+    shared = WindowTable(table, words)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(sampling: Sampling) -> bool:
+def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return sampling.window == 1 and sampling.is_plain
+    return words is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -85,21 +91,24 @@ def add_states(one: State, other: State) -> State:
 
 
 class WindowTable:
-    """The table, and the means of its rows over windows; shared by the accumulators of all threads."""
+    """The table, the means of its rows over windows, and their words; shared by the accumulators of all threads."""
 
-    def __init__(self, table: NDArray[np.int16]) -> None:
-        self.width = int(table.shape[1])
+    def __init__(self, table: NDArray[np.int16], words: WordSketch | None = None) -> None:
+        self.width = int(table.shape[1]) + (words.width if words else 0)
         self._fill = compiled_means()
+        self._words = words
         # numpy sums in the width of the table, the extension in its own
         width = np.dtype(np.int32 if self._fill is None else np.int16)
         self._table: NDArray[np.signedinteger[Any]] = np.ascontiguousarray(table, dtype=width)
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
-        """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up."""
+        """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up; then its words."""
+        words = self._words
         if self._fill is None:
-            return means_by_numpy(self._table, ids, bounds)
+            means = means_by_numpy(self._table, ids, bounds)
+            return means if words is None else np.hstack([means, words.window_features(ids, bounds)])
         means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
-        self._fill(self._table, self.width, ids, bounds, means)
+        self._fill(self._table, self._table.shape[1], ids, bounds, means, *(in_memory(words) if words else ()))
         return means
 
 
@@ -118,6 +127,11 @@ def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Inte
     return means
 
 
+def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int]:
+    """A sketch as the extension takes it."""
+    return words.spelling.letters, words.spelling.starts, words.width, words.options.amplitude
+
+
 @lru_cache(maxsize=1)
 def compiled_means() -> Callable[..., None] | None:
     """The extension that takes means of rows, if it was built and gives what numpy gives."""
@@ -128,9 +142,12 @@ def compiled_means() -> Callable[..., None] | None:
     table = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
     bounds = np.cumsum(np.arange(21))
     ids = (np.arange(bounds[-1], dtype=np.int32) * 7) % 40
-    means = np.empty((20, 9), dtype=np.int16)
-    row_means(table, 9, ids, bounds, means)
-    return row_means if np.array_equal(means, means_by_numpy(table.astype(np.int32), ids, bounds)) else None
+    letters = np.frombuffer(b"a tried word, spelt in forty tokens of letters", dtype=np.uint8)
+    words = WordSketch(WordFeatures(7), Spelling(letters, np.arange(41) + 2))
+    means = np.empty((20, 9 + words.width), dtype=np.int16)
+    row_means(table, 9, ids, bounds, means, *in_memory(words))
+    expected = means_by_numpy(table.astype(np.int32), ids, bounds), words.window_features(ids, bounds)
+    return row_means if np.array_equal(means, np.hstack(expected)) else None
 
 
 @lru_cache(maxsize=1)

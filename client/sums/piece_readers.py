@@ -92,7 +92,7 @@ class _Readers:
         try:
             if process is not None:
                 with contextlib.suppress(OSError):
-                    process.begin(self._definition, self._rules)
+                    process.begin(self._definition, self._rules, lower=self._tokenizer.lower)
             while not self._closed.is_set():
                 self._read_piece(self._left.get_nowait(), process)
             self._read.put(None)
@@ -160,8 +160,8 @@ class ReaderProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, definition: bytes, rules: ReadingRules) -> None:
-        _write(self._sink, {"rules": asdict(rules), "bytes": len(definition)}, definition)
+    def begin(self, definition: bytes, rules: ReadingRules, *, lower: bool) -> None:
+        _write(self._sink, {"rules": asdict(rules), "bytes": len(definition), "lower": lower}, definition)
 
     def read(self, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, Tokens]]:
         """The batches of a piece; EOFError if the process ends before they do."""
@@ -209,7 +209,7 @@ def main() -> None:
     with open(0, "rb") as source, open(1, "wb") as sink, contextlib.suppress(EOFError, BrokenPipeError):
         head = _line(source)
         rules = ReadingRules(**{**head["rules"], "text_fields": tuple(head["rules"]["text_fields"])})
-        tokenizer = Tokenizer(source.read(head["bytes"]))
+        tokenizer = Tokenizer(source.read(head["bytes"]), lower=head["lower"])
         tokenizer.make_fast()
         while True:
             asked = _line(source)

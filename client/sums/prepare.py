@@ -38,6 +38,7 @@ from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
 from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
@@ -350,9 +351,9 @@ class _Run:
         slow = by_model and not self._job.devices
         size = PROCESS_BATCH_CHARACTERS if many else MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
         rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size)
-        if many:
+        if many and isinstance(self._encoder, TableEncoder):
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
-            summing = not self._job.devices and not only_counts(self._job.sampling)
+            summing = not self._job.devices and not only_counts(self._job.sampling, self._encoder.words)
             readers = self._job.threads // 2 if summing else self._job.threads  # the other half of the cores sums
             with piece_readers(tokenizer, definition, pieces, rules, max(1, readers)) as batches:
                 yield batches
@@ -441,11 +442,12 @@ def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], thre
 
         places = devices or ["cpu"] * _at_once(encoder, threads)
         return [partial(LateSums, encoder, sampling, device) for device in places]
+    words = encoder.words
     if devices:
         from ridgeway.client.sums.gpu.card_sums import card_accumulators
 
-        return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device)]
-    return [accumulators(encoder.table, sampling)] * _at_once(encoder, threads)
+        return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device, words)]
+    return [accumulators(encoder.table, sampling, words)] * _at_once(encoder, threads)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

@@ -1,4 +1,5 @@
-/* The mean table row of each window of token ids, rounded to whole numbers: what numpy does in accumulate.py, faster.
+/* The mean table row of each window of token ids, rounded to whole numbers, and behind it the features of its words:
+   what numpy does in accumulate.py and word_sketch.py, faster.
 
    Safety. Every id, every bound and every length is checked before anything is read by it, and nothing is written
    outside `means`. Values of the table lie within ±LIMIT, which its maker has checked; for other values, which no
@@ -11,12 +12,16 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../common/encoding/word_grams.h"
 
 #define LIMIT 4096               /* of the table's values, so that GROUP of them add up within 16 bits */
 #define GROUP 4                  /* rows that are added at once */
 #define MAX_WINDOW (3 << 15)     /* tokens of a window, so that twice a sum fits 32 bits */
 
+#define MAX_WORD_FEATURES (1 << 14)
+
 typedef struct { const int16_t *table; const int32_t *ids; int64_t width; } Rows;
+typedef struct { Spelling spelling; Sketch sketch; int64_t amplitude; } Words;
 
 static inline void add_group(const int16_t *restrict a, const int16_t *restrict b, const int16_t *restrict c,
                              const int16_t *restrict d, uint32_t *restrict sums, int64_t width) {
@@ -55,6 +60,29 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     round_means(sums, means, width, last - first);
 }
 
+/* The same of amplitude · count, cut off at ±LIMIT. Numerators are whole numbers below 2^53 and a half; what is cut off
+   may be rounded as it likes. */
+static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *features) {
+    uint32_t *restrict counts = words->sketch.counts;
+    int64_t width = (int64_t)words->sketch.width;
+    double twice = 2.0 * (double)words->amplitude, half = 0.5 / (double)n;
+    memset(counts, 0, sizeof *counts * (size_t)width);
+    count_words(&words->sketch, &words->spelling, ids, n);
+    for (int64_t i = 0; i < width; i++) {
+        double mean = (twice * (double)(int32_t)counts[i] + (double)n + 0.5) * half;
+        mean = mean > LIMIT ? LIMIT : mean;
+        mean = mean < -LIMIT ? -LIMIT : mean;
+        features[i] = (int16_t)((int32_t)(mean + 2 * LIMIT) - 2 * LIMIT);
+    }
+}
+
+static int is_spelling(const int64_t *starts, int64_t rows, int64_t letters) {
+    if (starts[0] < 0 || starts[rows] > letters) return 0;
+    for (int64_t i = 0; i < rows; i++)
+        if (starts[i + 1] < starts[i]) return 0;
+    return 1;
+}
+
 static int are_windows(const int64_t *bounds, int64_t windows, int64_t count) {
     if (bounds[0] < 0 || bounds[windows] > count) return 0;
     for (int64_t i = 0; i < windows; i++)
@@ -68,30 +96,41 @@ static int are_ids(const int32_t *ids, int64_t count, int64_t rows) {
     return !wrong;
 }
 
-/* row_means(table, width, ids, bounds, means): buffers of int16, int32, int64 and, to be filled, int16. */
+/* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude]): buffers of int16, int32, int64 and,
+   to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
 static PyObject *row_means(PyObject *module, PyObject *args) {
-    enum { TABLE, IDS, BOUNDS, MEANS, BUFFERS };
-    PyObject *object[BUFFERS], *done = NULL;
+    enum { TABLE, IDS, BOUNDS, MEANS, LETTERS, STARTS, BUFFERS };
+    PyObject *object[BUFFERS] = {NULL}, *done = NULL;
     Py_buffer view[BUFFERS];
     int held = 0;
-    Py_ssize_t width;
+    Py_ssize_t width, more = 0, amplitude = 0;
     uint32_t *sums = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OnOOO", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS]))
+    if (!PyArg_ParseTuple(args, "OnOOO|OOnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
+                          &object[LETTERS], &object[STARTS], &more, &amplitude))
         return NULL;
-    for (; held < BUFFERS; held++)
+    for (; held < BUFFERS && object[held]; held++)
         if (PyObject_GetBuffer(object[held], &view[held], held == MEANS ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) goto end;
-    int64_t windows = view[BOUNDS].len / 8 - 1, count = view[IDS].len / 4;
+    int64_t windows = view[BOUNDS].len / 8 - 1, count = view[IDS].len / 4, whole = width + more, rows = 0;
     int right = width > 0 && width < 1 << 24 && windows >= 0 && !(view[IDS].len % 4) && !(view[BOUNDS].len % 8);
-    right = right && !(view[TABLE].len % (2 * width)) && view[MEANS].len / width == 2 * windows;
-    right = right && !(view[MEANS].len % width);
-    Rows rows = {view[TABLE].buf, view[IDS].buf, width};
-    if (right && !(sums = malloc(sizeof *sums * (size_t)width))) { PyErr_NoMemory(); goto end; }
+    right = right && !(view[TABLE].len % (2 * width)) && (held == BUFFERS ? more > 0 : held == LETTERS && !more);
+    right = right && more <= MAX_WORD_FEATURES && amplitude >= 0 && amplitude <= LIMIT;
+    right = right && view[MEANS].len / whole == 2 * windows && !(view[MEANS].len % whole);
+    if (right) rows = view[TABLE].len / 2 / width;
+    right = right && (!more || view[STARTS].len == 8 * (rows + 1));
+    if (right && !(sums = malloc(sizeof *sums * (size_t)whole))) { PyErr_NoMemory(); goto end; }
+    Rows table = {view[TABLE].buf, view[IDS].buf, width};
+    Words words = {{NULL, NULL}, {sums + width, (uint64_t)more}, amplitude};
+    if (more) words.spelling = (Spelling){view[LETTERS].buf, view[STARTS].buf};
     Py_BEGIN_ALLOW_THREADS
     const int64_t *bounds = view[BOUNDS].buf;
-    right = right && are_windows(bounds, windows, count) && are_ids(rows.ids, count, view[TABLE].len / 2 / width);
-    for (int64_t i = 0; right && i < windows; i++)
-        mean_of(&rows, bounds[i], bounds[i + 1], sums, (int16_t *)view[MEANS].buf + i * width);
+    right = right && are_windows(bounds, windows, count) && are_ids(table.ids, count, rows);
+    right = right && (!more || is_spelling(words.spelling.starts, rows, view[LETTERS].len));
+    for (int64_t i = 0; right && i < windows; i++) {
+        int16_t *means = (int16_t *)view[MEANS].buf + i * whole;
+        mean_of(&table, bounds[i], bounds[i + 1], sums, means);
+        if (more) words_of(&words, table.ids + bounds[i], bounds[i + 1] - bounds[i], means + width);
+    }
     Py_END_ALLOW_THREADS
     if (right) done = Py_NewRef(Py_None);
     else PyErr_Format(PyExc_ValueError, "the windows, the ids and the table do not fit together");
@@ -102,7 +141,7 @@ end:
 }
 
 static PyMethodDef functions[] = {
-    {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window."},
+    {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window, and its words."},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef_Slot slots[] = {{0, NULL}};

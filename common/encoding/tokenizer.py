@@ -65,7 +65,7 @@ class Tokenizer:
         self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
         self._special[special] = True
         self._definition = definition
-        self._lower = lower
+        self.lower = lower
         self._fast: FastEncoder | None = None
         self._decided, self._deciding, self._characters = False, Lock(), 0
 
@@ -108,7 +108,7 @@ class Tokenizer:
 
     def encode_raw(self, texts: Sequence[str]) -> tuple[Numbers, Numbers]:
         """The same as 32-bit and as 64-bit numbers in memory, for those who can do without arrays."""
-        if self._lower:
+        if self.lower:
             texts = [lower_case(text) for text in texts]
         if not self._decided:
             self._characters += sum(map(len, texts))
@@ -151,7 +151,7 @@ class Tokenizer:
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""
         text = storable(text)
-        read = lower_case(text) if self._lower else text
+        read = lower_case(text) if self.lower else text
         encoding = self._backend.encode(read, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         dropped = self._is_special(ids)

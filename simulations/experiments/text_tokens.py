@@ -57,7 +57,7 @@ DomainTokens = Mapping[str, Tokens]
 
 def sums_of(encoder: TableEncoder, sampling: Sampling, library: DomainTokens) -> dict[str, Statistics]:
     """Each domain's raw sums."""
-    make = accumulators(encoder.table, sampling)
+    make = accumulators(encoder.table, sampling, encoder.words)
     found = {}
     for name, own in library.items():
         accumulator = make()

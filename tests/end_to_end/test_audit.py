@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.client.audit import attack_holder, read_summed
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, Sampling
+from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.simulations.cohort_audit import parse_windows
+from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.simulations.cohort_audit import AuditedHolder, parse_windows
+from ridgeway.simulations.cohort_audit import audit as audit_cohort
 from tests.support.commands import Finished, Workshop, listing, workshop
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.simulated_federation import found, own_texts
 from tests.support.tiny import tiny_encoder
 
@@ -60,6 +63,23 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert not alone["proven"]
     assert told["weighting_undone"]
     assert told["advice"].startswith("Every token of this corpus and its exact count follow")
+
+
+def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
+    """Sums over single tokens and their words hold those over tokens alone, which give every count away."""
+    encoder = with_words(tiny_encoder(width=16), WordFeatures(width=4))
+    write_jsonl(tmp_path / "law.jsonl", [text.upper() for text in sentences("law", 40)])
+    work = job(tmp_path / "law.jsonl", window=1)
+    truth, summed = read_summed(work, encoder, [work.sampling])
+    clear, alone = attack_holder(encoder, summed[work.sampling], work.sampling, truth, lambda view: lambda: None)
+    assert clear.proven
+    assert clear.measures is not None
+    assert (clear.measures.recovered, clear.measures.exact, alone.proven) == (1.0, 1.0, False)
+    pair = [AuditedHolder(name, summed, truth) for name in ("law", "code")]
+    named = {
+        each.view for each in audit_cohort(pair, 0, [work.sampling], encoder, lambda view: lambda: None) if each.proven
+    }
+    assert named == {"clear statistics", "total of 2: union", "difference of totals"}
 
 
 def test_a_holders_folder_is_audited_with_its_own_corpus(shop: Workshop, tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ from ridgeway.client.sums.accumulate import (
     means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
-from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers, window_starts
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Integers
 
 Table = NDArray[np.int16]
@@ -134,6 +135,18 @@ def corpora() -> st.SearchStrategy[list[Document]]:
     return st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=8)
 
 
+def sketches(rows: int = ROWS) -> st.SearchStrategy[WordSketch]:
+    """Sketches over tokens of a few letters, parts of words and what parts them."""
+    letters = st.lists(st.text("abc 1,é", max_size=6).map(str.encode), min_size=rows, max_size=rows)
+
+    def spelt(words: list[bytes], width: int, amplitude: int) -> WordSketch:
+        starts = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(np.int64)
+        spelling = Spelling(np.frombuffer(b"".join(words), dtype=np.uint8), starts)
+        return WordSketch(WordFeatures(width, amplitude), spelling)
+
+    return st.builds(spelt, letters, st.integers(1, 9), st.sampled_from([1, 1000, FEATURE_LIMIT]))
+
+
 windows = st.integers(1, 12)
 samplings = st.builds(
     lambda window, apart, **others: Sampling(window=window, stride=window + apart if apart else 0, **others),
@@ -177,6 +190,32 @@ def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
     assert means_by_numpy(table.astype(np.int32), ids, bounds).tolist() == expected
 
 
+@given(table=tables(), documents=corpora(), window=windows, words=sketches())
+def test_words_stand_behind_the_means(table: Table, documents: list[Document], window: int, words: WordSketch) -> None:
+    """As the sketch itself gives them, compiled or not."""
+    ids, lengths = in_one_row(documents)
+    bounds = np.append(window_starts(lengths, window), len(ids))
+    expected = np.hstack([means_by_numpy(table.astype(np.int32), ids, bounds), words.window_features(ids, bounds)])
+    np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridgeway.client.sums.accumulate, "compiled_means", lambda: None)
+        np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
+
+
+@pytest.mark.parametrize("amplitude", [1, 1000, FEATURE_LIMIT])
+@pytest.mark.parametrize("size", [1, 3, 128, 999, 98303])
+def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(amplitude: int, size: int) -> None:
+    """Long and short windows, few and many of one run of letters."""
+    words = WordSketch(
+        WordFeatures(9, amplitude), Spelling(np.frombuffer(b"aab aaaaaa", np.uint8), np.array([0, 3, 4, 10]))
+    )
+    ids = np.random.default_rng(size).integers(0, 3, 98303).astype(np.int32)
+    ids[: 98303 // 2] = 2
+    bounds = np.arange(98303 // size + 1) * size
+    found = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(ids, bounds)
+    np.testing.assert_array_equal(found[:, 1:], words.window_features(ids, bounds))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 127, 128, 129, 1000])
 def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
     """Sums next to those at which a mean rounds up, from the smallest to the largest, give the same whole number."""
@@ -217,6 +256,34 @@ def test_compiled_means_refuse_what_does_not_fit_together(
     given = np.array(ids, dtype=np.int32), np.array(bounds, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
         compiled(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
+
+
+@pytest.mark.parametrize(
+    ("starts", "letters", "width", "amplitude", "columns"),
+    [
+        ([0, 1, 2], 3, 4, 1, 6),
+        ([0, 1, 2, 4], 3, 4, 1, 6),
+        ([-1, 1, 2, 3], 3, 4, 1, 6),
+        ([0, 2, 1, 3], 3, 4, 1, 6),
+        ([0, 1, 2, 3], 3, 0, 1, 2),
+        ([0, 1, 2, 3], 3, -1, 1, 1),
+        ([0, 1, 2, 3], 3, 16385, 1, 16387),
+        ([0, 1, 2, 3], 3, 4, -1, 6),
+        ([0, 1, 2, 3], 3, 4, 4097, 6),
+        ([0, 1, 2, 3], 3, 4, 1, 5),
+    ],
+)
+def test_compiled_words_refuse_what_does_not_fit_together(
+    starts: list[int], letters: int, width: int, amplitude: int, columns: int
+) -> None:
+    """No spelling leads outside the letters, and no width outside the features."""
+    compiled = compiled_means()
+    if compiled is None:
+        pytest.skip("the extension was not built")
+    table, ids, bounds = np.zeros((3, 2), dtype=np.int16), np.zeros(2, dtype=np.int32), np.array([0, 2])
+    spelt = np.full(letters, ord("a"), dtype=np.uint8), np.array(starts, dtype=np.int64)
+    with pytest.raises(ValueError, match="do not fit together"):
+        compiled(table, 2, ids, bounds, np.zeros((1, columns), dtype=np.int16), *spelt, width, amplitude)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 48, 49, 100])
@@ -283,6 +350,27 @@ def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(len
 def test_gram_is_the_sum_of_outer_products(table: Table, documents: list[Document], sampling: Sampling) -> None:
     """Bit for bit what Python's own integers give, with and without a limit of tokens."""
     assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings, words=sketches())
+def test_sums_with_words_are_those_of_their_features(
+    table: Table, documents: list[Document], sampling: Sampling, words: WordSketch
+) -> None:
+    """Windows of one token too: words are more than their tokens' counts."""
+    accumulator = accumulators(table, sampling, words)()
+    found = accumulator.statistics(state_of(accumulator, [documents[:2], documents[2:]]))
+    features = [
+        (
+            times,
+            [
+                *slow_feature(table, tokens)[:-1],
+                *words.window_features(np.array(tokens), np.array([0, len(tokens)]))[0].tolist(),
+                1,
+            ],
+        )
+        for times, tokens in slow_samples(documents, sampling)
+    ]
+    assert found.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)

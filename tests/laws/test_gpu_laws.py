@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from ridgeway.client.sums.gpu import card_sums
+from ridgeway.client.sums.gpu import card_sums, card_words
 from ridgeway.client.sums.gpu import product_methods as methods
 from ridgeway.client.sums.gpu.card_sums import (
     CardCounts,
@@ -29,14 +29,27 @@ from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, joined, split, 
 from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
-from ridgeway.common.base.settings import FEATURE_LIMIT, MAX_JOINED_WINDOW_TOKENS, MAX_WINDOW_TOKENS, Sampling
+from ridgeway.common.base.settings import (
+    FEATURE_LIMIT,
+    MAX_JOINED_WINDOW_TOKENS,
+    MAX_WINDOW_TOKENS,
+    Sampling,
+    WordFeatures,
+)
 from ridgeway.common.encoding.windows import window_starts
+from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
 from tests.support.gpu import PLACES, Place, at_every_place, needs_card
 
 Documents = list[list[int]]
 
 few = settings(max_examples=8)
+
+SPELT = [b" a", b"bcd", b"", b", ", "é".encode(), b"a", b" abcdef", b"9", b"\n", b"bcbcbc", b" x y z"]
+SKETCHES = [
+    WordSketch(options, Spelling(np.frombuffer(b"".join(SPELT), np.uint8), np.cumsum([0, *map(len, SPELT)])))
+    for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT))
+]
 
 
 def tables(rows: int, width: int, seed: int) -> NDArray[np.int16]:
@@ -63,9 +76,11 @@ def summed(accumulator: Accumulator, *batches: Documents) -> State:
     return accumulator.state()
 
 
-def one(table: NDArray[np.int16], sampling: Sampling, device: str) -> Callable[[], CardWindows | CardCounts]:
+def one(
+    table: NDArray[np.int16], sampling: Sampling, device: str, words: WordSketch | None = None
+) -> Callable[[], CardWindows | CardCounts]:
     """A maker of the accumulators that work in a device's first lane."""
-    return card_accumulators(table, sampling, device)[0]
+    return card_accumulators(table, sampling, device, words)[0]
 
 
 def assert_same(one: State, other: State) -> None:
@@ -83,16 +98,24 @@ def assert_same(one: State, other: State) -> None:
     limit=st.sampled_from([0, 1, 50]),
     width=st.sampled_from([1, 3, 128, 130]),
     more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32)]),
+    words=st.sampled_from([None, *SKETCHES]),
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
-    place: Place, texts: Documents, window: int, limit: int, width: int, more: tuple[int, int], seed: int
+    place: Place,
+    texts: Documents,
+    window: int,
+    limit: int,
+    width: int,
+    more: tuple[int, int],
+    words: WordSketch | None,
+    seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart and whole documents included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents and words included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
-    here = accumulators(table, sampling)()
+    here = accumulators(table, sampling, words)()
     with place.entered():
-        there = one(table, sampling, place.device)()
+        there = one(table, sampling, place.device, words)()
         ours = summed(there, texts)
         expected = summed(here, texts)
         assert_same(ours, expected)
@@ -129,6 +152,25 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
         there = one(table, sampling, place.device)()
         there.add(ids, lengths)
         assert_same(there.state(), here.state())
+
+
+@at_every_place
+def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a window has more tokens than a piece, and where no token has a letter."""
+    rolls = np.random.default_rng(6)
+    table, sampling = tables(11, 5, 4), Sampling(8, stride=9, documents=2)
+    monkeypatch.setattr(card_words, "TOKENS_AT_ONCE", 20)
+    with place.entered():
+        for last in (3, 10):
+            lengths = rolls.integers(0, 40, 60)
+            ids = rolls.integers(2, last + 1, lengths.sum()).astype(np.int32)
+            here, there = (
+                accumulators(table, sampling, SKETCHES[1])(),
+                one(table, sampling, place.device, SKETCHES[1])(),
+            )
+            here.add(ids, lengths)
+            there.add(ids, lengths)
+            assert_same(there.state(), here.state())
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import cycle, pairwise
 from threading import Lock
 
@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeway.client.sums.accumulate import COLUMN_BLOCKS, GramSums, State, exact_blocks, only_counts, weighed
-from ridgeway.client.sums.gpu.digit_planes import Windows, write_means
+from ridgeway.client.sums.gpu.card_words import CardWords
+from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
 from ridgeway.client.sums.gpu.product_methods import BlockGram
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
+from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 WEIGHTED_ROWS = 1 << 15
@@ -44,12 +46,13 @@ Take = Callable[[Tensor, Tensor], None]
 
 
 class CardTable:
-    """The table, put on a device when it is first asked for and shared by all that sum there."""
+    """The table and its words, put on a device when first asked for and shared by all that sum there."""
 
-    def __init__(self, table: NDArray[np.int16], device: str) -> None:
+    def __init__(self, table: NDArray[np.int16], device: str, words: WordSketch | None = None) -> None:
         self.device = torch.device(device)
         self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
-        self._host = table
+        self.width = self.shape[1] + (words.width if words else 0)
+        self._host, self._host_words = table, words
         self._there: Tensor | None = None
         self._lock = Lock()
 
@@ -68,6 +71,10 @@ class CardTable:
                     "free some, or use --device cpu"
                 ) from error
         return self._there
+
+    @cached_property
+    def words(self) -> CardWords | None:
+        return CardWords(self._host_words, self.device) if self._host_words else None
 
 
 class Lane:
@@ -182,7 +189,7 @@ class _Kind:
     def __init__(self, table: CardTable, lane: int) -> None:
         self._table = table
         self._lane = Lane(table.device, lane)
-        self._gram = BlockGram(table.device, table.shape[1])
+        self._gram = BlockGram(table.device, table.width)
 
     def put(self, ids: Ids, bounds: Integers) -> None:
         self._lane.put(ids, bounds, self._take)
@@ -191,11 +198,13 @@ class _Kind:
         self.take(Windows(ids, bounds))
 
     def take(self, windows: Windows) -> None:
-        table, most = self._table.values, self._gram.capacity
+        table, words, most = self._table.values, self._table.words, self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
             planes, first = self._gram.room(len(piece))
             write_means(table, piece, planes, first)
+            for place, features in words.features(piece) if words else ():
+                write_samples(features, planes, first + place, row=self._table.shape[1])
 
     def triangle(self) -> Integers:
         self._lane.flush(self._take)
@@ -274,9 +283,9 @@ def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
 
 
 def card_accumulators(
-    table: NDArray[np.int16], sampling: Sampling, device: str
+    table: NDArray[np.int16], sampling: Sampling, device: str, words: WordSketch | None = None
 ) -> list[Callable[[], CardWindows | CardCounts]]:
     """Makers of accumulators that share one table on one device and work beside each other there."""
-    shared = CardTable(table, device)
-    kind, lanes = (CardCounts, COUNTING_LANES) if only_counts(sampling) else (CardWindows, LANES)
+    shared = CardTable(table, device, words)
+    kind, lanes = (CardCounts, COUNTING_LANES) if only_counts(sampling, words) else (CardWindows, LANES)
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

@@ -47,11 +47,11 @@ def joined(planes: Tensor, kind: torch.dtype) -> Tensor:
     return planes[:rows].to(kind) * DIGIT + planes[rows:]
 
 
-def write_samples(samples: Tensor, planes: Tensor, first: int) -> None:
-    """Put N × h integer samples into the planes, from column `first` on."""
+def write_samples(samples: Tensor, planes: Tensor, first: int, row: int = 0) -> None:
+    """Put N × h integer samples into the planes, from column `first` and feature `row` on."""
     rows, (count, width) = planes.shape[0] // 2, samples.shape
     columns = slice(first, first + count)
-    for top, digits in zip((0, rows), split(samples), strict=True):
+    for top, digits in zip((row, rows + row), split(samples), strict=True):
         planes[top : top + width, columns] = digits.to(torch.int8).T
 
 

@@ -17,7 +17,8 @@ from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_ba
 from ridgeway.client.sums.piece_readers import Read, ReaderProcess, Tokens
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.base.settings import WordFeatures
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
 
@@ -153,7 +154,7 @@ def test_leaving_early_ends_every_process(
 def test_a_process_ends_when_its_parent_is_gone(encoder: TableEncoder) -> None:
     """The pipe that closes with the parent is all that it lives by."""
     process = ReaderProcess()
-    process.begin(encoder.definition, RULES)
+    process.begin(encoder.definition, RULES, lower=False)
     process._sink.close()
     assert process._process.wait(MAX_WAIT_S) == 0
     process.end()
@@ -171,15 +172,19 @@ def test_what_lies_in_the_current_folder_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.parametrize(("window", "words"), [(1, False), (4, False), (1, True)])
 def test_a_corpus_prepared_with_processes_has_the_same_sums(
     pieces: list[tuple[CorpusFile, int]],
     encoder: TableEncoder,
     window: int,
+    words: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the byte, with every count, in one go and when it is stopped again and again."""
+    """To the byte, with every count, in one go and when it is stopped again and again; with words too."""
+    if words:
+        encoder = with_words(encoder, WordFeatures(width=5))
+        write_jsonl(tmp_path / "corpus" / "d.jsonl", [text.upper() for text in sentences("law", 9)])
     work = replace(job(tmp_path / "corpus", window=window, holdout=0.2), skip_broken=0.9)
     alone = prepare.prepare(work, encoder, tmp_path / "alone")
     monkeypatch.setattr(prepare, "MIN_READERS_BYTES", 0)

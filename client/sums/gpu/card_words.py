@@ -1,0 +1,81 @@
+"""The sketch of words on a device: what word_sketch.py does with numpy, in torch's words, number by number the same.
+
+Knows torch and the spelling of tokens. Knows nothing of tables, planes or products.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ridgeway.client.sums.gpu.digit_planes import Windows
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.encoding.word_sketch import GRAM_SIZES, MULTIPLIERS, WORD_BEGIN, WORD_BYTES, WORD_END, WordSketch
+
+TOKENS_AT_ONCE = 1 << 18
+"""Of windows that are sketched together; their letters, a dozen times as 64-bit numbers, are what memory must hold."""
+
+LOW_HALF = (1 << 32) - 1
+
+
+class CardWords:
+    """A sketch whose spelling lies on a device."""
+
+    def __init__(self, words: WordSketch, device: torch.device) -> None:
+        self.width, self._amplitude = words.width, words.options.amplitude
+        parts = (words.spelling.letters, words.spelling.starts, WORD_BYTES)
+        self._letters, self._starts, self._word_bytes = (torch.from_numpy(part.copy()).to(device) for part in parts)
+        self._multipliers = [int(each) - (1 << 64) for each in MULTIPLIERS]  # as signed numbers, which wrap alike
+
+    def features(self, windows: Windows) -> Iterator[tuple[int, Tensor]]:
+        """Pieces of N × width features, each with the number of its first window."""
+        bounds, start = windows.bounds.tolist(), 0
+        while start < len(windows):
+            stop = max(start + 1, bisect_right(bounds, bounds[start] + TOKENS_AT_ONCE) - 1)
+            lengths = torch.diff(windows.bounds[start : stop + 1]).long()
+            counts = self._counts(windows.ids[bounds[start] : bounds[stop]].long(), lengths)
+            tokens = lengths[:, None]
+            means = torch.div(2 * self._amplitude * counts + tokens, 2 * tokens, rounding_mode="floor")
+            yield start, means.clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+            start = stop
+
+    def _counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        device, first = ids.device, self._starts[ids]
+        sizes = self._starts[ids + 1] - first
+        owners = torch.repeat_interleave(torch.arange(len(ids), device=device), sizes)
+        within = torch.arange(len(owners), device=device) - (torch.cumsum(sizes, 0) - sizes)[owners]
+        letters = self._letters[first[owners] + within]
+        inside = self._word_bytes[letters.int()].nonzero().flatten()
+        found = torch.zeros(len(lengths) * self.width, dtype=torch.int64, device=device)
+        if len(inside):
+            windows = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths)[owners[inside]]
+            self._add_words(letters[inside].long(), inside, windows, found)
+        return found.view(-1, self.width)
+
+    def _add_words(self, letters: Tensor, places: Tensor, windows: Tensor, found: Tensor) -> None:
+        """Count the runs of letters in words with their borders. places: where each letter stands in the row of ids."""
+        apart = (torch.diff(places) > 1) | (torch.diff(windows) > 0)
+        begins_word = torch.cat((apart.new_ones(1), apart))
+        firsts = begins_word.nonzero().flatten()
+        word = torch.cumsum(begins_word, 0) - 1
+        at = torch.arange(len(letters), device=letters.device) + 2 * word + 1
+        begins = at[firsts] - 1
+        stops = torch.cat((begins[1:], at[-1:] + 2)) - 1
+        size = len(letters) + 2 * len(firsts)
+        framed = torch.full((size,), WORD_BEGIN, dtype=torch.int64, device=letters.device)
+        framed[at], framed[stops] = letters, torch.full_like(stops, WORD_END)
+        of_word = torch.repeat_interleave(torch.arange(len(firsts), device=letters.device), stops - begins + 1)
+        since, window = torch.arange(size, device=letters.device) - begins[of_word], windows[firsts][of_word]
+        for count in GRAM_SIZES:
+            ends = (since >= count - 1).nonzero().flatten()
+            packed = torch.zeros_like(ends)
+            for back in range(count - 1, -1, -1):
+                packed = packed << 8 | framed[ends - back]
+            for multiplier in self._multipliers:
+                packed = packed * multiplier
+                packed = packed ^ (packed >> 32 & LOW_HALF)
+            buckets = (packed >> 32 & LOW_HALF) * self.width >> 32
+            found.index_add_(0, window[ends] * self.width + buckets, 2 * (packed & 1) - 1)
