@@ -20,6 +20,7 @@ FRONT_DOOR = ("ridgeway/__init__.py", "ridgeway/__main__.py")
 ROOMS = {
     "common/base": "",
     "common/encoding": "common/base",
+    "common/privacy": "common/base common/encoding",
     "common/statistics": "common/base",
     "common/routing": "common/base common/encoding",
     "common/masking": "common/base common/statistics",
@@ -29,17 +30,18 @@ ROOMS = {
     "common/experts": "common/base common/routing",
     "common/cli": "common/base common/encoding common/statistics common/routing common/experts common/http",
     "common": "common/base common/statistics",
-    "client/sums": "common/base common/encoding common/statistics",
-    "client/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
-    "client/sums",
+    "client/sums": "common/base common/encoding common/privacy common/statistics",
+    "client/round": "common/base common/encoding common/privacy common/statistics common/routing common/masking "
+    "common/protocol client/sums",
     "client/deploy": "common/base common/protocol common/deploy client/round",
     "client/page": "common/base common/protocol common/deploy common/http client client/round",
     "client/cluster": "common/base common/encoding common/statistics client/sums ridgeway",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
-    "coordinator/solving": "common/base common/encoding common/statistics common/routing common/protocol",
-    "coordinator/round": "common/base common/encoding common/statistics common/routing common/masking common/protocol "
-    "coordinator/solving",
+    "coordinator/solving": "common/base common/encoding common/privacy common/statistics common/routing "
+    "common/protocol",
+    "coordinator/round": "common/base common/encoding common/privacy common/statistics common/routing "
+    "common/masking common/protocol coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
     "coordinator/page": "common/base common/routing common/http common/cli coordinator/round coordinator/deploy",
     "coordinator/serve": "common/base common/http common/routing common/experts common/cli coordinator/serve/*",
@@ -272,6 +274,7 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("common/base/a.py", "import ridgeway.client.sums.prepare"),
         ("common/base/a.py", "from ridgeway.common.encoding.windows import Frame"),
         ("common/statistics/a.py", "from ridgeway.common.encoding.windows import Frame"),
+        ("common/privacy/a.py", "from ridgeway.common.statistics.sums import Statistics"),
         ("common/routing/a.py", "from ridgeway.common.protocol.messages import Message"),
         ("common/protocol/a.py", "from ridgeway.common.routing.router import Router"),
         ("common/routing/a.py", "from ridgeway.coordinator.solving import solve"),

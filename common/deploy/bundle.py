@@ -24,6 +24,7 @@ from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 ROOMS = (
     "common/base",
     "common/encoding",
+    "common/privacy",
     "common/statistics",
     "common/routing",
     "common/masking",

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.privacy import built_in_text
+from ridgeway.common.privacy.built_in_text import Document, Places, this_machine
 from ridgeway.simulations import corpora
-from ridgeway.simulations.corpora import Corpus, Document, Places, in_pieces
+from ridgeway.simulations.corpora import Corpus, in_pieces
 
 NOWHERE = Places(library=Path("nowhere"), headers=Path("nowhere"), packages=(), licences=Path("nowhere"))
 
@@ -105,7 +107,7 @@ def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    here = corpora.corpus(name, corpora.DOMAINS[name](corpora.this_machine()))
+    here = corpora.corpus(name, corpora.DOMAINS[name](this_machine()))
     assert other.stdout.strip() == ascii(here)
 
 
@@ -152,14 +154,14 @@ def test_a_cap_ends_a_domain_at_a_file() -> None:
 @given(text=st.text(alphabet="ab \n"))
 def test_paragraphs_joined_are_the_text(text: str) -> None:
     """Cutting at blank lines loses nothing."""
-    assert "".join(corpora.paragraphs(text)) == text
+    assert "".join(built_in_text.paragraphs(text)) == text
 
 
 @given(sizes=st.lists(st.integers(0, 5_000), max_size=12), blank=st.booleans())
 def test_pieces_are_whole_lines_in_order(sizes: list[int], blank: bool) -> None:
     """A piece never begins or ends within a line, and never goes beyond its limits."""
     lines = [f"{index}".ljust(size, "x") for index, size in enumerate(sizes)]
-    found = list(corpora.pieces(("\n\n" if blank else "\n").join(lines)))
+    found = list(built_in_text.pieces(("\n\n" if blank else "\n").join(lines)))
     seen = [line for piece in found for line in piece.split("\n") if line]
     assert all(200 <= len(piece) <= 2_000 for piece in found)
     assert seen == [line for line in lines if line in seen]
@@ -170,20 +172,20 @@ def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text(MODULE, encoding="utf-8")
     expected = ["A module.", "A function.", "A class with \\alpha.", "A method\n\nwith a line\n    that is indented."]
-    assert corpora.docstrings(module.read_text(encoding="utf-8")) == "\n\n".join(expected)
+    assert built_in_text.docstrings(module.read_text(encoding="utf-8")) == "\n\n".join(expected)
 
 
 def test_an_old_escape_in_a_source_is_no_warning() -> None:
     """A package may still write an invalid escape; that is not the reader's trouble."""
-    assert corpora.docstrings('"""An \\omega."""') == "An \\omega."
+    assert built_in_text.docstrings('"""An \\omega."""') == "An \\omega."
 
 
 def test_topics_are_the_dictionary_of_their_module() -> None:
     """The language reference is read as data, never run."""
-    assert corpora.topics("# comment\ntopics = {'while': 'The \"while\" statement' ' repeats.'}") == {
+    assert built_in_text.topics("# comment\ntopics = {'while': 'The \"while\" statement' ' repeats.'}") == {
         "while": 'The "while" statement repeats.'
     }
-    assert corpora.topics("nothing = 1") == {}
+    assert built_in_text.topics("nothing = 1") == {}
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def :", encoding="utf-8")
     (tmp_path / "good.py").write_text('"""Good.  \n\n\\ud800Text."""', encoding="utf-8")
     files = {name: tmp_path / f"{name}.py" for name in ("latin", "broken", "good", "missing")}
-    assert list(corpora._read(files, corpora.docstrings)) == [Document("good", "Good.\n\nText.")]
+    assert list(built_in_text.read_documents(files, built_in_text.docstrings)) == [Document("good", "Good.\n\nText.")]
 
 
 def test_tests_and_other_packages_are_no_part_of_a_folder(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_tests_and_other_packages_are_no_part_of_a_folder(tmp_path: Path) -> Non
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert corpora._files([tmp_path], ["**/*.py"]) == {"json/decoder.py": tmp_path / "json/decoder.py"}
+    assert built_in_text.files_below([tmp_path], ["**/*.py"]) == {"json/decoder.py": tmp_path / "json/decoder.py"}
 
 
 def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_fewer_than_four_domains_are_refused() -> None:
 
 def test_the_refusal_names_the_domains_that_were_found(tmp_path: Path) -> None:
     """The reader sees which sources are there."""
-    topics = corpora.this_machine().library / "pydoc_data" / "topics.py"
+    topics = this_machine().library / "pydoc_data" / "topics.py"
     (tmp_path / "pydoc_data").mkdir()
     shutil.copy(topics, tmp_path / "pydoc_data" / "topics.py")
     with pytest.raises(CorpusError, match=r"found 1 \(reference\)"):

@@ -1,0 +1,209 @@
+"""The public prior: where documents lie and how they vary, learnt from text that anybody may read, in integers.
+
+    public texts → mean embeddings → their mean μ and covariance S → μ and P = S^(−1/2), rounded → a file
+
+A document is seen through the prior before noise is added (`document_vectors`), so that a small amount of noise is
+enough. The prior comes with the terms of a round. It cannot weaken a holder's privacy, whatever stands in it: every
+document is bounded in integers afterwards. A bad one costs accuracy alone.
+Knows encoders and the form of the file. Knows nothing of holders, rounds or private text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
+from ridgeway.common.base.files import canonical_json, sha256, write_whole
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FORMAT, VERSION = "ridgeway.prior", 1
+MEAN_BITS = 8
+"""A document's mean embedding is rounded to this many binary places of the table's unit."""
+
+MAX_ROW_SUM = 1 << 31
+"""No row of the whitening has so large a sum of absolute values: then a float64 product with the difference of two
+means, which is at most 2²¹, stays below 2⁵³ and is exact in whatever order a machine adds."""
+
+MAX_SCALE_BITS = 64
+MAX_CHUNK_TOKENS = 1 << 17
+"""Rows of the table are summed in 32 bits up to this many, and then in 64."""
+
+FREQUENT_IDS = 100
+TOKENS_PER_TEXT = 128
+"""Beside public documents, tokens drawn by Zipf's law, of this rank and number, say how any text may vary: vocabularies
+give small ids to frequent tokens."""
+
+MIN_GROUP_TEXTS = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PublicPrior:
+    """z = 2^(−scale_bits) · whitening · (mean embedding − mean): in z, public documents vary alike in all directions.
+
+    encoder:   the fingerprint of the encoder that it is for.
+    mean:      h integers, in units of 2⁻⁸ of the table's.
+    whitening: h×h int32; scaled so that ‖z‖² is about 1 for public documents, with means in the table's unit.
+    """
+
+    encoder: str
+    mean: Integers
+    whitening: NDArray[np.int32]
+    scale_bits: int
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        width = self.mean.size
+        if self.mean.shape != (width,) or self.whitening.shape != (width, width) or not width:
+            raise FormatError(f"a prior has h and h×h numbers, not {self.mean.shape} and {self.whitening.shape}")
+        if self.mean.dtype != np.int64 or self.whitening.dtype != np.int32:
+            raise FormatError(f"a prior is int64 and int32, not {self.mean.dtype} and {self.whitening.dtype}")
+        if np.abs(self.mean).max() > FEATURE_LIMIT << MEAN_BITS or not 0 <= self.scale_bits <= MAX_SCALE_BITS:
+            raise FormatError("the prior's mean or scale lies outside what any text can have; make it again")
+        if np.abs(self.whitening.astype(np.int64)).sum(axis=1).max() >= MAX_ROW_SUM:
+            raise FormatError("the prior's whitening is too large for exact arithmetic; make it again")
+        shape = canonical_json({"version": VERSION, "encoder": self.encoder, "scale_bits": self.scale_bits})
+        numbers = (np.ascontiguousarray(self.mean, "<i8").data, np.ascontiguousarray(self.whitening, "<i4").data)
+        object.__setattr__(self, "fingerprint", sha256(FORMAT.encode(), shape, *numbers))
+
+    @property
+    def width(self) -> int:
+        return self.mean.size
+
+    def must_fit(self, encoder: AnyEncoder) -> None:
+        """Raise unless the prior was made with this encoder."""
+        if self.encoder != encoder.fingerprint:
+            raise EncoderMismatch(
+                f"the prior was made with encoder {self.encoder[:12]}, not with {encoder.name} "
+                f"({encoder.fingerprint[:12]}); make one with `ridgeway prior make`"
+            )
+
+    def __repr__(self) -> str:
+        return f"<PublicPrior {self.width} {self.fingerprint[:12]}>"
+
+
+def built_in_prior(encoder: AnyEncoder) -> PublicPrior:
+    """The prior of text that this machine has anyway. Machines may differ in it, so one is made and handed on."""
+    return make_prior(encoder, list(built_in_text(this_machine()).values()))
+
+
+def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
+    """The prior of public texts; how groups of them differ from each other does not count as variation.
+
+    Groups of a few texts are taken together.
+    """
+    if not isinstance(encoder, TableEncoder):
+        raise InputError(f"a prior needs an encoder with a table, and {encoder.name} has none; name another encoder")
+    few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
+    means = [_means(encoder, group) for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)]
+    means = [group for group in means if len(group)]
+    if not means:
+        raise InputError("there is no text to make a prior of; name a folder of public text")
+    centre = np.mean([group.mean(axis=0) for group in means], axis=0)
+    within = sum((each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means) / sum(map(len, means))
+    whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
+    return _rounded(encoder.fingerprint, centre, whitening / np.sqrt(encoder.width))
+
+
+def _means(encoder: TableEncoder, texts: Sequence[str]) -> Floats:
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    sums = token_sums(ids, lengths, encoder.table)[lengths > 0]
+    return np.asarray(sums / lengths[lengths > 0, None], dtype=np.float64)
+
+
+def token_sums(ids: Ids, lengths: Integers, table: NDArray[np.int16]) -> Integers:
+    """The sum of the table's rows over each document, whose ids stand in one row, `lengths` of them each."""
+    from scipy.sparse import csr_array
+
+    used, places = np.unique(ids, return_inverse=True)
+    chunks = np.maximum(1, -(-lengths // MAX_CHUNK_TOKENS))
+    first = np.concatenate([[0], np.cumsum(chunks)])
+    order = np.arange(first[-1]) - np.repeat(first[:-1], chunks)
+    ends = np.repeat(np.cumsum(lengths) - lengths, chunks) + order * MAX_CHUNK_TOKENS
+    bounds = np.append(ends, len(ids))
+    picks = csr_array((np.ones(len(ids), np.int32), places, bounds), shape=(len(ends), len(used)))
+    parts = np.asarray(picks @ table[used].astype(np.int32), dtype=np.int64)
+    return np.asarray(np.add.reduceat(parts, first[:-1], axis=0)) if len(lengths) else parts
+
+
+def _token_covariance(encoder: TableEncoder) -> Floats:
+    ids = encoder.tokenizer.plain_ids
+    shares = 1 / (ids + float(FREQUENT_IDS))
+    shares /= shares.sum()
+    rows = encoder.table[ids].astype(np.float64)
+    mean = shares @ rows
+    return np.asarray((rows * shares[:, None]).T @ rows - np.outer(mean, mean))
+
+
+def _inverse_root(covariance: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(covariance)
+    floor = values[-1] * len(values) * np.finfo(np.float64).eps
+    return np.asarray((vectors / np.sqrt(np.maximum(values, floor))) @ vectors.T)
+
+
+def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
+    """The finest integers that stay exact: rounding adds at most half a unit to each number of a row."""
+    largest = float(np.abs(whitening).sum(axis=1).max())
+    room = (MAX_ROW_SUM - len(whitening)) / largest
+    bits = min(int(np.floor(np.log2(room))), MAX_SCALE_BITS)
+    matrix = np.rint(np.ldexp(whitening, bits)).astype(np.int32)
+    return PublicPrior(encoder, np.rint(np.ldexp(centre, MEAN_BITS)).astype(np.int64), matrix, bits)
+
+
+# As bytes and as a file
+
+
+def prior_bytes(prior: PublicPrior) -> bytes:
+    header = {**_header(prior), "fingerprint": prior.fingerprint}
+    return save({"mean": prior.mean, "whitening": prior.whitening}, {"ridgeway": canonical_json(header).decode()})
+
+
+def prior_of_bytes(content: bytes) -> PublicPrior:
+    """The prior that was written so; raises FormatError if anything was changed."""
+    try:
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"])
+        parts: dict[str, Any] = load(content)
+        if (header["format"], header["version"]) != (FORMAT, VERSION):
+            raise FormatError(f"it holds {header['format']} of version {header['version']}, not a prior of {VERSION}")
+        prior = PublicPrior(header["encoder"], parts["mean"], parts["whitening"], header["scale_bits"])
+        if prior.fingerprint != header["fingerprint"]:
+            raise FormatError("its numbers were changed after it was written")
+    except FormatError as error:
+        raise FormatError(f"the prior cannot be used: {error}; ask for it again") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError(f"this is not a prior, or is damaged ({error}); ask for it again") from error
+    return prior
+
+
+def _header(prior: PublicPrior) -> dict[str, Any]:
+    return {"format": FORMAT, "version": VERSION, "encoder": prior.encoder, "scale_bits": prior.scale_bits}
+
+
+def write_prior(prior: PublicPrior, path: Path) -> None:
+    write_whole(path, prior_bytes(prior))
+
+
+def read_prior(path: Path) -> PublicPrior:
+    """Read a prior from its file; one that is missing, changed or something else is an error that names the file."""
+    if not path.is_file():
+        raise InputError(f"there is no prior {path}; `ridgeway prior make` writes one")
+    try:
+        return prior_of_bytes(path.read_bytes())
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
