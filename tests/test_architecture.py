@@ -24,7 +24,7 @@ ROOMS = {
     "common/statistics": "common/base",
     "common/routing": "common/base common/encoding",
     "common/masking": "common/base common/statistics",
-    "common/protocol": "common/base common/statistics common/masking",
+    "common/protocol": "common/base common/privacy common/statistics common/masking",
     "common/deploy": "common/base common/protocol",
     "common/http": "common/base",
     "common/experts": "common/base common/routing",

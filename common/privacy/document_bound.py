@@ -1,0 +1,111 @@
+"""How far one document can move what a holder sends: its part is bounded, in integers, whatever its text says.
+
+A document is one row of integers whose square is at most `ROW_SQUARE`, which is checked here and nowhere taken on
+trust. Beside its row it adds a constant, which counts it. So adding or removing a document moves the sums by at most
+√`moved_square`, and no float is part of the argument. Knows numpy. Knows nothing of text, noise or messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import BoundExceeded
+from ridgeway.common.base.files import sha256
+
+Integers = NDArray[np.int64]
+PrivacyMode = Literal["columns", "full"]
+
+UNIT = 1 << 16
+"""One, in fixed point."""
+ROW_LIMIT = 97 * UNIT // 100
+ROW_SQUARE = ROW_LIMIT**2
+"""No row is longer than ROW_LIMIT."""
+COLUMN_COUNT = 243 * UNIT // 1000
+"""What a document adds to its domain's count where columns alone are sent: with the row, no more than UNIT in all."""
+FULL_ROW = ROW_LIMIT
+FULL_COUNT = 2 * ROW_SQUARE // 7
+"""Where the products of a row are sent too: by what its row is multiplied, so that it is as long as its products, and
+what it adds to the count, so that the weights of the three are as 0.7, 0.7 and 0.2."""
+EXACT_ROWS = 1 << 20
+"""So many rows have sums of products below 2⁵³, which float64 holds exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DocumentSums:
+    """The sums over a holder's documents, before any noise: they never leave as they are.
+
+    products: h×h, the sum of vvᵀ over rows v; zeros where columns alone are sent.
+    column:   h + 1, the sum of v in the mode's own unit, and the documents' count in its.
+    """
+
+    mode: PrivacyMode
+    products: Integers
+    column: Integers
+
+    @property
+    def content(self) -> str:
+        """Stands for the sums."""
+        return sha256(
+            self.mode.encode(), np.ascontiguousarray(self.products).data, np.ascontiguousarray(self.column).data
+        )
+
+    @property
+    def documents(self) -> int:
+        return int(self.column[-1]) // count_unit(self.mode)
+
+    def __add__(self, other: DocumentSums) -> DocumentSums:
+        return DocumentSums(self.mode, self.products + other.products, self.column + other.column)
+
+    def __repr__(self) -> str:
+        return f"<DocumentSums {self.mode} width={len(self.products)}>"
+
+
+def count_unit(mode: PrivacyMode) -> int:
+    """What one document adds to the count."""
+    return COLUMN_COUNT if mode == "columns" else FULL_COUNT
+
+
+def row_unit(mode: PrivacyMode) -> int:
+    """By what a row is multiplied in its column."""
+    return 1 if mode == "columns" else FULL_ROW
+
+
+def moved_square(mode: PrivacyMode) -> int:
+    """The most by which one document more, or less, moves the sums: the square of the length, twice each product."""
+    column = row_unit(mode) ** 2 * ROW_SQUARE + count_unit(mode) ** 2
+    return column + (ROW_SQUARE**2 if mode == "full" else 0)
+
+
+def empty_sums(mode: PrivacyMode, width: int) -> DocumentSums:
+    return DocumentSums(mode, np.zeros((width, width), np.int64), np.zeros(width + 1, np.int64))
+
+
+def bounded_sums(mode: PrivacyMode, rows: Integers) -> DocumentSums:
+    """The sums over documents, a row of integers each. Raises BoundExceeded if one is longer than it may be.
+
+    Law: the sums of two corpora, added, are the sums of both together.
+    """
+    check_rows(rows)
+    count, width = rows.shape
+    column = np.append(row_unit(mode) * rows.sum(axis=0), count * count_unit(mode))
+    products = np.zeros((width, width), np.int64)
+    if mode == "full":
+        for start in range(0, count, EXACT_ROWS):
+            block = rows[start : start + EXACT_ROWS].astype(np.float64)
+            products += (block.T @ block).astype(np.int64)
+    return DocumentSums(mode, products, column)
+
+
+def check_rows(rows: Integers) -> None:
+    """Raise BoundExceeded unless these are documents' rows, none longer than ROW_LIMIT."""
+    if rows.dtype != np.int64 or rows.ndim != 2:
+        raise BoundExceeded(f"documents are rows of 64-bit integers, not {rows.dtype} of shape {rows.shape}")
+    if not rows.size:
+        return
+    largest = int(max(rows.max(), -int(rows.min())))  # before anything is squared, so that nothing can wrap around
+    if largest > ROW_LIMIT or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE:
+        raise BoundExceeded("a document's row is longer than it may be, so it would show through the noise")

@@ -1,0 +1,82 @@
+"""Privacy as a mode of the terms: what is noised, by how much, and what that costs a document.
+
+Knows the bound, the accountant and the words for both. Knows nothing of corpora, messages or files.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.schema import Digest, Record
+from ridgeway.common.privacy.accountant import rho_for, sigma_for
+from ridgeway.common.privacy.document_bound import UNIT, PrivacyMode, moved_square
+
+PrivacyChoice = Literal["none", "columns", "full"]
+MAX_EPSILON = 20.0
+"""A larger ε is a promise of nothing: e²⁰ is half a billion."""
+Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON)]
+Delta = Annotated[float, Field(ge=1e-30, le=1e-3)]
+DEFAULT_DELTA = 1e-8
+
+
+class Privacy(Record):
+    """The terms of a private round.
+
+    epsilon, delta: what one round costs any document, if a release uses it once.
+    prior:   the fingerprint of the public prior by which documents become rows.
+    """
+
+    mode: PrivacyMode
+    epsilon: Epsilon
+    delta: Delta = DEFAULT_DELTA
+    prior: Digest
+
+    @property
+    def rho(self) -> Fraction:
+        """What each vector that is opened costs a document at most."""
+        return _rho(self.epsilon, self.delta)
+
+    @property
+    def sigma(self) -> int:
+        """σ of the noise on a total of sums, in their own unit."""
+        return sigma_for(moved_square(self.mode), self.rho)
+
+    @property
+    def product_sigma(self) -> int:
+        """σ of the noise on a product of two different features, which stands in the sums once and counts twice."""
+        return math.isqrt((self.sigma**2 - 1) // 2) + 1
+
+    @property
+    def count_sigma(self) -> int:
+        """σ of the noise on counts of documents, each of which adds UNIT to one of them."""
+        return sigma_for(UNIT**2, self.rho)
+
+    def shared(self, members: int) -> tuple[int, int]:
+        """σ of the noise that one of several members adds, and that on products: with a third gone, enough is left."""
+        left = members - members // 3
+        return tuple(math.isqrt((sigma**2 - 1) // left) + 1 for sigma in (self.sigma, self.product_sigma))  # type: ignore[return-value]
+
+    def facts(self) -> dict[str, Any]:
+        """What a release's manifest says of it."""
+        return {**self.model_dump(mode="json"), "adjacency": "add or remove one document", "rho": str(self.rho)}
+
+
+@lru_cache(maxsize=16)
+def _rho(epsilon: float, delta: float) -> Fraction:
+    return rho_for(epsilon, delta)
+
+
+def check_epsilon(epsilon: float, delta: float = DEFAULT_DELTA) -> None:
+    """Raise InputError with a sentence where a record would be refused with several."""
+    if not 0 < epsilon <= MAX_EPSILON:
+        raise InputError(
+            f"ε must be above 0 and at most {MAX_EPSILON:g}, not {epsilon:g}: 0.3 is strong, 1 is usual, and 8 is weak"
+        )
+    if not 1e-30 <= delta <= 1e-3:
+        raise InputError(f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is {DEFAULT_DELTA:g}")

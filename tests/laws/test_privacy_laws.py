@@ -1,0 +1,233 @@
+"""Laws of document privacy: how far a document moves a sum, what noise costs, and that the noise is what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ridgeway.common.base.errors import BoundExceeded, InputError
+from ridgeway.common.privacy.accountant import epsilon_of, in_all, rho_for, rho_of, sigma_for
+from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
+from ridgeway.common.privacy.document_bound import (
+    ROW_LIMIT,
+    ROW_SQUARE,
+    UNIT,
+    DocumentSums,
+    Integers,
+    PrivacyMode,
+    bounded_sums,
+    empty_sums,
+    moved_square,
+)
+from ridgeway.common.privacy.privacy_settings import Privacy, check_epsilon
+
+WIDTH = 3
+VECTOR_OF_3 = [-5, -2, 0, 1, -1, -1, 0, -2, -1, -2, 1, -1]
+VECTOR_OF_353_299 = [387376, 403165, 255052, -262294, 223789, 861333]
+VECTOR_OF_THE_LARGEST = [494447118812445, -151571898244686, 84255236633349, -351468830026285]
+MODES = st.sampled_from(("columns", "full"))
+
+
+def seeded(seed: str) -> Callable[[int], bytes]:
+    """Bytes that look random and are the same in every run."""
+    numbers = count()
+
+    def draw(size: int) -> bytes:
+        return hashlib.shake_256(f"{seed} {next(numbers)}".encode()).digest(size)
+
+    return draw
+
+
+@st.composite
+def rows(draw: st.DrawFn, most: int = 6) -> Integers:
+    """Documents: any integers, brought back to the bound where they are beyond it, as whoever makes rows must."""
+    number = st.one_of(st.sampled_from((-ROW_LIMIT, 0, ROW_LIMIT)), st.integers(-ROW_LIMIT, ROW_LIMIT))
+    drawn = draw(st.lists(st.lists(number, min_size=WIDTH, max_size=WIDTH), max_size=most))
+    fitting = [[0] * at + row[at : at + 1] + [0] * (WIDTH - at - 1) for row in drawn for at in [len(drawn) % WIDTH]]
+    small = [[value // 2 for value in row] for row in drawn]  # of length √3/2 at most
+    return np.array([*fitting, *small], dtype=np.int64).reshape(-1, WIDTH)
+
+
+def moved(one: DocumentSums, other: DocumentSums) -> int:
+    """The square of how far two sums are apart, by plain integers; a product of two features counts twice."""
+    products = [[int(value) for value in row] for row in one.products - other.products]
+    return sum(value**2 for row in products for value in row) + sum(int(v) ** 2 for v in one.column - other.column)
+
+
+@given(rows(), rows(1), MODES)
+def test_a_document_never_moves_the_sums_by_more_than_the_bound(
+    some: Integers, new: Integers, mode: PrivacyMode
+) -> None:
+    """Whatever the documents say: one more or one less is within the bound, one for another within twice its length."""
+    before = bounded_sums(mode, some)
+    for row in new:
+        assert moved(bounded_sums(mode, np.vstack([some, row])), before) <= moved_square(mode)
+        for place in range(len(some)):
+            left = np.delete(some, place, axis=0)
+            assert moved(bounded_sums(mode, left), before) <= moved_square(mode)
+            assert moved(bounded_sums(mode, np.vstack([left, row])), before) <= 4 * moved_square(mode)
+
+
+def test_the_bound_is_met() -> None:
+    """It is no larger than it must be: the longest row moves the sums by just so much."""
+    longest = np.array([[ROW_LIMIT, 0, 0]], dtype=np.int64)
+    for mode in ("columns", "full"):
+        assert moved(bounded_sums(mode, longest), empty_sums(mode, WIDTH)) == moved_square(mode)
+    assert moved_square("columns") <= UNIT**2
+
+
+@pytest.mark.parametrize(
+    "row", [[ROW_LIMIT + 1, 0, 0], [ROW_LIMIT, 1, 0], [-ROW_LIMIT - 1, 0, 0], [1 << 40, 0, 0], [-(1 << 63), 0, 0]]
+)
+def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
+    """By one unit, or by so much that its square would wrap around."""
+    with pytest.raises(BoundExceeded, match="longer than it may be"):
+        bounded_sums("columns", np.array([[0, 0, 0], row], dtype=np.int64))
+    with pytest.raises(BoundExceeded, match="64-bit integers"):
+        bounded_sums("columns", np.array([row], dtype=np.float64))
+
+
+@given(rows(), rows(), MODES)
+def test_sums_of_documents_add_up(one: Integers, other: Integers, mode: PrivacyMode) -> None:
+    """The sums of two corpora, added, are the sums of both together."""
+    added = bounded_sums(mode, one) + bounded_sums(mode, other)
+    both = bounded_sums(mode, np.vstack([one, other]))
+    assert added.content == both.content and both.documents == len(one) + len(other)
+
+
+# Noise
+
+
+@pytest.mark.parametrize("sigma", [1, 2, 7, 100, 353_299, 31_430_770_429])
+def test_noise_is_distributed_as_it_says(sigma: int) -> None:
+    """By the chances where they can be listed, else by those of the normal distribution, which are as near."""
+    size = 40_000
+    drawn = discrete_gaussian(sigma, size, seeded(f"distribution {sigma}"))
+    edges = np.unique(np.floor(np.linspace(-3, 3, 41) * sigma)) + 0.5
+    if sigma <= 100:
+        values = np.arange(-40.0 * sigma, 40 * sigma + 1)
+        weights = np.exp(-(values**2) / (2 * sigma**2))
+        chances = np.bincount(np.searchsorted(edges, values), weights / weights.sum(), len(edges) + 1).astype(float)
+    else:
+        chances = np.diff(stats.norm.cdf(np.concatenate([[-math.inf], edges, [math.inf]]) / sigma))
+    met = np.bincount(np.searchsorted(edges, drawn), minlength=len(edges) + 1)
+    assert stats.chisquare(met, chances * size).pvalue > 1e-4
+
+
+def test_zero_is_no_more_likely_than_it_should_be() -> None:
+    """A sign on zero would double it; with σ = 1 it is 0.3989."""
+    drawn = discrete_gaussian(1, 200_000, seeded("zero"))
+    assert abs((drawn == 0).mean() - 0.39894) < 0.005
+    assert abs((drawn == 1).mean() - (drawn == -1).mean()) < 0.005
+
+
+def test_numbers_do_not_depend_on_their_neighbours() -> None:
+    drawn = discrete_gaussian(1000, 50_000, seeded("neighbours")).astype(float)
+    for lag in (1, 2, 7):
+        assert abs(np.corrcoef(drawn[:-lag], drawn[lag:])[0, 1]) < 0.02
+
+
+def test_noise_is_a_function_of_the_random_bytes() -> None:
+    """Fixed bytes give these very numbers, on every machine: the arithmetic is of integers alone."""
+    assert discrete_gaussian(3, 12, seeded("vector")).tolist() == VECTOR_OF_3
+    assert discrete_gaussian(353_299, 6, seeded("vector")).tolist() == VECTOR_OF_353_299
+    assert discrete_gaussian(MAX_SIGMA, 4, seeded("vector")).tolist() == VECTOR_OF_THE_LARGEST
+
+
+def test_without_seeds_no_two_draws_are_alike() -> None:
+    assert discrete_gaussian(1 << 40, 8).tolist() != discrete_gaussian(1 << 40, 8).tolist()
+
+
+@pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
+def test_a_sigma_that_cannot_be_drawn_is_refused(sigma: int) -> None:
+    with pytest.raises(ValueError, match="σ must lie"):
+        discrete_gaussian(sigma, 1)
+
+
+# Cost
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-5])
+def test_the_judge_finds_no_more_than_is_said(epsilon: float, delta: float) -> None:
+    """dp-accounting's tight ε of the same noise is below ours, and what it gets from Rényi orders is ours."""
+    import dp_accounting
+    from dp_accounting import pld, rdp
+
+    privacy = Privacy(mode="columns", epsilon=epsilon, delta=delta, prior="0" * 64)
+    multiplier = privacy.sigma / math.sqrt(moved_square("columns"))
+    judges = [pld.PLDAccountant(), rdp.RdpAccountant([1 + 2 ** (step / 16) for step in range(-64, 256)])]
+    for judge in judges:
+        judge.compose(dp_accounting.GaussianDpEvent(multiplier))
+    tight, by_orders = (judge.get_epsilon(delta) for judge in judges)
+    assert tight <= epsilon and epsilon_of(privacy.rho, delta) <= epsilon
+    assert math.isclose(by_orders, epsilon_of(privacy.rho, delta), rel_tol=2e-3)
+    assert tight > 0.8 * epsilon  # no noise is wasted that zCDP need not waste
+
+
+@pytest.mark.parametrize("times", [2, 12])
+def test_the_judge_agrees_on_several_rounds(times: int) -> None:
+    """ρ adds up; so do the judge's Gaussians."""
+    import dp_accounting
+    from dp_accounting import pld
+
+    privacy = Privacy(mode="columns", epsilon=0.5, prior="0" * 64)
+    judge = pld.PLDAccountant()
+    event = dp_accounting.GaussianDpEvent(privacy.sigma / math.sqrt(moved_square("columns")))
+    judge.compose(dp_accounting.SelfComposedDpEvent(event, times))
+    said = epsilon_of(in_all([privacy.rho] * times), 1e-8)
+    assert 0.8 * said < judge.get_epsilon(1e-8) <= said
+
+
+@given(st.floats(0.01, 20), st.floats(1e-12, 1e-3), MODES)
+def test_sigma_is_never_too_small(epsilon: float, delta: float, mode: PrivacyMode) -> None:
+    """The noise costs what the terms say or less, σ one smaller would not do, and products have half the variance."""
+    privacy = Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
+    square = moved_square(mode)
+    assert rho_of(square, privacy.sigma) <= privacy.rho < rho_of(square, privacy.sigma - 1)
+    assert epsilon_of(privacy.rho, delta) <= epsilon
+    assert 2 * privacy.product_sigma**2 >= privacy.sigma**2 > 2 * (privacy.product_sigma - 1) ** 2
+    assert rho_of(UNIT**2, privacy.count_sigma) <= privacy.rho
+
+
+@given(st.integers(3, 400), st.floats(0.1, 8), st.data())
+def test_with_a_third_gone_the_noise_is_still_whole(members: int, epsilon: float, data: st.DataObject) -> None:
+    """However many fall away, up to a third: the variances of those who are left add up to what the terms say."""
+    privacy = Privacy(mode="full", epsilon=epsilon, prior="0" * 64)
+    left = members - data.draw(st.integers(0, members // 3))
+    own, products = privacy.shared(members)
+    assert left * own**2 >= privacy.sigma**2
+    assert left * products**2 >= privacy.product_sigma**2
+
+
+@given(st.fractions(Fraction(1, 10**6), 2), st.fractions(Fraction(1, 10**6), 2))
+def test_more_is_dearer(one: Fraction, other: Fraction) -> None:
+    """ε grows with ρ, and two vectors cost no more than the sum of what each costs."""
+    both = epsilon_of(one + other, 1e-8)
+    assert (
+        max(epsilon_of(one, 1e-8), epsilon_of(other, 1e-8)) <= both <= epsilon_of(one, 1e-8) + epsilon_of(other, 1e-8)
+    )
+
+
+def test_no_noise_is_bought_for_nothing() -> None:
+    """What cannot be promised is refused with a sentence."""
+    assert epsilon_of(Fraction(0), 1e-8) == 0
+    assert sigma_for(1, Fraction(1, 2)) == 1 and sigma_for(2, Fraction(1, 2)) == 2
+    with pytest.raises(ValueError, match="no noise"):
+        rho_for(1e-30, 1e-8)
+    for epsilon in (0.0, -1.0, 21.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="ε must be above 0"):
+            check_epsilon(epsilon)
+    with pytest.raises(InputError, match="δ must lie"):
+        check_epsilon(1.0, 0.5)
+    check_epsilon(1.0)
+    assert ROW_SQUARE == ROW_LIMIT**2
