@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.api_keys import KeyRing, check_rate_option
+from ridgeway.common.http.held_bytes import MAX_HELD_BYTES
 
 MAX_BODY_MIB = 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -35,6 +36,7 @@ class AccessRules:
     origins:      the sites whose pages may ask, besides the service's own.
     tls:          whether it is reached by TLS.
     max_requests: how many are served at once.
+    max_held_bytes: of the bodies and answers of all of them.
     """
 
     keys: KeyRing | None = None
@@ -44,6 +46,7 @@ class AccessRules:
     tls: bool = False
     max_body_bytes: int = 4 * 1024**2
     max_requests: int = 2048
+    max_held_bytes: int = MAX_HELD_BYTES
 
 
 def make_rules(
@@ -53,6 +56,7 @@ def make_rules(
     rate: float | None = None,
     max_body_mib: float = 4.0,
     max_requests: int = 2048,
+    max_held_mib: float = MAX_HELD_BYTES / 1024**2,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     tls: bool = False,
@@ -61,6 +65,9 @@ def make_rules(
     check_rate_option(rate)
     if not 0 < max_body_mib <= MAX_BODY_MIB:
         raise InputError(f"--max-body is a number of MiB, above 0 and at most {MAX_BODY_MIB}, not {max_body_mib:g}")
+    if max_held_mib < 2 * max_body_mib:
+        words = f"is at least twice --max-body, {2 * max_body_mib:g} MiB: a body, and what an expert is sent of it"
+        raise InputError(f"--max-held {words}; not {max_held_mib:g}")
     ring = None if keys is None else KeyRing(keys)
     if ring is None and not is_loopback(host):
         raise InputError(
@@ -77,6 +84,7 @@ def make_rules(
         tls=tls,
         max_body_bytes=int(max_body_mib * 1024**2),
         max_requests=max_requests,
+        max_held_bytes=int(max_held_mib * 1024**2),
     )
 
 

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeway.common.base.client_network import client_network
 from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
-from ridgeway.common.http.http_errors import CLIENT_GONE, Problem, problem_of
+from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
+from ridgeway.common.http.http_errors import CLIENT_GONE, Problem, RefusedRequest, problem_of
 from ridgeway.common.http.request_metrics import RequestMetrics
 
 Headers = list[tuple[bytes, bytes]]
@@ -39,6 +40,8 @@ BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
 OTHER_PATH = "other"
 KEY_HEADERS = frozenset((b"authorization", b"api-key", b"x-api-key"))
+MAX_PIECE_BYTES = 16 * 1024
+"""A longer body of an answer is handed to the connection in pieces, as the client takes them."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -79,14 +82,6 @@ def with_security_headers(headers: Iterable[tuple[bytes, bytes]], own: Headers) 
     return [*theirs, *own, NO_STORE]
 
 
-class RefusedRequest(Problem):
-    """A request that is not let in; `reason` is a word for the metrics."""
-
-    def __init__(self, reason: str, status: int, message: str, **more: Any) -> None:
-        super().__init__(status, message, **more)
-        self.reason = reason
-
-
 class RequestGuard:
     """An application behind rules."""
 
@@ -100,6 +95,7 @@ class RequestGuard:
         self._addresses = RateLimiter(clock, MAX_STRANGERS)
         self._headers = [*SECURITY_HEADERS, TLS_ONLY] if rules.tls else SECURITY_HEADERS
         self._counter = RequestCounter(metrics)
+        self.held = HeldBytes(rules.max_held_bytes, self._counter.refused)
         self._serving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,8 +120,10 @@ class RequestGuard:
             self._counter.turned_away(refused)
             await answer.say(refused, scope, receive)
             return
+        holding = Holding(self.held)
+        begin_holding(holding)
         if b"content-length" in headers or b"transfer-encoding" in headers:
-            receive = LimitedBody(receive, scope, self._rules.max_body_bytes, self._counter.refused)
+            receive = LimitedBody(receive, scope, self._rules.max_body_bytes, holding, self._counter.refused)
         self._serving += 1
         try:
             await self.app(scope, receive, answer)
@@ -138,6 +136,7 @@ class RequestGuard:
                 await answer.say(problem_of(error), scope, receive)
         finally:
             self._serving -= 1
+            holding.let_go()
         self._counter.served(scope, answer.status, time.perf_counter() - began)
 
     def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
@@ -195,19 +194,25 @@ class RequestGuard:
 
 
 class LimitedBody:
-    """`receive` of a request with a body; what is wrong with it is raised where it is read, and told to `refused`.
+    """`receive` of a request with a body, which it holds. What is wrong is raised where it is read, and told `refused`.
 
     The rest of a refused body is not kept: the connection lets it go by, and is closed if it goes on for long.
     """
 
-    __slots__ = ("_ended", "_left", "_max_bytes", "_receive", "_refused", "_scope")
+    __slots__ = ("_ended", "_holding", "_left", "_max_bytes", "_receive", "_refused", "_scope")
 
     def __init__(
-        self, receive: Receive, scope: Scope, max_bytes: int, refused: Callable[[RefusedRequest], None]
+        self,
+        receive: Receive,
+        scope: Scope,
+        max_bytes: int,
+        holding: Holding,
+        refused: Callable[[RefusedRequest], None],
     ) -> None:
         self._receive = receive
         self._scope = scope
         self._max_bytes = self._left = max_bytes
+        self._holding = holding
         self._refused = refused
         self._ended = False
 
@@ -217,7 +222,8 @@ class LimitedBody:
             return event
         if event["type"] == "http.disconnect":
             raise Problem(400, "the body ended too early", code="incomplete_body")
-        self._left -= len(event.get("body", b""))
+        size = len(event.get("body", b""))
+        self._left -= size
         self._ended = self._left >= 0 and not event.get("more_body", False)
         if self._left < 0:
             refused = too_large(self._max_bytes)
@@ -225,6 +231,7 @@ class LimitedBody:
             words = "the body did not come in time"
             refused = RefusedRequest("slow", 408, words, code="slow_body", headers={"connection": "close"})
         else:
+            self._holding.add(size)
             return event
         self._refused(refused)
         raise refused
@@ -244,6 +251,13 @@ class GuardedAnswer:
         if event["type"] == "http.response.start":
             self.status = event["status"]
             event["headers"] = with_security_headers(event.get("headers", ()), self.headers)
+        elif len(body := event.get("body", b"")) > MAX_PIECE_BYTES:
+            view = memoryview(body)
+            last = (len(body) - 1) // MAX_PIECE_BYTES * MAX_PIECE_BYTES
+            for start in range(0, last, MAX_PIECE_BYTES):  # the client's pace holds up what is long
+                piece = view[start : start + MAX_PIECE_BYTES]
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            event["body"] = view[last:]
         await self._send(event)
 
     async def say(self, problem: Problem, scope: Scope, receive: Receive) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -74,6 +75,14 @@ class Problem(Exception):
 
     def response(self, path: str = "", headers: Mapping[str, str] | None = None) -> Response:
         return Response(self.body(path), self.status, headers or self.headers, "application/json")
+
+
+class RefusedRequest(Problem):
+    """A request that is not let in; `reason` is a word for the metrics."""
+
+    def __init__(self, reason: str, status: int, message: str, **more: Any) -> None:
+        super().__init__(status, message, **more)
+        self.reason = reason
 
 
 def validation_problem(error: ValidationError | RequestValidationError) -> Problem:

@@ -14,13 +14,18 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ridgeway.common.http.guard import BODY_IS_SLOW, SECURITY_HEADERS, with_security_headers
-from ridgeway.common.http.http_errors import Problem
+from ridgeway.common.http.guard import BODY_IS_SLOW, MAX_PIECE_BYTES, SECURITY_HEADERS, with_security_headers
+from ridgeway.common.http.held_bytes import HeldBytes, Holding
+from ridgeway.common.http.http_errors import Problem, RefusedRequest
 
 MAX_HEAD_BYTES = 32 * 1024
 """The address and all headers of a request together, trailers as well."""
+HEADER_COST_BYTES = 100
+"""What a header takes in memory besides its letters; counted with them."""
 MAX_UNPARSED_BYTES = 512 * 1024
 """The most bytes that may come of which nothing can be made yet; twice what is read at a time."""
+MAX_HELD_IN_LINE_BYTES = 64 * 1024**2
+"""Of all connections together: heads that are not whole, and requests behind one that is being answered."""
 HEAD_TIMEOUT_S = 10.0
 BODY_SILENCE_S = 30.0
 """A body of which nothing comes for this long is given up."""
@@ -39,9 +44,10 @@ class HeadTooLong(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. `max_open` of them may be open."""
+    """One connection. `max_open` of them may be open; heads that are not whole and requests in line are held."""
 
     max_open = 8192
+    held = HeldBytes(MAX_HELD_IN_LINE_BYTES, lambda refused: None)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -49,9 +55,12 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = 0
         self._heard = 0.0
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._holding = Holding(self.held)
+        self._refusal: RefusedRequest | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(MAX_PIECE_BYTES)
         if len(self.connections) > self.max_open:
             self._end_with(Problem(503, "too many connections are open", code="overloaded"))
         else:
@@ -60,6 +69,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for name in tuple(self._timers):
             self._stop(name)
+        self._holding.let_go()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -85,17 +95,21 @@ class HttpConnection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
+        self._count(len(name) + len(value) + HEADER_COST_BYTES)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
         self._stop("head")
         self._stop("body")
+        if not self.pipeline:
+            self._holding.let_go()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        if self.pipeline:
+            self._hold(len(body))
         super().on_body(body)
 
     def pause_writing(self) -> None:
@@ -107,8 +121,8 @@ class HttpConnection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for a request that is not HTTP, and for one whose head is too long."""
-        self._end_with(HEAD_TOO_LONG if self._head > MAX_HEAD_BYTES else NOT_HTTP)
+        """What uvicorn calls for a request that is not HTTP, and for one of which too much is held."""
+        self._end_with(HEAD_TOO_LONG if self._head > MAX_HEAD_BYTES else self._refusal or NOT_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request to speak another protocol is answered as if it had not asked, and not worth a line in the log."""
@@ -116,8 +130,16 @@ class HttpConnection(HttpToolsProtocol):
     def _count(self, length: int) -> None:
         self._unparsed = 0
         self._head += length
+        self._hold(length)
         if self._head > MAX_HEAD_BYTES:
             raise HeadTooLong
+
+    def _hold(self, length: int) -> None:
+        try:
+            self._holding.add(length)
+        except RefusedRequest as refused:
+            self._refusal = refused
+            raise
 
     def _wait_for_head(self) -> None:
         if "head" not in self._timers:

@@ -55,6 +55,9 @@ def serve(
     rate: RequestRate = None,
     max_body: Annotated[float, typer.Option(help="The longest body of a request, in MiB.")] = 4.0,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests that are served at once.")] = 2048,
+    max_held: Annotated[
+        float, typer.Option(help="The most that bodies and answers under way hold together, in MiB.")
+    ] = 96.0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
     ] = None,
@@ -80,6 +83,7 @@ def serve(
         rate=rate,
         max_body_mib=max_body,
         max_requests=max_requests,
+        max_held_mib=max_held,
         hosts=allow_host or (),
         origins=allow_origin or (),
         tls=tls_cert is not None,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any, TypeVar
+from sys import getsizeof
+from typing import Annotated, Any, TypeVar, cast
 
 import pydantic
 from fastapi import Request
@@ -19,8 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
+from ridgeway.common.experts.experts_file import AUTO
+from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
 from ridgeway.common.routing.conversation import Turn, weighted_turns
+from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
@@ -66,6 +70,15 @@ def _chat_turns(messages: list[ChatMessage]) -> list[Turn]:
     return weighted_turns([(message.role, message.text) for message in messages])
 
 
+@dataclass(frozen=True, slots=True)
+class WantedDecisions:
+    """What is to be routed, cut to its size; `prompts` if there were many."""
+
+    texts: list[CutTurns] = field(repr=False)
+    prompts: list[str] | None = field(repr=False)
+    explain: bool
+
+
 class RouteRequest(BaseModel):
     """What to route: one prompt, many, or a conversation. Exactly one of the three."""
 
@@ -85,9 +98,15 @@ class RouteRequest(BaseModel):
             raise ValueError("give exactly one of prompt, prompts and messages")
         return self
 
-    def turns(self) -> list[Turn]:
-        """The prompt or the conversation; where there are many prompts, they have no turns in common."""
-        return [Turn(self.prompt or "", 1.0)] if self.messages is None else _chat_turns(self.messages)
+    def wanted(self) -> WantedDecisions:
+        """What is routed of it, which is held from now on."""
+        if self.prompts is not None:
+            texts = [cut_turns([Turn(prompt, 1.0)]) for prompt in self.prompts]
+        else:
+            texts = [cut_turns([Turn(self.prompt or "", 1.0)] if self.messages is None else _chat_turns(self.messages))]
+        hold(sum(getsizeof(turn.text) for turns, _ in texts for turn in turns))
+        prompts = None if self.prompts is None else [turns[0].text for turns, _ in texts]
+        return WantedDecisions(texts, prompts, self.explain)
 
 
 def _plainly(value: Any, check: object) -> Any:
@@ -216,14 +235,24 @@ AnyGatewayRequest = ChatRequest | CompletionRequest | EmbeddingRequest | Message
 
 @dataclass(frozen=True, slots=True)
 class GatewayBody:
-    """The body of a request to an expert: its fields as they came, and the same checked."""
+    """The body of a request to an expert as it came, and what the gateway must know of it.
 
-    fields: dict[str, Any] = field(repr=False)
-    checked: AnyGatewayRequest = field(repr=False)
+    model:   the name that was asked for.
+    routed:  what is routed; None if the client named an expert.
+    goes_on_from: the response or conversation that an expert keeps.
+    """
 
-    @property
-    def streamed(self) -> bool:
-        return not isinstance(self.checked, EmbeddingRequest) and bool(self.checked.stream)
+    content: bytes = field(repr=False)
+    model: str
+    streamed: bool
+    routed: CutTurns | None = field(repr=False)
+    goes_on_from: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Every field, read anew: parsed values may take ten times the memory of their text, for as long as an expert
+        takes to answer.
+        """
+        return cast(dict[str, Any], from_json(self.content, allow_inf_nan=False))
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
@@ -238,7 +267,7 @@ async def read_body(request: Request, model: type[Model]) -> Model:
 
 
 async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) -> GatewayBody:
-    """As `read_body`, with every field as it came. Raises ClientGone if the client goes before it is there."""
+    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there."""
     _check_content_type(request)
     try:
         content = await request.body()
@@ -251,9 +280,13 @@ async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) ->
     if not isinstance(fields, dict):
         raise Problem(400, "the body is not a JSON object", code="invalid_value")
     try:
-        return GatewayBody(fields, model.model_validate(fields))
+        checked = model.model_validate(fields)
     except ValidationError as error:
         raise validation_problem(error) from None
+    streamed = not isinstance(checked, EmbeddingRequest) and bool(checked.stream)
+    routed = cut_turns(checked.turns()) if checked.model == AUTO else None
+    goes_on_from = checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
+    return GatewayBody(content, checked.model, streamed, routed, goes_on_from)
 
 
 def _check_values(content: bytes) -> None:

@@ -33,6 +33,7 @@ class RoutedPrompt(BaseModel):
     expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
     expert_reason: str | None = Field(None, description="Why this expert: see docs/serving.md.")
     expert_quality: float | None = Field(None, description="What is expected of its answer, where that was measured.")
+    left_out: int | None = Field(None, description="Characters that were not routed: see docs/serving.md.")
     runner_up: str | None = Field(None, description="The domain in the second place.")
     margin: float | None = Field(None, description="What separates `best` from the runner-up.")
     order: list[str] | None = Field(None, description="The domains in the order of the tokens' parts.")

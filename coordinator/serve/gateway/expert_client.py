@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 import aiohttp
 from pydantic_core import from_json
 
+from ridgeway.common.http.held_bytes import hold
 from ridgeway.coordinator.serve.gateway import failures
 from ridgeway.coordinator.serve.gateway.expert_link import (
     EVENT_STREAM,
@@ -43,6 +45,9 @@ KEEP_ALIVE_S = 15.0
 HEALTH_TIMEOUT_S = 3.0
 MAX_TIMEOUTS = 2
 """So many addresses are asked one after the other that do not answer in time: it may be the request that takes long."""
+READ_BUFFER_BYTES = 16 * 1024
+SOCKET_BUFFER_BYTES = 64 * 1024
+"""What an expert sends and its client does not read waits there, and not in this process."""
 FAILURE_BY_STATUS = {
     429: failures.BUSY,
     503: failures.UNAVAILABLE,
@@ -101,7 +106,10 @@ class ExpertClient:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_EXPERT_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S),
+            connector=aiohttp.TCPConnector(
+                limit=MAX_EXPERT_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_small_socket
+            ),
+            read_bufsize=READ_BUFFER_BYTES,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"accept-encoding": "identity", "user-agent": "ridgeway"},
             auto_decompress=False,
@@ -200,6 +208,13 @@ class ExpertClient:
                 trail.is_second = True
 
 
+def _small_socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    return made
+
+
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, _: Any) -> None:
     if isinstance(context.trace_request_ctx, ConnectionTrail):  # a health check has none
         context.trace_request_ctx.reused = True
@@ -248,27 +263,27 @@ async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAns
     if body is None or not (media_type == JSON or media_type.endswith("+json")) or not _is_an_object(body):
         raise attempt.fail(failures.GARBAGE)
     attempt.end("ok" if response.ok else "mistake", True)
-    return WholeAnswer(response.status, body, attempt.address.number)
+    return WholeAnswer(response.status, bytes(body), attempt.address.number)
 
 
-async def _read_all(response: aiohttp.ClientResponse) -> bytes | None:
-    """None if there is too much of it."""
+async def _read_all(response: aiohttp.ClientResponse) -> bytearray | None:
+    """None if there is too much of it. It is held until it was sent on."""
     if (response.content_length or 0) > MAX_ANSWER_BYTES:
         return None
     body = bytearray()
     async for piece in response.content.iter_any():
+        hold(len(piece))
         body += piece
         if len(body) > MAX_ANSWER_BYTES:
             return None
-    return bytes(body)
+    return body
 
 
-def _is_an_object(body: bytes) -> bool:
-    body = body.strip()
-    if not (body.startswith(b"{") and body.endswith(b"}")):
-        return False
+def _is_an_object(body: bytearray) -> bool:
     if len(body) > MAX_PARSED_BYTES:
-        return True
+        return body[:1024].lstrip().startswith(b"{") and body[-1024:].rstrip().endswith(b"}")
+    if not (body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}")):
+        return False
     try:
         from_json(body)
     except ValueError:

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request, Response
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
 from ridgeway.common.experts.experts_file import AUTO, Experts, ExpertsFile, FallbackReason, FallbackStep
+from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision, Router
@@ -228,7 +229,7 @@ class Gateway:
             return Response(status_code=CLIENT_GONE)
 
     async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
-        plan = await self._plan(body.checked)
+        plan = await self._plan(body)
         link, chain = plan.first, list(plan.chain)
         asking = _asking(link, body, endpoint, plan.only)
         tried: list[TriedExpert] = []
@@ -260,11 +261,12 @@ class Gateway:
         headers: Mapping[str, str],
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
-        if isinstance(body.checked, ResponsesRequest):
+        if asking.endpoint == "/responses":
             began, address = answer.beginning
-            self._owners.note_answer(began, Owner(link.name, address), body.checked.goes_on_from)
+            self._owners.note_answer(began, Owner(link.name, address), body.goes_on_from)
         if isinstance(answer, StreamAnswer):
-            translator = asking.translation.stream(body.fields)
+            events = asking.translation.events
+            translator = None if events is None else events(body.fields())
             return StreamRelay(answer, headers, self._service.metrics.streams, translator)
         if asking.translation.answer is None:
             return Response(answer.body, answer.status, headers, JSON)
@@ -275,14 +277,14 @@ class Gateway:
         except ValueError:
             raise ExpertFailure(GARBAGE, link.name) from None
 
-    async def _plan(self, checked: AnyGatewayRequest) -> ForwardingPlan:
-        owner = self._owners.find(checked.goes_on_from) if isinstance(checked, ResponsesRequest) else None
-        if owner is not None and checked.model in (AUTO, owner.expert) and owner.expert in self._connected.links:
+    async def _plan(self, body: GatewayBody) -> ForwardingPlan:
+        owner = self._owners.find(body.goes_on_from)
+        if owner is not None and body.model in (AUTO, owner.expert) and owner.expert in self._connected.links:
             headers = {"x-ridgeway-release": self._service.current.served.id}
             return ForwardingPlan(self._connected.links[owner.expert], "sticky", headers, only=owner.address)
-        if checked.model != AUTO:
-            return self._forced(checked.model)
-        served, decision = await self._service.decide(checked.turns())
+        if body.routed is None:
+            return self._forced(body.model)
+        served, decision = await self._service.decide(body.routed.turns)
         connected = self._connected
         chooser = connected.chooser(served.router)
         choice = chooser.choose(decision)
@@ -293,6 +295,8 @@ class Gateway:
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
             "x-ridgeway-release": served.id,
         }
+        if body.routed.left_out:
+            headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))
         chain = [(step, connected.links[step.expert]) for step in steps]
         return ForwardingPlan(connected.links[choice.expert], choice.reason, headers, chain)
@@ -322,8 +326,9 @@ class AskedExpert:
 def _asking(link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None) -> AskedExpert:
     """Raises Problem if this expert cannot be asked such a thing."""
     translation = translation_for(endpoint, link.expert)
-    asked = expert_body(translation, link.expert, body.fields)
-    goes_on = isinstance(body.checked, ResponsesRequest) and body.checked.goes_on_from is not None
+    asked = expert_body(translation, link.expert, body.fields())
+    hold(len(asked))
+    goes_on = body.goes_on_from is not None
     return AskedExpert(endpoint, translation, ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on))
 
 

@@ -32,9 +32,6 @@ class Translation:
     answer: Callable[[bytes], bytes] | None = None
     events: Callable[[Mapping[str, Any]], StreamTranslator] | None = None
 
-    def stream(self, fields: Mapping[str, Any]) -> StreamTranslator | None:
-        return None if self.events is None else self.events(fields)
-
 
 def _asks_for_usage(fields: Mapping[str, Any]) -> bool:
     options = fields.get("stream_options")

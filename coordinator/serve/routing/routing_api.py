@@ -6,7 +6,6 @@ Knows HTTP; decisions are made by the service.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,13 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
+from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_metrics import EXPOSITION
-from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision, Router, origin
-from ridgeway.coordinator.serve.request_bodies import RouteRequest, described, read_body
-from ridgeway.coordinator.serve.routing.current_release import ServedRelease
-from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.common.routing.router import Decision, Explanation, Router, origin
+from ridgeway.coordinator.serve.request_bodies import RouteRequest, WantedDecisions, described, read_body
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService, TooManyTokens
 from ridgeway.coordinator.serve.schemas import ERRORS, Health, Readiness, ReleaseCard, Routed, RoutedMany
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -60,7 +58,13 @@ class Shortcut:
 
 
 def json_answer(value: Any) -> Response:
-    return Response(to_json(value), media_type="application/json")
+    return written_answer(to_json(value))
+
+
+def written_answer(content: bytes) -> Response:
+    """An answer in JSON, which is held until it was sent."""
+    hold(len(content))
+    return Response(content, media_type="application/json")
 
 
 def routing_api(
@@ -83,14 +87,19 @@ def routing_api(
     )
     async def route(request: Request) -> Response:
         """Where a prompt, many prompts, or a conversation should go."""
-        asked = await read_body(request, RouteRequest)
-        if asked.explain:
-            return await _explained(service, asked, with_expert)
-        if asked.prompts is not None:
-            served, decisions = await service.decide_many(asked.prompts)
-            return json_answer(_many(served, [with_expert(served.router, each) for each in decisions]))
-        served, decision = await service.decide(asked.turns())
-        return json_answer(with_expert(served.router, decision) | origin(served.router))
+        wanted = (await read_body(request, RouteRequest)).wanted()  # the body is not held any longer
+        if wanted.explain:
+            return await _explained(service, wanted, with_expert)
+        if wanted.prompts is None:
+            (turns, left_out) = wanted.texts[0]
+            served, decision = await service.decide(turns)
+            return json_answer(with_expert(served.router, decision) | origin(served.router) | _cut(left_out))
+        served, decisions = await service.decide_many(wanted.prompts)
+        decided = [
+            with_expert(served.router, each) | _cut(left_out)
+            for each, (_, left_out) in zip(decisions, wanted.texts, strict=True)
+        ]
+        return json_answer({**origin(served.router), "decisions": decided})
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
@@ -126,22 +135,30 @@ def routing_api(
     return api
 
 
-def _many(served: ServedRelease, decided: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**origin(served.router), "decisions": decided}
+def _cut(left_out: int) -> dict[str, int]:
+    """That a text was too long to be routed whole, if it was."""
+    return {"left_out": left_out} if left_out else {}
 
 
 async def _explained(
-    service: RoutingService, asked: RouteRequest, with_expert: Callable[[Router, Decision], dict[str, Any]]
+    service: RoutingService, wanted: WantedDecisions, with_expert: Callable[[Router, Decision], dict[str, Any]]
 ) -> Response:
     """Put together beside the event loop, since every token is in it."""
-    texts = [[Turn(prompt, 1.0)] for prompt in asked.prompts] if asked.prompts is not None else [asked.turns()]
+    texts = [turns for turns, _ in wanted.texts]
     if sum(len(turn.text) for turns in texts for turn in turns) > MAX_EXPLAINED_CHARACTERS:
         words = f"only texts of up to {MAX_EXPLAINED_CHARACTERS:,} characters are explained"
         raise Problem(400, words, code="too_long_to_explain")
-    served, explanations = await service.explain(texts)
 
-    def written() -> Response:
-        decided = [each.to_json() | with_expert(served.router, each.decision) for each in explanations]
-        return json_answer(decided[0] | origin(served.router) if asked.prompts is None else _many(served, decided))
+    def write(router: Router, explanations: list[Explanation]) -> bytes:
+        decided = [
+            each.to_json() | with_expert(router, each.decision) | _cut(left_out)
+            for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
+        ]
+        whole = decided[0] | origin(router) if wanted.prompts is None else {**origin(router), "decisions": decided}
+        return to_json(whole)
 
-    return await asyncio.to_thread(written)
+    try:
+        return written_answer(await service.explain(texts, write))
+    except TooManyTokens as error:
+        words = f"only texts of up to {error.most:,} tokens are explained"
+        raise Problem(400, words, code="too_long_to_explain") from None

@@ -1,9 +1,10 @@
 """What all endpoints share: the release in use, the batches of prompts, and what is counted.
 
-With a compiled tokenizer, a short prompt is decided at once: handing it to another thread would take longer.
+With a compiled tokenizer, a short prompt or chat is decided at once: handing it to another thread would take longer.
 Without, there are micro-batches: prompts that come while others are being routed wait, and are routed together next.
 Tokenising is then most of the work and lets other threads run meanwhile, so it is done beside the event loop; many
-short prompts in one go cost little more than one. Long texts and batches go their own way and delay no other.
+short prompts in one go cost little more than one. Chats, long texts, batches and explanations have threads of their own
+each, and none waits behind another. A batch is routed in pieces, and waits its turn for each beside other batches.
 
 Knows asyncio, and how a decision is made and recorded. Knows nothing of requests and answers.
 """
@@ -17,12 +18,13 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from ridgeway.common.base.threads import cores
 from ridgeway.common.http.file_watch import WATCH_S, Look, watching
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision, Explanation
+from ridgeway.common.routing.router import Decision, Explanation, Router
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.coordinator.serve.routing.drift import DriftMonitor, DriftSettings
 from ridgeway.coordinator.serve.telemetry import Activity, Metrics
@@ -34,6 +36,12 @@ MAX_BATCHED_CHARACTERS = 16_384
 MAX_QUICK_CHARACTERS = 4096
 """A text of this length takes about a tenth of a millisecond."""
 MAX_BATCH = 8
+MAX_PIECE_CHARACTERS = 65_536
+"""Of a batch, so much is routed in one turn; a longer text has one of its own."""
+MAX_PIECE_PROMPTS = 128
+
+MAX_EXPLAINED_PARTS = 400_000
+"""Tokens times domains of one explanation."""
 
 Waiting = tuple[str, "asyncio.Future[tuple[ServedRelease, Decision]]"]
 Result = TypeVar("Result")
@@ -46,15 +54,18 @@ class MicroBatcher:
         self._current = current
         self._waiting: list[Waiting] = []
         self._busy = False
-        self._batches = ThreadPoolExecutor(1, "route")
-        self._others = ThreadPoolExecutor(2 * cores(), "route-long")  # while some tokenise, others put answers together
+        self._short = ThreadPoolExecutor(1, "route")
+        self._chats = ThreadPoolExecutor(cores(), "route-chat")
+        self._long = ThreadPoolExecutor(cores(), "route-long")
+        self._batches = ThreadPoolExecutor(cores(), "route-batch")
+        self._explaining = ThreadPoolExecutor(1, "explain")  # what each token adds takes much memory
 
     async def route(self, text: str) -> tuple[ServedRelease, Decision]:
         """Where one prompt should go."""
         if len(text) <= MAX_QUICK_CHARACTERS and (served := self._current()).is_quick:
             return served, served.router.route(text)
         if len(text) > MAX_BATCHED_CHARACTERS:
-            return await self._beside(lambda served: served.router.route(text))
+            return await self._beside(self._long, lambda served: served.router.route(text))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[ServedRelease, Decision]] = loop.create_future()
         self._waiting.append((text, future))
@@ -67,22 +78,44 @@ class MicroBatcher:
         """Where a conversation should go."""
         if len(turns) == 1:
             return await self.route(turns[0].text)
-        return await self._beside(lambda served: served.router.route_turns(turns))
+        size = sum(len(turn.text) for turn in turns)
+        if size <= MAX_QUICK_CHARACTERS and (served := self._current()).is_quick:
+            return served, served.router.route_turns(turns)
+        pool = self._chats if size <= MAX_BATCHED_CHARACTERS else self._long
+        return await self._beside(pool, lambda served: served.router.route_turns(turns))
 
     async def route_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
-        return await self._beside(lambda served: served.router.route_many(prompts))
-
-    async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[ServedRelease, list[Explanation]]:
-        return await self._beside(lambda served: [served.router.explain_turns(turns) for turns in texts])
-
-    async def _beside(self, work: Callable[[ServedRelease], Result]) -> tuple[ServedRelease, Result]:
+        """Where each of many prompts should go: as many pieces at a time as there are cores."""
         served = self._current()
-        pool = self._batches if served.runs_a_model else self._others  # a model keeps all cores busy by itself
-        return served, await asyncio.get_running_loop().run_in_executor(pool, work, served)
+        pieces = _pieces(prompts)
+        decided: list[list[Decision]] = [[] for _ in pieces]
+        left = iter(range(len(pieces)))
+
+        async def take_turns() -> None:
+            for place in left:
+                work = partial(served.router.route_many, pieces[place])
+                decided[place] = await self._run(self._batches, work, served)
+
+        await asyncio.gather(*(take_turns() for _ in range(min(cores(), len(pieces)))))
+        return served, [decision for part in decided for decision in part]
+
+    async def explain(self, work: Callable[[ServedRelease], Result]) -> tuple[ServedRelease, Result]:
+        """What is made of explanations, one request at a time."""
+        return await self._beside(self._explaining, work)
+
+    async def _beside(
+        self, pool: ThreadPoolExecutor, work: Callable[[ServedRelease], Result]
+    ) -> tuple[ServedRelease, Result]:
+        served = self._current()
+        return served, await self._run(pool, partial(work, served), served)
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], Result], served: ServedRelease) -> Result:
+        """A model keeps all cores busy by itself, so with one everything is done in one thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._short if served.runs_a_model else pool, work)
 
     def _begin(self) -> None:
         batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._batches.submit(self._work, batch, self._current(), asyncio.get_running_loop())
+        self._short.submit(self._work, batch, self._current(), asyncio.get_running_loop())
 
     def _work(self, batch: list[Waiting], served: ServedRelease, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread of its own; the results go back to the loop in one call."""
@@ -108,8 +141,29 @@ class MicroBatcher:
                 future.set_result((served, results[place]))
 
     def close(self) -> None:
-        self._batches.shutdown(wait=False, cancel_futures=True)
-        self._others.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._short, self._chats, self._long, self._batches, self._explaining):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pieces(prompts: Sequence[str]) -> list[list[str]]:
+    """Prompts in their order, in parts of a bounded size."""
+    pieces: list[list[str]] = [[]]
+    size = 0
+    for prompt in prompts:
+        if pieces[-1] and (size + len(prompt) > MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS):
+            pieces.append([])
+            size = 0
+        pieces[-1].append(prompt)
+        size += len(prompt)
+    return pieces
+
+
+class TooManyTokens(Exception):
+    """An explanation would be too large: there are `tokens`, and `most` are explained."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        super().__init__(f"{tokens} tokens, at most {most}")
+        self.most = most
 
 
 class RoutingService:
@@ -140,12 +194,23 @@ class RoutingService:
         self.drift.observe(served, prompts, [decision.confidence for decision in decisions])
         return served, decisions
 
-    async def explain(self, texts: Sequence[Sequence[Turn]]) -> tuple[ServedRelease, list[Explanation]]:
+    async def explain(
+        self, texts: Sequence[Sequence[Turn]], write: Callable[[Router, list[Explanation]], Result]
+    ) -> Result:
+        """What `write` makes of the explanations, which are not held any longer. Raises TooManyTokens."""
         began = time.perf_counter()
-        served, explanations = await self.batcher.explain(texts)
-        decisions = [each.decision for each in explanations]
+
+        def explained(served: ServedRelease) -> tuple[list[Decision], Result]:
+            router = served.router
+            tokens = sum(len(router.tokenizer.encode(turn.text)) for turns in texts for turn in turns)
+            if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
+                raise TooManyTokens(tokens, MAX_EXPLAINED_PARTS // len(router.domains))
+            found = [router.explain_turns(turns) for turns in texts]
+            return [each.decision for each in found], write(router, found)
+
+        _, (decisions, written) = await self.batcher.explain(explained)
         self._count(decisions, time.perf_counter() - began)  # a person is looking: that tells nothing of drift
-        return served, explanations
+        return written
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
         counts: dict[str, int] = {}

@@ -12,8 +12,10 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
+from ridgeway.coordinator.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
+from ridgeway.coordinator.serve.routing import routing_service
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
@@ -143,12 +145,30 @@ def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> 
     assert complaint_of(answer.json())["param"] == "messages.0.content"
 
 
-def test_a_text_too_long_to_explain_is_still_routed(client: TestClient) -> None:
-    """An explanation holds every token, so it has an end; a decision has none."""
-    prompt = "a" * (MAX_EXPLAINED_CHARACTERS + 1)
-    refused = client.post("/v1/route", json={"prompt": prompt, "explain": True})
+@pytest.mark.parametrize("most", [MAX_EXPLAINED_CHARACTERS, 0])
+def test_texts_too_long_to_explain_are_still_routed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """An explanation holds every token, so it has an end: in characters, and in tokens times domains."""
+    if not most:
+        monkeypatch.setattr(routing_service, "MAX_EXPLAINED_PARTS", 10_000)
+    prompts = ["a" * 30_000] * (1 + most // 30_000)
+    refused = client.post("/v1/route", json={"prompts": prompts, "explain": True})
     assert (refused.status_code, complaint_of(refused.json())["code"]) == (400, "too_long_to_explain")
-    assert client.post("/v1/route", json={"prompt": prompt}).json()["tokens"] == len(prompt)
+    assert client.post("/v1/route", json={"prompts": prompts}).json()["decisions"][0]["tokens"] == 30_000
+
+
+def test_of_a_long_text_beginning_and_end_are_routed_and_the_decision_says_so(
+    client: TestClient, router: Router
+) -> None:
+    """A decision takes no longer for a longer text; prompts, chats and explanations are cut alike."""
+    prompt = "a" * MAX_ROUTED_CHARACTERS + "b" * 1000
+    whole = router.route(cut(prompt)).to_json() | origin(router) | {"left_out": 1000}
+    assert client.post("/v1/route", json={"prompt": prompt}).json() == whole
+    assert client.post("/v1/route", json={"messages": [{"role": "user", "content": prompt}]}).json() == whole
+    told = client.post("/v1/route", json={"prompts": [prompt, "a"], "explain": True}).json()["decisions"]
+    assert [len(each["explanation"]) for each in told] == [MAX_ROUTED_CHARACTERS, 1]
+    assert [each.get("left_out") for each in told] == [1000, None]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import pytest
 
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision
+from ridgeway.coordinator.serve.routing import routing_service
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import (
     MAX_BATCH,
@@ -198,7 +200,34 @@ def test_batches_conversations_and_explanations_are_the_routers_own(
     turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
     assert run(batcher.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
     assert run(batcher.route_turns(turns))[1] == served.router.route_turns(turns)
-    assert run(batcher.explain([turns, [Turn("a", 1.0)]]))[1] == [
-        served.router.explain_turns(turns),
-        served.router.explain("a"),
-    ]
+    assert run(batcher.explain(lambda served: served.router.explain_turns(turns)))[1] == served.router.explain_turns(
+        turns
+    )
+
+
+def test_a_batch_waits_its_turn_beside_another(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small batch is answered while a large one has pieces left; both get what the library gives."""
+    real = served.router.route_many
+    routed: list[int] = []
+
+    def slow(texts: list[str]) -> list[Decision]:
+        time.sleep(0.01)
+        routed.append(len(texts))
+        return real(texts)
+
+    monkeypatch.setattr(served.router, "route_many", slow)
+    monkeypatch.setattr(routing_service, "MAX_PIECE_CHARACTERS", 100)
+    many = ["a" * 100] * 30
+
+    async def both() -> tuple[int, list[Decision], list[Decision]]:
+        large = asyncio.create_task(batcher.route_many(many))
+        await asyncio.sleep(0)
+        small = await batcher.route_many(["b", "c"])
+        turns = len(routed)
+        return turns, small[1], (await large)[1]
+
+    turns, small, large = run(both())
+    assert turns < 10 and routed.count(1) == 30
+    assert (small, large) == (real(["b", "c"]), real(many))

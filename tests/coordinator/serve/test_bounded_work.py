@@ -1,0 +1,140 @@
+"""Hostile mixes of legal requests: memory stays under its bound, and nobody waits behind what is long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.faulty_experts import Asked, Expert
+from tests.support.serving import Serving, release_of, write_experts
+
+ROLES = ("user", "assistant", "user")
+DOMAINS = ["art", "code", "food", "law", "maths", "news", "sport", "travel"]
+MAX_MEMORY = 512 * 1024**2
+BODY = 4 * 1024**2 - 1024
+"""Nearly the longest body that is taken."""
+MAX_WAIT_S = 5.0
+"""Of a short chat under the mix, on a machine that does other things too; alone it takes a few milliseconds."""
+TEXTS = ("words and words " * (BODY // 16), "x" * BODY, "\N{GRINNING FACE}" * (BODY // 4), "漢" + "a" * (BODY - 8))
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("bounded")
+    release_of(folder / "release", DOMAINS)
+
+    def answer(asked: Asked) -> None:
+        if len(asked.body) < 1000:
+            asked.reply(200, b'{"model": "art", "choices": []}')
+        else:
+            time.sleep(2.0)
+            asked.reply(200, b'{"data": [' + b"0.1234," * 300_000 + b"0]}")
+
+    with Expert(answer) as expert:
+        file = write_experts(folder / "experts.toml", dict.fromkeys(DOMAINS, expert.url))
+        with Serving(folder, folder / "release", "--experts", file) as serving:
+            yield serving
+
+
+def peak(serving: Serving) -> int:
+    """The most memory that the process ever held, in bytes."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{serving.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def long_prompts(turn: int) -> tuple[str, Any]:
+    return "/v1/route", {"prompt": TEXTS[turn % len(TEXTS)]}
+
+
+def long_chats(turn: int) -> tuple[str, Any]:
+    text = TEXTS[turn % len(TEXTS)]
+    thirds = [text[: len(text) // 3], text[: len(text) // 3], text[: len(text) // 4]]
+    messages = [{"role": role, "content": each} for role, each in zip(ROLES, thirds, strict=True)]
+    return "/v1/chat/completions", {"model": "auto", "messages": messages}
+
+
+def batches(turn: int) -> tuple[str, Any]:
+    return "/v1/route", {"prompts": [TEXTS[turn % len(TEXTS)][: BODY // 1100 // (1 + 3 * (turn % 4 == 2))]] * 1024}
+
+
+def explanations(turn: int) -> tuple[str, Any]:
+    return "/v1/route", {"prompt": TEXTS[turn % len(TEXTS)][:100_000], "explain": True}
+
+
+def ids(turn: int) -> tuple[str, Any]:
+    return "/v1/embeddings", {"model": "art", "input": [1000 + turn] * (BODY // 7)}
+
+
+def many_numbers(turn: int) -> tuple[str, Any]:
+    return "/v1/completions", {"model": "art", "prompt": "x", "extra": [9e15] * (BODY // 22)}
+
+
+KINDS: tuple[Callable[[int], tuple[str, Any]], ...] = (
+    long_prompts,
+    long_chats,
+    batches,
+    explanations,
+    ids,
+    many_numbers,
+)
+
+
+@contextlib.contextmanager
+def short_chats(serving: Serving) -> Iterator[list[float]]:
+    """The times that chats of three turns take meanwhile, one after the other."""
+    messages = [{"role": role, "content": "hello there, what is it?"} for role in ROLES]
+    times: list[float] = []
+    stopped = False
+
+    def ask() -> None:
+        with httpx.Client(base_url=serving.url, trust_env=False, timeout=120.0) as http:
+            while not stopped:
+                began = time.perf_counter()
+                answer = http.post("/v1/chat/completions", json={"model": "auto", "messages": messages})
+                if answer.status_code != 503:
+                    assert answer.status_code == 200, answer.text
+                times.append(time.perf_counter() - began)
+                time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield times
+        finally:
+            stopped = True
+            asking.result()
+
+
+def flood(serving: Serving, kinds: tuple[Callable[[int], tuple[str, Any]], ...], requests: int) -> Counter[int]:
+    """Statuses of many requests that are made at once."""
+
+    def one(turn: int) -> int:
+        path, body = kinds[turn % len(kinds)](turn // len(kinds))
+        content = json.dumps(body, ensure_ascii=False).encode()
+        assert len(content) <= 4 * 1024**2, (path, len(content))
+        with httpx.Client(base_url=serving.url, trust_env=False, timeout=300.0) as http:
+            return http.post(path, content=content, headers={"content-type": "application/json"}).status_code
+
+    with ThreadPoolExecutor(requests) as pool:
+        return Counter(pool.map(one, range(requests)))
+
+
+@pytest.mark.parametrize("kinds", [(long_chats, many_numbers), KINDS], ids=len)
+def test_no_mix_of_legal_requests_breaks_the_bound_or_holds_a_chat_up(serving: Serving, kinds: Any) -> None:
+    """Peak memory stays below 512 MB, every request is answered or told to come again, and chats wait little."""
+    with short_chats(serving) as times:
+        statuses = flood(serving, kinds, 24)
+    assert set(statuses) <= {200, 503}, statuses
+    assert peak(serving) < MAX_MEMORY
+    assert max(times) < MAX_WAIT_S
