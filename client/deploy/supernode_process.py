@@ -113,6 +113,8 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
         return about.st_mtime_ns, about.st_ino
 
     class LastingClient(made):  # type: ignore[misc]
+        _client: httpx.Client
+
         def __init__(self, *words: Any, **named: Any) -> None:
             self._trusted = stamp()
             self._earlier: list[httpx.Client] = []

@@ -28,6 +28,7 @@ from ridgeway.common.routing.token_table import (
     tally,
     winners,
 )
+from ridgeway.common.routing.word_table import compile_words
 
 Weights = NDArray[np.float64]
 
@@ -150,6 +151,9 @@ class Scorer:
 
 def _by_rows(encoder: TableEncoder, ids: Ids) -> tuple[Ids, Compile]:
     """Ids among the rows of the table that are used, and how weights are compiled over these rows alone."""
+    words = encoder.words
+    if words is not None:
+        return ids, lambda weights: compile_words(encoder, words, weights)
     used, places = np.unique(ids, return_inverse=True)
     rows = encoder.table[used]
     return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)

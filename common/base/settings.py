@@ -233,6 +233,7 @@ class Preset:
     """A named set of all settings.
 
     holdout: the share of documents kept for evaluation and never part of the sums.
+    abstain: whether a router learns to abstain on text that is like none of the text it is built from.
     """
 
     sampling: Sampling
@@ -241,6 +242,7 @@ class Preset:
     ridge: Ridge
     normalise_columns: bool
     selector: Selector
+    abstain: bool
 
 
 DEFAULT = Preset(
@@ -250,6 +252,7 @@ DEFAULT = Preset(
     ridge=Ridge(),
     normalise_columns=False,
     selector=Selector(),
+    abstain=True,
 )
 
 CONTEXTUAL_SAMPLING = Sampling(window=64)
@@ -263,6 +266,7 @@ PAPER = replace(
     ridge=Ridge(0.01, relative=False),
     normalise_columns=True,
     selector=Selector("entropy", 10),
+    abstain=False,
 )
 
 PRESETS = {"default": DEFAULT, "paper": PAPER}

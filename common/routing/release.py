@@ -32,13 +32,18 @@ from ridgeway.common.routing.word_table import WordTable
 FORMAT = "ridgeway.release"
 VERSION = 1
 MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
+FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets")
+"""Where a manifest has the step of the column that tells unfamiliar text, and what of it stands beside the router."""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Release:
-    """A published router: its manifest, the weights it was compiled from, and all that routing with it takes."""
+    """A published router: its manifest, the weights it was compiled from, and all that routing with it takes.
+
+    familiar: one column, which is below 0 for text that is like none of the text that the router was built from.
+    """
 
     manifest: dict[str, Any]
     weights: NDArray[np.float64]
@@ -47,6 +52,7 @@ class Release:
     selector: Selector
     confidence: Confidence
     quality: QualityTable | None = None
+    familiar: RouterTable | None = None
 
     def __post_init__(self) -> None:
         for name in self.domains:
@@ -81,15 +87,17 @@ def save_release(
     compiled: RouterTable,
     definition: bytes,
     identity: Identity,
+    familiar: RouterTable | None = None,
 ) -> str:
     """Write and sign a release in one step; returns its id. What stands in the folder stays if anything fails.
 
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    files = {ROUTER: router_file(weights, compiled), TOKENIZER: definition}
+    files = {ROUTER: router_file(weights, compiled, familiar), TOKENIZER: definition}
     manifest = {
         **facts,
+        **({FAMILIAR: familiar.step} if familiar else {}),
         "format": FORMAT,
         "version": VERSION,
         "step": compiled.step,
@@ -102,9 +110,11 @@ def save_release(
     return release_id(manifest)
 
 
-def router_file(weights: NDArray[np.float64], compiled: RouterTable) -> bytes:
+def router_file(weights: NDArray[np.float64], compiled: RouterTable, familiar: RouterTable | None = None) -> bytes:
     """What stands in router.safetensors; the same bytes for the same router."""
     arrays = {"weights": weights, **compiled.arrays()}
+    if familiar is not None:
+        arrays |= {f"{FAMILIAR}.{name}": array for name, array in familiar.arrays().items() if name in FAMILIAR_ARRAYS}
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
@@ -125,17 +135,18 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
     manifest = _verified_manifest(folder, key)
     content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
     try:
-        arrays = load(content[ROUTER])
+        arrays, familiar = load(content[ROUTER]), None
         tokenizer = shared_tokenizer(content[TOKENIZER], lower="words" in manifest["encoder"])
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
             compiled = _table(manifest, arrays)
+            familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(arrays['logits']):,}")
         selector, confidence = Selector(**manifest["selector"]), Confidence.of_json(manifest["confidence"])
         quality = quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"]) if QUALITY in manifest else None
-        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality)
+        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality, familiar)
     except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
 
@@ -147,6 +158,21 @@ def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> R
         return TokenTable(arrays["logits"], step, arrays["entropies"])
     words = WordSketch(WordFeatures(**manifest["encoder"]["words"]), Spelling(arrays["letters"], arrays["starts"]))
     return WordTable(arrays["logits"], arrays["buckets"], step, words)
+
+
+def _familiar(
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], compiled: RouterTable
+) -> RouterTable | None:
+    """The column that tells unfamiliar text, if the release has one."""
+    if FAMILIAR not in manifest:
+        return None
+    own = {name: arrays[f"{FAMILIAR}.{name}"] for name in FAMILIAR_ARRAYS if f"{FAMILIAR}.{name}" in arrays}
+    if any(array.ndim != 2 or array.shape != (len(arrays[name]), 1) for name, array in own.items()):
+        raise FormatError("what tells unfamiliar text does not fit its tables")
+    step = float(manifest[FAMILIAR])
+    if isinstance(compiled, WordTable):
+        return WordTable(own["logits"], own["buckets"], step, compiled.words)
+    return TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
 
 
 def _readout(

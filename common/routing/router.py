@@ -109,6 +109,7 @@ class Router:
     """Routes prompts by a compiled table, or by one that a model makes for each prompt.
 
     quality: what the release says of experts in its domains, if they were measured.
+    familiar: one column, which is below 0 for text that is like none that the router was built from, if there is one.
     Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
     """
 
@@ -121,6 +122,7 @@ class Router:
         confidence: Confidence | None = None,
         release: str | None = None,
         quality: QualityTable | None = None,
+        familiar: RouterTable | None = None,
     ) -> None:
         check_domains(domains, compiled)
         self.domains = tuple(domains)
@@ -130,6 +132,7 @@ class Router:
         self.confidence = confidence or Confidence()
         self.release = release
         self.quality = quality
+        self.familiar = familiar
         unit = compiled.step if selector.name == "average" else 1.0
         self._sharpness = unit / self.confidence.temperature
         self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
@@ -155,13 +158,21 @@ class Router:
         """The same router with another temperature, threshold or fallback."""
         confidence = replace(self.confidence, **changes)
         return Router(
-            self.domains, self.compiled, self.tokenizer, self.selector, confidence, self.release, self.quality
+            self.domains,
+            self.compiled,
+            self.tokenizer,
+            self.selector,
+            confidence,
+            self.release,
+            self.quality,
+            self.familiar,
         )
 
     def with_selector(self, selector: Selector) -> Router:
         """The same table under another selector; its confidence is then no longer calibrated."""
         confidence = replace(self.confidence, calibrated=False)
-        return Router(self.domains, self.compiled, self.tokenizer, selector, confidence, self.release, self.quality)
+        own = self.domains, self.compiled, self.tokenizer, selector, confidence, self.release, self.quality
+        return Router(*own, self.familiar)
 
     def without(self, domain: str) -> Router:
         """The router with a domain retired: its column dropped at once, nothing solved again."""
@@ -173,7 +184,7 @@ class Router:
         compiled = self.compiled.without(self.domains.index(domain))
         confidence = replace(self.confidence, calibrated=False)
         quality = self.quality.of_domains(kept) if self.quality else None
-        return Router(kept, compiled, self.tokenizer, self.selector, confidence, None, quality)
+        return Router(kept, compiled, self.tokenizer, self.selector, confidence, None, quality, self.familiar)
 
     def route(self, prompt: str) -> Decision:
         """Where one prompt should go."""
@@ -189,7 +200,7 @@ class Router:
         ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
         counted = tally_texts(self.compiled, self.selector, ids, lengths)
         decision = self._decide(*_weighed(counted, turns), len(ids))
-        return decision if self._scope is None else self._with_words(decision, "".join(turn.text for turn in turns))
+        return self._if_turns_are_known(decision, turns, ids, lengths)
 
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
@@ -203,12 +214,17 @@ class Router:
             return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
+        ids, lengths = self.tokenizer.encode_raw(prompts)
+        found: Iterator[Decision]
         if self.selector.name == "average":
-            points, tokens = self.compiled.token_sums(*self.tokenizer.encode_raw(prompts))
+            points, tokens = self.compiled.token_sums(ids, lengths)
             found = map(self._decide, points, points, tokens, tokens)
         else:
-            found = self._decisions(*self.tokenizer.encode_many(prompts))
-        return list(found if self._scope is None else map(self._with_words, found, prompts))
+            found = self._decisions(np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64))
+        if self.familiar is None:
+            return list(found if self._scope is None else map(self._if_known, found, prompts))
+        known, _ = self.familiar.token_sums(ids, lengths)
+        return [self._if_known(*each) for each in zip(found, prompts, known, strict=True)]
 
     def explain(self, prompt: str) -> Explanation:
         """The decision on one prompt, and what each of its tokens added to it."""
@@ -232,8 +248,7 @@ class Router:
         texts = (text for part in pieces for _, text in part)
         tokens = tuple(map(TokenWeight, texts, votes, weights.tolist(), centred))
         decision = self._decide(points, sums, voters, len(ids))
-        if self._scope is not None:
-            decision = self._with_words(decision, "".join(turn.text for turn in turns))
+        decision = self._if_turns_are_known(decision, turns, ids, lengths)
         return Explanation(decision, self.domains[runner_up], float(weights.sum()), tokens)
 
     def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
@@ -289,10 +304,21 @@ class Router:
         scope = self._scope
         return 1 / (1 + exp(-(scope.slope * above + scope.growth * log(voters) + scope.offset)))
 
-    def _with_words(self, decision: Decision, prompt: str) -> Decision:
-        """The same decision, unless the prompt has neither letters nor digits: nothing is said in it."""
-        if any(map(str.isalnum, prompt)):
+    def _if_turns_are_known(
+        self, decision: Decision, turns: Sequence[Turn], ids: Ids, lengths: NDArray[np.int64]
+    ) -> Decision:
+        if self.familiar is None and self._scope is None:
             return decision
+        text = "".join(turn.text for turn in turns)
+        if self.familiar is None:
+            return self._if_known(decision, text)
+        known, _ = self.familiar.token_sums(ids, lengths)
+        return self._if_known(decision, text, [sum(each for [each] in known)])
+
+    def _if_known(self, decision: Decision, prompt: str, known: Sequence[int] = (0,)) -> Decision:
+        """The same decision, unless the prompt has neither letters nor digits, or is like nothing that was learnt."""
+        if known[0] >= 0 and any(map(str.isalnum, prompt)):
+            return decision if decision.scope is not None else decision._replace(scope=1.0)
         return decision._replace(domain=self._fallback or decision.best, abstained=True, scope=0.0, belongs=False)
 
     def __repr__(self) -> str:
@@ -302,7 +328,7 @@ class Router:
 def router_of(release: Release) -> Router:
     """The router of a release that was loaded."""
     parts = release.domains, release.compiled, release.tokenizer, release.selector, release.confidence
-    return Router(*parts, release.id, release.quality)
+    return Router(*parts, release.id, release.quality, release.familiar)
 
 
 def origin(router: Router) -> dict[str, Any]:

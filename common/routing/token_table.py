@@ -227,8 +227,8 @@ def tally_texts(compiled: RouterTable, selector: Selector, ids: Ids, lengths: ND
     for part, counts in zip(np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True):
         table, places = compiled.read(part, counts)
         found.append(tally(table, selector, places, counts))
-    points, sums, voters = zip(*((each.points, each.sums, each.voters) for each in found), strict=True)
-    return Tally(np.concatenate(points), np.concatenate(sums), np.concatenate(voters), found[0].unit)
+    points, sums = (np.concatenate([getattr(each, name) for each in found]) for name in ("points", "sums"))
+    return Tally(points, sums, np.concatenate([each.voters for each in found]), found[0].unit)
 
 
 def winners(counted: Tally) -> NDArray[np.int64]:

@@ -86,11 +86,11 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
         facts[QUALITY] = router.quality.to_json()
     before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
-    made = hashlib.sha256(router_file(weights, router.compiled)).hexdigest()
+    made = hashlib.sha256(router_file(weights, router.compiled, router.familiar)).hexdigest()
     # the text of the domain stays in the sketch
     drift_sketch.copy_companion(before, loaded.manifest["files"][ROUTER], folder, made)
     definition = (before / TOKENIZER).read_bytes()
-    return save_release(folder, facts, weights, router.compiled, definition, federation.identity)
+    return save_release(folder, facts, weights, router.compiled, definition, federation.identity, router.familiar)
 
 
 def remove(federation: Federation, name: str) -> Change:
@@ -143,8 +143,8 @@ def rollback(federation: Federation, number: int) -> Change:
         facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
         facts |= {"number": federation.next_number, "parent": newest.release}
         definition = (before / TOKENIZER).read_bytes()
-        compiled = router_of(loaded).compiled
-        release = save_release(folder, facts, loaded.weights, compiled, definition, federation.identity)
+        compiled, identity = router_of(loaded).compiled, federation.identity
+        release = save_release(folder, facts, loaded.weights, compiled, definition, identity, loaded.familiar)
         members = tuple(replace(each, digest="") for each in old.members)  # their sums are erased, or are of later use
         cause = f"rolled back to {number:04}"
         published = replace(

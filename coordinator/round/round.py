@@ -356,6 +356,7 @@ class _Round:
             normalise_columns=candidate.normalise_columns,
             selector=candidate.rule,
             confidence=fitted.confidence(*below) if fitted else plain,
+            abstain=True,
         )
 
     # Deliver

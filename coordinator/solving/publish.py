@@ -26,6 +26,7 @@ from ridgeway.common.routing.evaluation import Calibration, Evaluation, calibrat
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
+    FAMILIAR,
     QUALITY,
     ROUTER,
     Release,
@@ -39,6 +40,7 @@ from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.solving.nowhere import familiar_weights
 from ridgeway.coordinator.solving.solve import Matrix, Solution, equation, solve
 from ridgeway.coordinator.solving.total import Total, add_up
 
@@ -50,13 +52,17 @@ SKETCH_RIDGE = Ridge(1e-3)
 
 @dataclass(frozen=True, slots=True)
 class RouterChoices:
-    """What the operator decides about a release."""
+    """What the operator decides about a release.
+
+    abstain: whether the router learns to abstain on text that is like none of the text it is built from.
+    """
 
     weighting: Weighting
     ridge: Ridge
     normalise_columns: bool
     selector: Selector
     confidence: Confidence
+    abstain: bool = False
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:
@@ -67,6 +73,7 @@ class RouterChoices:
             normalise_columns=manifest["normalise_columns"],
             selector=Selector(**manifest["selector"]),
             confidence=Confidence.of_json(manifest["confidence"]),
+            abstain=FAMILIAR in manifest,
         )
 
 
@@ -88,6 +95,7 @@ class Draft:
     compiled: RouterTable
     encoder: AnyEncoder
     facts: dict[str, Any]
+    familiar: RouterTable | None = None
 
 
 def publish(
@@ -114,13 +122,16 @@ def compose(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution:
         solution = replace(solution, weights=normalised_columns(solution.weights))
     compiled = compile_router(encoder, total.sampling, solution.weights)
     facts = _facts(total, encoder, choices, solution) | more
-    return Draft(total, solution, compiled, encoder, facts)
+    familiar = None
+    if choices.abstain and isinstance(encoder, TableEncoder):
+        familiar = compile_router(encoder, total.sampling, familiar_weights(total.statistics, encoder))
+    return Draft(total, solution, compiled, encoder, facts, familiar)
 
 
 def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     """Write a draft as a signed release."""
     parts = made.facts, made.solution.weights, made.compiled, made.encoder.definition
-    return PublishedRelease(save_release(folder, *parts, identity), made.total, made.solution)
+    return PublishedRelease(save_release(folder, *parts, identity, made.familiar), made.total, made.solution)
 
 
 def issue(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
@@ -132,7 +143,7 @@ def issue(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     if isinstance(made.encoder, ContextualEncoder):
         drift_sketch.companion(folder).unlink(missing_ok=True)
     else:
-        router = hashlib.sha256(router_file(made.solution.weights, made.compiled)).hexdigest()
+        router = hashlib.sha256(router_file(made.solution.weights, made.compiled, made.familiar)).hexdigest()
         sketch = make_sketch(made.total.statistics, made.encoder, made.total.sampling)
         drift_sketch.save(folder, replace(sketch, router=router))
     return sign(made, identity, folder)

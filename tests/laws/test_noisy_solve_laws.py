@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums, moved_square
-from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.public_prior import MEAN_BITS, Integers, PublicPrior, make_prior
 from ridgeway.coordinator.solving import noisy_solve
 from ridgeway.coordinator.solving.noisy_solve import Matrix, solve_columns, solve_full
@@ -109,7 +109,7 @@ def test_full_sums_learn_how_documents_vary(prior: PublicPrior) -> None:
     parts = summed("full", prior, 200)
     columns = np.stack([each.column for each in parts], axis=1)
     found = noisy_solve.noisy_means("full", columns[:-1], columns[-1], 0.0)
-    products = reduce(add, (each.products for each in parts)) / noisy_solve.VECTOR_LENGTH**2
+    products = reduce(add, (each.products for each in parts)) / VECTOR_LENGTH**2
     within = noisy_solve._within(products, found, 0.0)
     expected = products / 600 - sum(np.outer(each, each) for each in found.means) / 3
     values = np.linalg.eigvalsh(expected)

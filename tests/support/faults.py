@@ -54,6 +54,7 @@ from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
+from ridgeway.coordinator.solving.nowhere import familiar_weights
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
 from tests.support.making import fixed_identity
@@ -464,9 +465,12 @@ def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncode
         weighted = statistics.weighted(share)
         gram += weighted.gram
         cross[:, domains.index(domain)] += weighted.cross[:, 0]
-    weights = solve(Statistics(gram, cross), encoder.scale, Ridge(ridge)).weights
+    total = Statistics(gram, cross)
+    weights = solve(total, encoder.scale, Ridge(ridge)).weights
     compiled = compile_table(encoder.table, encoder.scale, weights)
+    familiar = compile_table(encoder.table, encoder.scale, familiar_weights(total, encoder)).logits
     arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    arrays |= {"familiar.logits": familiar}
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 

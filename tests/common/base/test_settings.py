@@ -35,6 +35,7 @@ def test_the_default_preset_is_the_one_that_was_measured() -> None:
         ridge=Ridge(0.001, relative=True),
         normalise_columns=False,
         selector=Selector("average", 10),
+        abstain=True,
     ) == preset("default")
     assert preset("default") is DEFAULT
 
@@ -48,6 +49,7 @@ def test_the_paper_preset_is_the_published_method() -> None:
         ridge=Ridge(0.01, relative=False),
         normalise_columns=True,
         selector=Selector("entropy", 10),
+        abstain=False,
     ) == preset("paper")
     assert preset("paper") is PAPER
 
