@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ridgeway.common.base.errors import RidgewayError
     from ridgeway.common.routing.conversation import Turn, weighted_turns
-    from ridgeway.common.routing.router import Decision, Explanation, Router, TokenWeight
+    from ridgeway.common.routing.router import Decision, Explanation, Router, WordWeight
 
 __version__ = "0.1.0"
 
@@ -24,8 +24,8 @@ __all__ = [
     "Explanation",
     "RidgewayError",
     "Router",
-    "TokenWeight",
     "Turn",
+    "WordWeight",
     "__version__",
     "weighted_turns",
 ]
@@ -37,7 +37,7 @@ _HOMES = {
     "Decision": "routing.router",
     "Explanation": "routing.router",
     "Router": "routing.router",
-    "TokenWeight": "routing.router",
+    "WordWeight": "routing.router",
 }
 """Where each name lives in ridgeway.common; it is imported when it is first used."""
 

@@ -68,8 +68,8 @@ def test_the_exported_names_are_pinned() -> None:
         "Explanation",
         "RidgewayError",
         "Router",
-        "TokenWeight",
         "Turn",
+        "WordWeight",
         "__version__",
         "weighted_turns",
     ]
@@ -93,8 +93,8 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
         "scope",
         "belongs",
     )
-    assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "tokens")
-    assert ridgeway.TokenWeight._fields == ("text", "domain", "weight", "parts")
+    assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "words")
+    assert ridgeway.WordWeight._fields == ("text", "domain", "weight", "parts")
 
 
 def test_routing_imports_nothing_heavy(shop: Workshop) -> None:

@@ -32,7 +32,7 @@ def route(
     release: ReleaseFolder,
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads prompts from standard input, one a line.")],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the tokens that decided, and how much each weighed.")
+        bool, typer.Option("--explain", help="Show the words that decided, and how much each weighed.")
     ] = False,
     json: Json = False,
     threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
@@ -136,21 +136,21 @@ def _words(decision: Decision, router: Router) -> str:
 def _show_explanation(explanation: Explanation, most: int = 12) -> None:
     best, runner_up = explanation.decision.best, explanation.runner_up
     merged: dict[tuple[str, str], tuple[int, float]] = {}
-    for token in explanation.tokens:
-        count, weight = merged.get((token.text, token.domain), (0, 0.0))
-        merged[token.text, token.domain] = (count + 1, weight + token.weight)
+    for word in explanation.words:
+        count, weight = merged.get((word.text, word.domain), (0, 0.0))
+        merged[word.text, word.domain] = (count + 1, weight + word.weight)
     ranked = sorted(merged.items(), key=lambda item: -abs(item[1][1]))
     shown = [(repr(text), domain, str(times), weight) for (text, domain), (times, weight) in ranked[:most] if weight]
     if len(ranked) > most:
         rest = sum(weight for _, (_, weight) in ranked[most:])
-        shown.append((f"{len(ranked) - most} other tokens", "", "", rest))
+        shown.append((f"{len(ranked) - most} other words", "", "", rest))
     margin = explanation.margin
     rows = [[*words, f"{weight:+.4f}", f"{weight / margin:+.0%}" if margin else "–"] for *words, weight in shown]
     table(
-        ["token", "speaks for", "times", "weight", "of margin"],
+        ["word", "speaks for", "times", "weight", "of margin"],
         rows,
         numbers_from=2,
-        title=f"{best} over {runner_up}, margin {margin:.4f}: what each token added",
+        title=f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
     )
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from threading import Lock
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,15 +152,39 @@ class Tokenizer:
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""
         text = storable(text)
+        return [(number, text[start:stop]) for number, start, stop in self._spans(text)]
+
+    def words(self, text: str) -> list[tuple[str, list[int]]]:
+        """A text in pieces, each with its ids: words are whole, and so are characters that are spread over tokens."""
+        text = storable(text)
+        places: list[list[int]] = []
+        ids: list[list[int]] = []
+        for number, start, stop in self._spans(text):
+            end = places[-1][1] if places else 0
+            if start < end or (0 < start == end < stop and all(map(_is_of_a_word, text[start - 1 : start + 1]))):
+                places[-1][1] = max(stop, end)
+                ids[-1].append(number)
+            else:
+                places.append([start, stop])
+                ids.append([number])
+        return [(text[start:stop], own) for (start, stop), own in zip(places, ids, strict=True)]
+
+    def _spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Each id, and where the piece of text begins and ends that it stands for."""
         read = lower_case(text) if self.lower else text
         encoding = self._backend.encode(read, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         dropped = self._is_special(ids)
         spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
-        return [(number, text[start:stop]) for number, (start, stop), gone in spans if not gone]
+        return [(number, start, stop) for number, (start, stop), gone in spans if not gone]
 
     def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
         return self._special.take(ids, mode="clip")
+
+
+def _is_of_a_word(letter: str) -> bool:
+    """Whether words are made of such letters; wide ones, as in Chinese, stand side by side without being one word."""
+    return (letter.isalnum() or combining(letter) > 0) and east_asian_width(letter) not in "WF"
 
 
 def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids, NDArray[np.int64]]:

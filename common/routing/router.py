@@ -26,6 +26,7 @@ from ridgeway.common.routing.token_table import (
     TokenTable,
     check_domains,
     most_certain,
+    segment_sums,
     tally,
     tally_texts,
 )
@@ -75,8 +76,8 @@ class Decision(NamedTuple):
         }
 
 
-class TokenWeight(NamedTuple):
-    """A token's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
+class WordWeight(NamedTuple):
+    """A word's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
 
     parts: what it adds to each domain's score, in the order of the router's domains, over their mean.
     """
@@ -88,20 +89,23 @@ class TokenWeight(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a decision fell. Law: the tokens' weights add up to the margin between best and runner-up."""
+    """Why a decision fell. Law: the weights of its words add up to the margin between best and runner-up.
+
+    words: in their order; what is no word, such as a comma, stands among them, token by token.
+    """
 
     decision: Decision
     runner_up: str
     margin: float
-    tokens: tuple[TokenWeight, ...]
+    words: tuple[WordWeight, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The decision, and what each token added to it: `parts` follow the order of `order`."""
+        """The decision, and what each word added to it: `parts` follow the order of `order`."""
         return self.decision.to_json() | {
             "runner_up": self.runner_up,
             "margin": self.margin,
             "order": list(self.decision.scores),
-            "explanation": [token._asdict() for token in self.tokens],
+            "explanation": [word._asdict() for word in self.words],
         }
 
 
@@ -227,29 +231,31 @@ class Router:
         return [self._if_known(*each) for each in zip(found, prompts, known, strict=True)]
 
     def explain(self, prompt: str) -> Explanation:
-        """The decision on one prompt, and what each of its tokens added to it."""
+        """The decision on one prompt, and what each of its words added to it."""
         return self.explain_turns([Turn(prompt, 1.0)])
 
     def explain_turns(self, turns: Sequence[Turn]) -> Explanation:
-        """The decision on a conversation, and what each token of its turns added to it, in the order of the turns."""
-        pieces = [self.tokenizer.pieces(turn.text) for turn in turns]
-        lengths = np.array([len(part) for part in pieces])
-        ids = np.array([number for part in pieces for number, _ in part], dtype=np.int32)
+        """The decision on a conversation, and what each word of its turns added to it, in the order of the turns."""
+        pieces = [self.tokenizer.words(turn.text) for turn in turns]
+        lengths = np.array([sum(len(own) for _, own in part) for part in pieces])
+        ids = np.array([number for part in pieces for _, own in part for number in own], dtype=np.int32)
         table, places = self.compiled.read(ids, lengths)
         counted = tally(table, self.selector, places, lengths)
         points, sums, voters = _weighed(counted, turns)
         best, runner_up = _ranking(points, sums)[:2]
         says = shares(turns, counted.voters).tolist()
         cuts = np.split(places, np.cumsum(lengths)[:-1])
-        parts = np.concatenate([self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)])
+        of_tokens = np.concatenate([self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)])
+        texts, sizes = [text for part in pieces for text, _ in part], [len(own) for part in pieces for _, own in part]
+        parts = segment_sums(of_tokens, np.array(sizes, dtype=np.int64))
         weights = parts[:, best] - parts[:, runner_up]
-        votes = [self.domains[vote] for vote in table.votes[places].tolist()]
+        said = segment_sums(table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64))
+        votes = [self.domains[vote] for vote in said.argmax(axis=1).tolist()]
         centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
-        texts = (text for part in pieces for _, text in part)
-        tokens = tuple(map(TokenWeight, texts, votes, weights.tolist(), centred))
+        words = tuple(map(WordWeight, texts, votes, weights.tolist(), centred))
         decision = self._decide(points, sums, voters, len(ids))
         decision = self._if_turns_are_known(decision, turns, ids, lengths)
-        return Explanation(decision, self.domains[runner_up], float(weights.sum()), tokens)
+        return Explanation(decision, self.domains[runner_up], float(weights.sum()), words)
 
     def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
         """What each token of one text adds to the score of each domain."""

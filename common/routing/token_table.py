@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch, UnsolvableTotal
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 MAX_LOGIT_STEPS = 1 << 30
 MAX_REDUCEAT_DOMAINS = 16
@@ -83,7 +85,7 @@ class TokenTable:
             return None
         ids, lengths = np.arange(min(len(self.logits), 5), dtype=np.int32), np.array([0, 1, 0], dtype=np.int64)
         lengths[2] = len(ids) - 1
-        expected = _segment_sums(self.logits.take(ids, axis=0).astype(np.int64), lengths).tolist(), lengths.tolist()
+        expected = segment_sums(self.logits.take(ids, axis=0).astype(np.int64), lengths).tolist(), lengths.tolist()
         found = token_sums(self.logits, self.logits.shape[1], ids, lengths)
         return token_sums if found == expected else None
 
@@ -161,7 +163,7 @@ def sums_by_reading(table: RouterTable, ids: Numbers, lengths: Numbers) -> tuple
     """What `token_sums` gives, by numpy."""
     counts = np.frombuffer(lengths, dtype=np.int64)
     read, places = table.read(np.frombuffer(ids, dtype=np.int32), counts)
-    return _segment_sums(read.sums.take(places, axis=0), counts).tolist(), counts.tolist()
+    return segment_sums(read.sums.take(places, axis=0), counts).tolist(), counts.tolist()
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -209,10 +211,10 @@ def tally(compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[n
     """Count over prompts whose ids stand in one row, `lengths` of them each."""
     if selector.name == "entropy":
         ids, lengths = most_certain(compiled, selector.k, ids, lengths)
-    sums = _segment_sums(compiled.sums.take(ids, axis=0), lengths)
+    sums = segment_sums(compiled.sums.take(ids, axis=0), lengths)
     if selector.name == "average":
         return Tally(sums, sums, lengths, compiled.step)
-    votes = _segment_sums(compiled.ballots.take(ids, axis=0), lengths)
+    votes = segment_sums(compiled.ballots.take(ids, axis=0), lengths)
     return Tally(votes, sums, lengths, 1.0)
 
 
@@ -227,8 +229,8 @@ def tally_texts(compiled: RouterTable, selector: Selector, ids: Ids, lengths: ND
     for part, counts in zip(np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True):
         table, places = compiled.read(part, counts)
         found.append(tally(table, selector, places, counts))
-    points, sums = (np.concatenate([getattr(each, name) for each in found]) for name in ("points", "sums"))
-    return Tally(points, sums, np.concatenate([each.voters for each in found]), found[0].unit)
+    points, voters = (np.concatenate(each) for each in ([one.points for one in found], [one.voters for one in found]))
+    return Tally(points, np.concatenate([one.sums for one in found]), voters, found[0].unit)
 
 
 def winners(counted: Tally) -> NDArray[np.int64]:
@@ -246,11 +248,12 @@ def most_certain(compiled: TokenTable, k: int, ids: Ids, lengths: NDArray[np.int
     return ids[order][place < k], np.minimum(lengths, k)
 
 
-def _segment_sums(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def segment_sums(rows: NDArray[Number], lengths: NDArray[np.int64]) -> NDArray[Number]:
+    """The sums of rows that stand one after another, `lengths` of them each."""
     if len(lengths) == 1:
-        only: NDArray[np.int64] = np.add.reduce(rows, axis=0)
+        only: NDArray[Number] = np.add.reduce(rows, axis=0)
         return only[None, :]
-    sums = np.zeros((len(lengths), rows.shape[1]), dtype=np.int64)
+    sums = np.zeros((len(lengths), rows.shape[1]), dtype=rows.dtype)
     filled = np.flatnonzero(lengths)
     ends = np.cumsum(lengths)[filled]
     starts = ends - lengths[filled]

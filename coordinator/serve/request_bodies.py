@@ -90,7 +90,7 @@ class RouteRequest(BaseModel):
     messages: ChatMessages | None = Field(
         None, description="A conversation; the last user turn weighs more than all the others."
     )
-    explain: bool = Field(False, description="Add each token and what it added to the decision.")
+    explain: bool = Field(False, description="Add each word and what it added to the decision.")
 
     @model_validator(mode="after")
     def _one_of_three(self) -> RouteRequest:

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 
-class Token(BaseModel):
-    """A token, the domain it speaks for, what it adds to the margin, and to each domain over their mean."""
+class Word(BaseModel):
+    """A word, the domain it speaks for, what it adds to the margin, and to each domain over their mean."""
 
     text: str
     domain: str
@@ -36,8 +36,8 @@ class RoutedPrompt(BaseModel):
     left_out: int | None = Field(None, description="Characters that were not routed: see docs/serving.md.")
     runner_up: str | None = Field(None, description="The domain in the second place.")
     margin: float | None = Field(None, description="What separates `best` from the runner-up.")
-    order: list[str] | None = Field(None, description="The domains in the order of the tokens' parts.")
-    explanation: list[Token] | None = Field(None, description="The tokens; their weights add up to the margin.")
+    order: list[str] | None = Field(None, description="The domains in the order of the words' parts.")
+    explanation: list[Word] | None = Field(None, description="The words; their weights add up to the margin.")
 
 
 class Origin(BaseModel):

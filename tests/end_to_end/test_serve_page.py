@@ -1,4 +1,4 @@
-"""The page in a real browser, before a real router: a prompt, the decision, the tokens, the words that decided."""
+"""The page in a real browser, before a real router: a prompt, the decision, what its words say."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ pytestmark = pytest.mark.browser
 
 PROMPT = "abcdefgh abba\n 0123, nop"
 """Mostly in the letters of law, some of the other domains."""
+LONG = PROMPT + " ab bc cd de ef fg gh 45"
+"""More different words than the table has rows."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def explained(served: Serving, prompt: str) -> Any:
 
 
 def painted(seen: Visit) -> list[dict[str, Any]]:
-    """Every token as it is shown: its text, its classes, and how strong its colour is."""
+    """Every word as it is shown: its text, its classes, and how strong its colour is."""
     look = "e => ({text: e.textContent, marks: e.className, weight: +e.style.getPropertyValue('--weight')})"
     found: list[dict[str, Any]] = seen.page.locator(".token").evaluate_all(f"all => all.map({look})")
     return found
@@ -123,21 +125,21 @@ def test_examples_can_be_tried_with_one_click(seen: Visit) -> None:
     expect(seen.page.locator("#tokens")).to_have_text(example.inner_text())
 
 
-def test_tokens_have_the_colour_of_their_domain_and_its_strength(seen: Visit, served: Serving) -> None:
+def test_words_have_the_colour_of_their_domain_and_its_strength(seen: Visit, served: Serving) -> None:
     """All of the prompt is there, blanks and line feeds too; the colour is the domain's, the strength the weight's."""
     seen.type_prompt(PROMPT)
     answer = explained(served, PROMPT)
     shown = painted(seen)
-    assert "".join(token["text"] for token in shown) == PROMPT
-    most = max(abs(token["weight"]) for token in answer["explanation"])
-    for token, drawn in zip(answer["explanation"], shown, strict=True):
-        place = answer["order"].index(token["domain"])
+    assert [word["text"] for word in shown] == ["abcdefgh", " ", "abba", "\n", " ", "0123", ",", " ", "nop"]
+    most = max(abs(word["weight"]) for word in answer["explanation"])
+    for word, drawn in zip(answer["explanation"], shown, strict=True):
+        place = answer["order"].index(word["domain"])
         assert f"d{place} u{place}" in drawn["marks"]
-        assert drawn["weight"] == pytest.approx(abs(token["weight"]) / most, abs=1e-3)
+        assert drawn["weight"] == pytest.approx(abs(word["weight"]) / most, abs=1e-3)
 
 
-def test_the_keyboard_switches_to_what_tokens_say_of_one_domain(seen: Visit, served: Serving) -> None:
-    """Arrow keys go through the domains; tokens that speak against one look different from those that speak for it."""
+def test_the_keyboard_switches_to_what_words_say_of_one_domain(seen: Visit, served: Serving) -> None:
+    """Arrow keys go through the domains; words that speak against one look different from those that speak for it."""
     seen.type_prompt(PROMPT)
     answer = explained(served, PROMPT)
     seen.page.get_by_role("radio", name="what decided").focus()
@@ -145,42 +147,42 @@ def test_the_keyboard_switches_to_what_tokens_say_of_one_domain(seen: Visit, ser
         seen.page.keyboard.press("ArrowRight")
         expect(seen.page.get_by_role("radio", name=domain)).to_be_checked()
         expect(seen.page.locator("#view-words")).to_contain_text(f"for or against {domain}")
-        for token, drawn in zip(answer["explanation"], painted(seen), strict=True):
-            marks = f"u0 d{place}" if token["parts"][place] > 0 else "u2 against"
+        for word, drawn in zip(answer["explanation"], painted(seen), strict=True):
+            marks = f"u0 d{place}" if word["parts"][place] > 0 else "u2 against"
             assert drawn["marks"] == f"token {marks}"
     seen.page.keyboard.press("ArrowRight")
     expect(seen.page.get_by_role("radio", name="what decided")).to_be_checked()
 
 
-def test_arrow_keys_read_out_tokens_from_a_single_tab_stop(seen: Visit, served: Serving) -> None:
-    """However long the prompt is, one press of Tab leads past its tokens; within, each can be read."""
+def test_arrow_keys_read_out_words_from_a_single_tab_stop(seen: Visit, served: Serving) -> None:
+    """However long the prompt is, one press of Tab leads past its words; within, each can be read."""
     seen.type_prompt(PROMPT)
     answer = explained(served, PROMPT)
     seen.page.get_by_role("radio", name="what decided").focus()
     seen.page.keyboard.press("Tab")
     expect(seen.page.locator("#tokens")).to_be_focused()
     reading = seen.page.locator("#reading")
-    for token in answer["explanation"][:3]:
+    for word in answer["explanation"][:3]:
         seen.page.keyboard.press("ArrowRight")
-        expect(reading).to_contain_text(f"{json.dumps(token['text'])} speaks for {token['domain']}")
-        expect(reading).to_contain_text(f"{token['weight']:+.4f}".replace("-", "−"))
+        expect(reading).to_contain_text(f"{json.dumps(word['text'])} speaks for {word['domain']}")
+        expect(reading).to_contain_text(f"{word['weight']:+.4f}".replace("-", "−"))
     seen.page.keyboard.press("End")
-    expect(reading).to_contain_text(json.dumps(PROMPT[-1]))
+    expect(reading).to_contain_text(json.dumps("nop"))
     seen.page.keyboard.press("Tab")
     assert seen.page.evaluate("!document.activeElement.closest('#tokens')")
 
 
-def test_pointing_at_a_token_reads_it_out(seen: Visit, served: Serving) -> None:
+def test_pointing_at_a_word_reads_it_out(seen: Visit, served: Serving) -> None:
     seen.type_prompt(PROMPT)
-    token = explained(served, PROMPT)["explanation"][4]
-    seen.page.locator(".token").nth(4).hover()
-    expect(seen.page.locator("#reading")).to_contain_text(f"{json.dumps(token['text'])} speaks for {token['domain']}")
+    word = explained(served, PROMPT)["explanation"][5]
+    seen.page.locator(".token").nth(5).hover()
+    expect(seen.page.locator("#reading")).to_contain_text(f"{json.dumps(word['text'])} speaks for {word['domain']}")
 
 
 def test_the_words_that_decided_are_those_of_the_command_line(seen: Visit, shop: Workshop) -> None:
     """The same rows in the same order as `ridgeway route --explain` prints."""
-    seen.type_prompt(PROMPT)
-    printed = shop.run("route", shop / "release", PROMPT, "--explain").stdout
+    seen.type_prompt(LONG)
+    printed = shop.run("route", shop / "release", LONG, "--explain").stdout
     said = re.findall(r"(?m)^ *'(.*)' +(\w+) +(\d+) +([+-][\d.]+) +([+-]\d+) ?%", printed)
     assert len(said) == 12
     rows = seen.page.locator("#words tbody tr")
@@ -191,7 +193,7 @@ def test_the_words_that_decided_are_those_of_the_command_line(seen: Visit, shop:
     ]
     assert weights_of([cells[3] for cells in shown[:12]]) == [float(weight) for *_, weight, _ in said]
     assert [cells[4].replace("−", "-") for cells in shown[:12]] == [f"{share} %" for *_, share in said]
-    [others] = re.findall(r"(\d+ other tokens)", printed)
+    [others] = re.findall(r"(\d+ other words)", printed)
     assert shown[12][0] == others
 
 
@@ -203,21 +205,19 @@ def test_a_prompt_is_shown_as_text_whatever_it_holds(seen: Visit) -> None:
     assert seen.page.title() == "Ridgeway"
 
 
-def test_a_character_of_several_tokens_is_shown_once(seen: Visit) -> None:
-    """Tokens may share a character; their weights are then added up, and the prompt still reads as it was typed."""
-    tokens = [
+def test_what_no_word_stands_for_is_shown_and_weighs_nothing(seen: Visit) -> None:
+    """Special tokens have no weight; the prompt still reads as it was typed."""
+    given = [
         {"text": " 🎉", "domain": "law", "weight": 0.1, "parts": [0.1]},
-        {"text": "🎉", "domain": "code", "weight": -0.3, "parts": [0.2]},
+        {"text": "", "domain": "code", "weight": -0.3, "parts": [0.2]},
         {"text": "ab", "domain": "law", "weight": 0.2, "parts": [0.3]},
     ]
-    words = "([m, p, t]) => import(m).then(({pieces}) => pieces(p, t))"
+    words = "([m, p, w]) => import(m).then(({pieces}) => pieces(p, w))"
     module = seen.page.locator("script").get_attribute("src") or ""
-    cut = seen.page.evaluate(words, [module.replace("main.js", "pieces.js"), "x 🎉ab!", tokens])
+    cut = seen.page.evaluate(words, [module.replace("main.js", "pieces.js"), "x 🎉ab!", given])
     assert [piece["text"] for piece in cut] == ["x", " 🎉", "ab", "!"]
-    assert [piece["tokens"] for piece in cut] == [0, 2, 1, 0]
-    assert cut[1]["domain"] == "code"
-    assert cut[1]["weight"] == pytest.approx(-0.2)
-    assert cut[1]["parts"] == pytest.approx([0.3])
+    assert [piece["weighs"] for piece in cut] == [False, True, True, False]
+    assert cut[2]["weight"] == 0.2
 
 
 def test_the_card_says_what_the_release_is(seen: Visit, served: Serving) -> None:

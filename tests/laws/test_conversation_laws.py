@@ -118,15 +118,15 @@ def test_the_scores_of_a_conversation_are_the_shared_means_of_its_turns(
 
 @settings(max_examples=200)
 @given(router=routers(), conversation=st.lists(said, min_size=1, max_size=6))
-def test_the_tokens_of_a_conversation_explain_its_decision(router: Router, conversation: list[str]) -> None:
-    """Weights add up to the margin, parts to the scores over their mean, and a token's own parts to nothing."""
+def test_the_words_of_a_conversation_explain_its_decision(router: Router, conversation: list[str]) -> None:
+    """Weights add up to the margin, parts to the scores over their mean, and a word's own parts to nothing."""
     turns = weighted_turns([("user", text) for text in conversation])
     explanation = router.explain_turns(turns)
     assert explanation.decision == router.route_turns(turns)
     best, second = (router.domains.index(name) for name in (explanation.decision.best, explanation.runner_up))
-    parts = np.array([token.parts for token in explanation.tokens])
-    weights = [token.weight for token in explanation.tokens]
+    parts = np.array([word.parts for word in explanation.words])
+    weights = [word.weight for word in explanation.words]
     assert math.fsum(weights) == pytest.approx(explanation.margin, abs=1e-9)
     assert (parts[:, best] - parts[:, second]).tolist() == pytest.approx(weights, abs=1e-9)
     assert parts.sum(axis=1).tolist() == pytest.approx([0.0] * len(parts), abs=1e-9)
-    assert "".join(token.text for token in explanation.tokens) == "".join(turn.text for turn in turns)
+    assert "".join(word.text for word in explanation.words) == "".join(turn.text for turn in turns)

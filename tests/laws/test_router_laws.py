@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -77,6 +78,13 @@ class Slow:
 def slow_ids(text: str) -> list[int]:
     """One id a character, special tokens left out."""
     return [LETTERS.index(letter) + 2 if letter in LETTERS else 1 for letter in text.replace(SPECIAL, "")]
+
+
+def slow_words(text: str) -> list[str]:
+    """Letters and digits that stand side by side are one word, all else stands alone."""
+    return [
+        word for part in text.replace("\ud800", "?").split(SPECIAL) for word in re.findall("[a-z0-9é]+|.", part, re.S)
+    ]
 
 
 def slow_route(router: Router, text: str) -> Slow:
@@ -286,7 +294,7 @@ def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
 
 @settings(max_examples=300)
 @given(router=routers(), text=texts)
-def test_the_tokens_of_an_explanation_add_up_to_the_margin(router: Router, text: str) -> None:
+def test_the_words_of_an_explanation_add_up_to_the_margin(router: Router, text: str) -> None:
     """The weights sum to what separates best and runner-up, for every selector."""
     explanation = router.explain(text)
     slow = slow_route(router, text)
@@ -295,30 +303,36 @@ def test_the_tokens_of_an_explanation_add_up_to_the_margin(router: Router, text:
     assert explanation.decision == router.route(text)
     assert explanation.runner_up == router.domains[second]
     assert explanation.margin == pytest.approx(margin, rel=1e-9, abs=1e-12)
-    assert math.fsum(token.weight for token in explanation.tokens) == pytest.approx(margin, rel=1e-9, abs=1e-9)
+    assert math.fsum(word.weight for word in explanation.words) == pytest.approx(margin, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=100)
 @given(router=routers(), text=texts)
-def test_an_explanation_shows_each_token_with_its_vote(router: Router, text: str) -> None:
-    """Every counted token stands there in its place, with the domain it speaks for; special ones do not."""
+def test_an_explanation_shows_each_word_with_its_vote(router: Router, text: str) -> None:
+    """Every word stands there in its place, with the domain that its tokens together speak for."""
     explanation = router.explain(text)
-    logits = router.compiled.arrays()["logits"].tolist()
-    expected = [router.domains[logits[number].index(max(logits[number]))] for number in slow_ids(text)]
-    assert [token.domain for token in explanation.tokens] == expected
-    assert "".join(token.text for token in explanation.tokens) == text.replace(SPECIAL, "").replace("\ud800", "?")
+    logits = router.compiled.arrays()["logits"].astype(np.int64)
+    expected = [router.domains[int(logits[slow_ids(word)].sum(axis=0).argmax())] for word in slow_words(text)]
+    assert [word.text for word in explanation.words] == slow_words(text)
+    assert [word.domain for word in explanation.words] == expected
 
 
 @settings(max_examples=100)
 @given(table=tables(), text=texts, k=st.integers(1, 5))
 def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -> None:
-    """A token that is not among the k most certain adds nothing to the margin."""
+    """A token that is not among the k most certain adds nothing: a word has the votes of its tokens that are."""
     explanation = router_of(table, Selector("entropy", k)).explain(text)
     voters = sorted(slow_ids(text), key=lambda number: (float(table.entropies[number]), number))[:k]
-    weighing = [number for number, token in zip(slow_ids(text), explanation.tokens, strict=True) if token.weight]
-    left = list(voters)
-    for number in weighing:
-        left.remove(number)  # raises where a token weighs that has no vote
+    left, sides = list(voters), {explanation.decision.best: 1, explanation.runner_up: -1}
+    for word, shown in zip(slow_words(text), explanation.words, strict=True):
+        votes = []
+        for number in slow_ids(word):
+            if number in left:
+                left.remove(number)
+                votes.append(f"domain{int(table.logits[number].argmax())}")
+        expected = sum(sides.get(vote, 0) for vote in votes) / max(len(voters), 1)
+        assert shown.weight == pytest.approx(expected, abs=1e-12)
+    assert not left
 
 
 # Chances, temperature, abstention

@@ -1,15 +1,15 @@
-// The prompt's tokens, coloured: by what decided, or by what each says for and against one domain.
-// One stop for the keyboard; the arrow keys go from token to token, and a line below reads out the one they are at.
+// The prompt's words, coloured: by what decided, or by what each says for and against one domain.
+// One stop for the keyboard; the arrow keys go from word to word, and a line below reads out the one they are at.
 // Knows replies of /v1/route. Asks nothing.
 
 import { fill, find, make } from "./dom.js";
-import { count, signed, signedPercent, whole } from "./numbers.js";
+import { signed, signedPercent, whole } from "./numbers.js";
 import { legend, marks } from "./palette.js";
 import { pieces } from "./pieces.js";
 
 const MOST = 4000;
 const DECIDED = "";
-const HINT = "Point at a token, or go through them with the arrow keys, to read its numbers.";
+const HINT = "Point at a word, or go through them with the arrow keys, to read its numbers.";
 
 let reply = null;
 let shown = [];
@@ -35,7 +35,7 @@ export function showTokens(answer, prompt) {
   const all = pieces(prompt, reply.explanation);
   shown = all.slice(0, MOST);
   spans = shown.map((piece) => make("span", {}, piece.text));
-  const rest = all.length > MOST ? make("em", {}, `\n… and ${whole(all.length - MOST)} more tokens`) : null;
+  const rest = all.length > MOST ? make("em", {}, `\n… and ${whole(all.length - MOST)} more words`) : null;
   fill(find("tokens"), spans, rest);
   choices();
   paint();
@@ -66,21 +66,21 @@ function paint() {
 }
 
 function valueOf(piece) {
-  if (!piece.tokens) return 0;
+  if (!piece.weighs) return 0;
   return view === DECIDED ? piece.weight : piece.parts[reply.order.indexOf(view)];
 }
 
 function classesOf(piece, value) {
-  if (!piece.tokens || !value) return "token silent";
+  if (!piece.weighs || !value) return "token silent";
   if (view === DECIDED) return `token ${marks(piece.domain)}`;
   return value > 0 ? `token u0 ${marks(view).split(" ")[0]}` : "token u2 against";
 }
 
 function words() {
   if (view === DECIDED) {
-    return `Each token in the colour of the domain it speaks for; the stronger, the more it moved the margin of ${reply.best} over ${reply.runner_up}.`;
+    return `Each word in the colour of the domain it speaks for; the stronger, the more it moved the margin of ${reply.best} over ${reply.runner_up}.`;
   }
-  return `How much each token speaks for or against ${view}; the stronger the colour, the more.`;
+  return `How much each word speaks for or against ${view}; the stronger the colour, the more.`;
 }
 
 function signs() {
@@ -101,7 +101,7 @@ function onKey(event) {
 }
 
 function go(place, step) {
-  while (shown[place] && !shown[place].tokens) place += step;
+  while (shown[place] && !shown[place].weighs) place += step;
   if (!shown[place]) return;
   read(place);
   spans[place].scrollIntoView({ block: "nearest" });
@@ -109,7 +109,7 @@ function go(place, step) {
 
 function read(place) {
   spans[current]?.classList.remove("current");
-  current = shown[place]?.tokens ? place : -1;
+  current = shown[place]?.weighs ? place : -1;
   if (current < 0) {
     find("reading").textContent = HINT;
     return;
@@ -120,11 +120,10 @@ function read(place) {
 }
 
 function numbers(piece) {
-  const together = piece.tokens > 1 ? ` (${count(piece.tokens, "token")})` : "";
   if (view !== DECIDED) {
     const value = valueOf(piece);
-    return `speaks ${value < 0 ? "against" : "for"} ${view}: ${signed(value)} over the mean of all domains${together}.`;
+    return `speaks ${value < 0 ? "against" : "for"} ${view}: ${signed(value)} over the mean of all domains.`;
   }
   const share = reply.margin ? `, ${signedPercent(piece.weight / reply.margin)} of it` : "";
-  return `speaks for ${piece.domain}; adds ${signed(piece.weight)} to the margin${share}${together}.`;
+  return `speaks for ${piece.domain}; adds ${signed(piece.weight)} to the margin${share}.`;
 }

@@ -130,3 +130,18 @@ def test_a_text_that_utf8_cannot_hold_is_still_encoded(encoder: TableEncoder) ->
 def test_an_encoder_does_not_print_its_table(encoder: TableEncoder) -> None:
     """The repr names it and no more."""
     assert repr(encoder) == f"<TableEncoder tiny 42×6 {encoder.fingerprint[:12]}>"
+
+
+def test_a_text_is_cut_into_words_with_their_tokens(encoder: TableEncoder) -> None:
+    """Letters and digits that stand side by side are one piece; all else, and wide scripts, stand token by token."""
+    found = encoder.tokenizer.words("ab1, c<end>d é日本")
+    assert [piece for piece, _ in found] == ["ab1", ",", " ", "c", "d", " ", "é", "日", "本"]
+    assert [number for _, ids in found for number in ids] == encoder.tokenizer.encode("ab1, c<end>d é日本").tolist()
+
+
+def test_words_of_real_tokens_are_whole_and_characters_of_several_tokens_are_shown_once(smollm2: TableEncoder) -> None:
+    """A blank goes with the word behind it, as its token has it."""
+    found = smollm2.tokenizer.words("The copyrighted Ωμέγα 🎉!")
+    assert [piece for piece, _ in found] == ["The", " copyrighted", " Ωμέγα", " 🎉", "!"]
+    assert max(len(ids) for _, ids in found) > 1
+    assert sum(len(ids) for _, ids in found) == len(smollm2.tokenizer.encode("The copyrighted Ωμέγα 🎉!"))

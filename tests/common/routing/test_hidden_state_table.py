@@ -89,13 +89,13 @@ def test_many_prompts_are_routed_as_one_by_one(
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_an_explanation_adds_up_to_the_margin(encoder: ContextualEncoder, selector: Selector) -> None:
-    """Every token of the prompt stands there with its weight."""
+    """Every word of the prompt stands there with its weight."""
     router = router_of(encoder, selector)
     text = sentences("law", 1, 40)[0]
     explanation = router.explain(text)
     assert explanation.decision == router.route(text)
-    assert "".join(token.text for token in explanation.tokens) == text
-    assert sum(token.weight for token in explanation.tokens) == pytest.approx(explanation.margin)
+    assert "".join(word.text for word in explanation.words) == text
+    assert sum(word.weight for word in explanation.words) == pytest.approx(explanation.margin)
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -117,7 +117,7 @@ def test_explanations_and_conversations_are_of_the_same_router(selector: Selecto
     one = router(selector=selector)
     explained, decision = one.explain(text), one.route(text)
     assert explained.decision == decision == one.route_turns([Turn(text, 1.0)])
-    assert sum(token.weight for token in explained.tokens) == pytest.approx(explained.margin, abs=1e-9)
+    assert sum(word.weight for word in explained.words) == pytest.approx(explained.margin, abs=1e-9)
     both = [Turn(text, 1.0), Turn(more, 2.0)]
     assert one.explain_turns(both).decision == one.route_turns(both)
     confidence, best = beginnings_routed(one, [text], 0)
