@@ -220,8 +220,8 @@ class Confidence:
     @classmethod
     def of_json(cls, facts: Mapping[str, Any]) -> Confidence:
         """As a manifest has it; one from before scopes were learnt has none."""
-        scope = facts.get("scope")
-        return cls(**{**facts, "scope": Scope(**scope) if scope else None})
+        facts = {"scope": None, **facts}
+        return cls(**facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None})
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest: a scope is left out where there is none."""
