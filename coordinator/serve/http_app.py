@@ -16,12 +16,14 @@ from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
 from ridgeway.coordinator.serve.gateway.gateway import Gateway, gateway_api
+from ridgeway.coordinator.serve.gateway.unsupported_api import unsupported_api
 from ridgeway.coordinator.serve.routing.routing_api import Shortcut, routing_api
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 
 ABOUT = """Routes prompts to domain experts by a signed release, and passes requests on to them.
 
-Errors have the shape of OpenAI's API. If the service has keys, send one as `Authorization: Bearer KEY`."""
+Errors have the shape of OpenAI's API, at `/v1/messages` of Anthropic's. If the service has keys, send one as
+`Authorization: Bearer KEY`."""
 DOCUMENTS = {"/": "index.html", "/docs": "docs.html"}
 
 
@@ -45,7 +47,8 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
     add_error_handlers(app)
     rules = rules or AccessRules()
     routing = routing_api(service, gateway.choice if gateway else None, gateway.states if gateway else dict)
-    apis = (routing, gateway_api(service, gateway), site_api(read_site(__package__), DOCUMENTS))
+    gateways = (gateway_api(service, gateway), unsupported_api())
+    apis = (routing, *gateways, site_api(read_site(__package__), DOCUMENTS))
     for api in apis:
         app.include_router(api)
     if gateway is not None:

@@ -109,6 +109,18 @@ class ErrorReply(BaseModel):
     error: Complaint
 
 
+class MessagesComplaint(BaseModel):
+    type: str
+    message: str
+
+
+class MessagesErrorReply(BaseModel):
+    """The same, as Anthropic's API has it."""
+
+    type: str
+    error: MessagesComplaint
+
+
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI takes as the description of an endpoint's answers, by status."""
 
@@ -137,6 +149,13 @@ EXPERT_ERRORS = _errors(
         504: "The expert did not answer in time.",
     }
 )
+
+
+def as_anthropics(errors: Responses) -> Responses:
+    """The errors of an endpoint of Anthropic's API."""
+    return {status: {**each, "model": MessagesErrorReply} for status, each in errors.items()}
+
+
 EXPERT_ANSWER: Responses = {
     200: {
         "description": "The expert's own answer. The headers x-ridgeway-… say which expert it was, and why.",

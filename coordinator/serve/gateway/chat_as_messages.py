@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.coordinator.serve.gateway.failures import GARBAGE
-from ridgeway.coordinator.serve.gateway.messages_as_chat import untranslatable
+from ridgeway.coordinator.serve.gateway.messages_as_chat import listed, untranslatable
 from ridgeway.coordinator.serve.gateway.sse import DONE, BadStream, event_data
 
 Fields = Mapping[str, Any]
@@ -66,7 +66,7 @@ def message_request(fields: Fields) -> Json:
         elif name == "user":
             turned["metadata"] = {"user_id": value}
         elif name == "tools":
-            turned["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(value)]
+            turned["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(listed(value, name))]
         elif name == "tool_choice":
             turned["tool_choice"] = turned.get("tool_choice", {}) | _tool_choice(value)
         elif name == "parallel_tool_calls":
@@ -127,7 +127,7 @@ def _blocks(message: Json, where: str) -> Iterator[Json]:
         yield {"type": "text", "text": content}
     elif isinstance(content, list):
         yield from (_block(part, f"{where}.content.{place}") for place, part in enumerate(content))
-    for place, call in enumerate(message.get("tool_calls") or ()):
+    for place, call in enumerate(listed(message.get("tool_calls") or [], f"{where}.tool_calls")):
         inside = f"{where}.tool_calls.{place}"
         try:
             function = call["function"]
@@ -182,7 +182,11 @@ def _tool_choice(choice: Any) -> Json:
 
 
 def _format(value: Any) -> Json:
-    if not isinstance(value, dict) or value.get("type") != "json_schema" or not isinstance(value["json_schema"], dict):
+    if (
+        not isinstance(value, dict)
+        or value.get("type") != "json_schema"
+        or not isinstance(value.get("json_schema"), dict)
+    ):
         raise untranslatable("response_format", "Anthropic")
     return {"type": "json_schema", "schema": value["json_schema"].get("schema")}
 

@@ -49,7 +49,14 @@ from ridgeway.coordinator.serve.request_bodies import (
 )
 from ridgeway.coordinator.serve.routing.routing_api import Handler, json_answer
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-from ridgeway.coordinator.serve.schemas import ERRORS, EXPERT_ANSWER, EXPERT_ERRORS, ModelCard, ModelList
+from ridgeway.coordinator.serve.schemas import (
+    ERRORS,
+    EXPERT_ANSWER,
+    EXPERT_ERRORS,
+    ModelCard,
+    ModelList,
+    as_anthropics,
+)
 
 REQUEST_SHAPES: Mapping[Endpoint, type[AnyGatewayRequest]] = {
     "/chat/completions": ChatRequest,
@@ -353,9 +360,10 @@ def _complaint(answer: WholeAnswer | StreamAnswer) -> FallbackReason | None:
 def gateway_api(service: RoutingService, gateway: Gateway | None) -> APIRouter:
     api = APIRouter(tags=["gateway"])
     for endpoint, model in REQUEST_SHAPES.items():
+        errors = {**ERRORS, **EXPERT_ERRORS}
         api.post(
             f"/v1{endpoint}",
-            responses={**ERRORS, **EXPERT_ERRORS, **EXPERT_ANSWER},
+            responses={**(as_anthropics(errors) if endpoint == "/messages" else errors), **EXPERT_ANSWER},
             openapi_extra=described(model),
             response_class=Response,
         )(_handler(gateway, endpoint, model))

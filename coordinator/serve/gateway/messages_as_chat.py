@@ -50,7 +50,7 @@ def chat_request(fields: Fields) -> Json:
         elif name == "stop_sequences":
             chat["stop"] = value
         elif name == "tools":
-            chat["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(_listed(value, name))]
+            chat["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(listed(value, name))]
         elif name == "tool_choice":
             chat |= _tool_choice(_object(value, name))
         elif name == "metadata":
@@ -128,7 +128,7 @@ def _plain(content: Any, where: str) -> str:
     """A text, or the texts of blocks; other blocks cannot stand here."""
     if isinstance(content, str):
         return content
-    for place, block in enumerate(_listed(content, where)):
+    for place, block in enumerate(listed(content, where)):
         if not isinstance(block, dict) or block.get("type") != "text":
             raise untranslatable(f"{where}.{place}.type", "OpenAI")
     return "\n".join(block.get("text") or "" for block in content)
@@ -167,7 +167,7 @@ def _object(value: Any, where: str) -> Json:
     return value
 
 
-def _listed(value: Any, where: str) -> list[Any]:
+def listed(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise Problem(400, f"{where}: give a list", code="invalid_value", param=where)
     return value
