@@ -34,6 +34,8 @@ ASSET_PREFIX = "/page/"
 FOREIGN_SITES = frozenset((b"cross-site", b"same-site"))
 HAS_KEY = "ridgeway.has_key"
 """In the scope: whether a request came with a key; not there where there are no keys."""
+CLIENT_NAME = "ridgeway.client_name"
+"""In the scope: the name of the key that a request came with."""
 PATH_SERVED = "ridgeway.path_served"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 BODY_IS_SLOW = "ridgeway.body_is_slow"
@@ -176,6 +178,7 @@ class RequestGuard:
         if record is None:
             self._check_stranger(scope, presented)
             return
+        scope[CLIENT_NAME] = record.name
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
             check_rate(self._keyed, record.name, rate)

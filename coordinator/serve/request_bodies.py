@@ -21,11 +21,14 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from ridgeway.common.experts.experts_file import AUTO
+from ridgeway.common.http.guard import CLIENT_NAME
 from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
 from ridgeway.common.routing.conversation import Turn, weighted_turns
+from ridgeway.coordinator.serve.conversations import Message, Talk, talk_of
 from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
 
+SESSION_HEADER = "x-session-id"
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
 MAX_VALUES = 50_000
@@ -61,6 +64,12 @@ class ChatMessage(BaseModel):
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content or [] if part.text)
+
+    @property
+    def said(self) -> Message:
+        """Who says what; the result of a tool is a tool's, whose message it may stand in."""
+        parts = self.content if isinstance(self.content, list) else []
+        return "tool" if any(part.type == "tool_result" for part in parts) else self.role, self.text
 
 
 ChatMessages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -139,8 +148,8 @@ class ChatRequest(GatewayRequest):
     messages: ChatMessages
     stream: StrictBool | None = None
 
-    def turns(self) -> list[Turn]:
-        return _chat_turns(self.messages)
+    def said(self) -> list[Message]:
+        return [message.said for message in self.messages]
 
 
 class CompletionRequest(GatewayRequest):
@@ -179,17 +188,22 @@ class MessagesRequest(GatewayRequest):
     system: str | ContentParts | None = None
     stream: StrictBool | None = None
 
-    def turns(self) -> list[Turn]:
+    def said(self) -> list[Message]:
         system = [ChatMessage(role="system", content=self.system)] if self.system else []
-        return _chat_turns([*system, *self.messages])
+        return [message.said for message in [*system, *self.messages]]
 
 
 class ResponseItem(BaseModel):
     """One item of what a response is asked for: a message, or something that is not routed on."""
 
     model_config = ConfigDict(extra="allow")
+    type: str | None = None
     role: str | None = None
     content: Any = None
+
+    @property
+    def is_tool_result(self) -> bool:
+        return self.role is None and self.type is not None and self.type.endswith("_output")
 
     @property
     def text(self) -> str:
@@ -217,11 +231,11 @@ class ResponsesRequest(GatewayRequest):
     conversation: str | ConversationName | None = None
     stream: StrictBool | None = None
 
-    def turns(self) -> list[Turn]:
+    def said(self) -> list[Message]:
         items = [("user", self.input)] if isinstance(self.input, str) else []
         if isinstance(self.input, list):
-            items = [(item.role or "", item.text) for item in self.input]
-        return weighted_turns([("system", self.instructions or ""), *items])
+            items = [("tool" if item.is_tool_result else item.role or "", item.text) for item in self.input]
+        return [("system", self.instructions or ""), *items]
 
     @property
     def goes_on_from(self) -> str | None:
@@ -239,6 +253,7 @@ class GatewayBody:
 
     model:   the name that was asked for.
     routed:  what is routed; None if the client named an expert.
+    talk:    of a chat that is routed, which conversation it is.
     goes_on_from: the response or conversation that an expert keeps.
     """
 
@@ -247,6 +262,7 @@ class GatewayBody:
     streamed: bool
     routed: CutTurns | None = field(repr=False)
     goes_on_from: str | None = None
+    talk: Talk | None = field(default=None, repr=False)
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as long as an expert
@@ -284,9 +300,18 @@ async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) ->
     except ValidationError as error:
         raise validation_problem(error) from None
     streamed = not isinstance(checked, EmbeddingRequest) and bool(checked.stream)
-    routed = cut_turns(checked.turns()) if checked.model == AUTO else None
     goes_on_from = checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from)
+    routed, talk = None, None
+    if checked.model != AUTO:
+        pass
+    elif isinstance(checked, CompletionRequest | EmbeddingRequest):
+        routed = cut_turns(checked.turns())
+    else:
+        user, session = fields.get("user"), request.headers.get(SESSION_HEADER, "")
+        client = request.scope.get(CLIENT_NAME, "")
+        talk = talk_of(checked.said(), user if isinstance(user, str) else "", session, client)
+        routed = talk.turns
+    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, talk)
 
 
 def _check_values(content: bytes) -> None:

@@ -16,6 +16,7 @@ from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.simulate import simulate
+from tests.support.dialogues import OTHER_FOLLOW_UPS, dialogues, followed
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +53,14 @@ def test_the_preset_paper_gives_the_published_method(
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
     shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
-    """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than the defaults."""
+    """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than the defaults.
+    And conversations made of the test files stay with their expert, and change over with their topic.
+    """
     save_encoder(smollm2, tmp_path / "encoder")
     done = simulate(
         tmp_path / "work", lambda event: None, data=shared_data / setting, encoder=f"dir:{tmp_path / 'encoder'}"
     )
     assert done.evaluation.accuracy >= least
+    stays, follows = followed(Router.load(done.release), dialogues(shared_data / setting, "test", OTHER_FOLLOW_UPS, 60))
+    assert stays >= 95.0, "of follow-ups, such as 'and why?' or the next piece of a text, stay with their expert"
+    assert follows >= 90.0 - 3.0, "of first turns of another topic change over (three points for chance)"

@@ -24,6 +24,7 @@ from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision, Router
+from ridgeway.coordinator.serve.conversations import Conversations, Seat, Talk, is_clear
 from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient, ExpertRequest, WholeAnswer
 from ridgeway.coordinator.serve.gateway.expert_link import JSON, Endpoint, ExpertLink, in_a_header
 from ridgeway.coordinator.serve.gateway.failures import GARBAGE, ExpertFailure
@@ -104,6 +105,7 @@ class ForwardingPlan:
     """The expert to ask, those to ask in its place, and what the answer's headers say of the decision.
 
     only: the number of the one address that can answer.
+    seat: where the conversation is from now on, and its digest.
     """
 
     first: ExpertLink
@@ -111,6 +113,7 @@ class ForwardingPlan:
     headers: Mapping[str, str]
     chain: Sequence[tuple[FallbackStep, ExpertLink]] = ()
     only: int | None = None
+    seat: tuple[bytes, Seat] | None = None
 
     def headers_for(self, link: ExpertLink, tried: Sequence[TriedExpert]) -> dict[str, str]:
         """What an answer of this expert says, after others could not give one."""
@@ -143,6 +146,7 @@ class Gateway:
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient()
         self._owners = ResponseOwners()
+        self._conversations = Conversations()
         self._checks: asyncio.Task[None] | None = None
         self._take()
 
@@ -257,6 +261,9 @@ class Gateway:
             elif failure is not None:
                 raise failure.problem(headers, [each.failure for each in tried if each.failure is not None])
             elif response is not None:
+                if plan.seat is not None:
+                    key, seat = plan.seat
+                    self._conversations.note(key, seat._replace(answered=link.name))
                 return response
 
     def _passed_on(
@@ -291,12 +298,22 @@ class Gateway:
             return ForwardingPlan(self._connected.links[owner.expert], "sticky", headers, only=owner.address)
         if body.routed is None:
             return self._forced(body.model)
-        served, decision = await self._service.decide(body.routed.turns)
         connected = self._connected
+        seat = None if body.talk is None else await self._seat(body.talk, connected)
+        if body.talk is not None and body.talk.uses_tools and seat is not None and seat.answered in connected.links:
+            headers = {"x-ridgeway-release": self._service.current.served.id}
+            link = connected.links[seat.answered]
+            return ForwardingPlan(link, "sticky", headers, seat=(body.talk.key, seat))
+        turns = body.routed.turns if seat is None else body.routed.turns[:1]
+        served, decision = await self._service.decide(turns)
         chooser = connected.chooser(served.router)
         choice = chooser.choose(decision)
         if choice is None:  # release and experts have both just changed
             raise Problem(503, "there is no expert for this request now; try again", code="no_expert")
+        if seat is not None and choice.expert != seat.expert and not is_clear(decision, seat.domain):
+            choice = ExpertChoice(seat.expert, "sticky")
+        elif seat is None or choice.expert != seat.expert:
+            seat = Seat(None if decision.abstained else decision.best, choice.expert, choice.expert)
         headers = {
             "x-ridgeway-domain": in_a_header(decision.best),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
@@ -306,7 +323,18 @@ class Gateway:
             headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))
         chain = [(step, connected.links[step.expert]) for step in steps]
-        return ForwardingPlan(connected.links[choice.expert], choice.reason, headers, chain)
+        named = None if body.talk is None else (body.talk.key, seat)
+        return ForwardingPlan(connected.links[choice.expert], choice.reason, headers, chain, seat=named)
+
+    async def _seat(self, talk: Talk, connected: ConnectedExperts) -> Seat | None:
+        """Where a conversation is; if that is not known, where it must have been when its user spoke before."""
+        seat = self._conversations.find(talk.key) if talk.goes_on else None
+        if seat is None and talk.before is not None:
+            served, decision = await self._service.batcher.route_turns(talk.before.turns)
+            choice = connected.chooser(served.router).choose(decision)
+            if choice is not None:
+                seat = Seat(None if decision.abstained else decision.best, choice.expert, choice.expert)
+        return seat if seat is not None and seat.expert in connected.links else None
 
     def _forced(self, model: str) -> ForwardingPlan:
         """A client that names an expert gets that one or an error, never another in its place."""

@@ -1,0 +1,114 @@
+"""Conversations: they stay with their expert unless the evidence is clear, and never change within a tool's loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.routing.router import Decision
+from ridgeway.coordinator.serve import conversations
+from ridgeway.coordinator.serve.conversations import Conversations, Seat, is_clear, talk_of
+from tests.support.faulty_experts import well
+from tests.support.gateway_experts import DOMAINS, GatewayMaker, answered_by
+from tests.support.serving import prompt_for, release_of
+
+SOME_EVIDENCE = 2
+"""The logit of a domain's letter: evidence, and no proof."""
+LONG = {domain: prompt_for(domain, DOMAINS) for domain in DOMAINS}
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("conversations") / "release"
+    release_of(folder, DOMAINS, strength=SOME_EVIDENCE)
+    return folder
+
+
+def chat(*said: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "auto", "messages": [{"role": role, "content": content} for role, content in said], **more}
+
+
+def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> None:
+    """Also where the client sends no history, under a session's name; and another session is another conversation."""
+    with cast() as shown:
+
+        def ask(body: Any, **headers: str) -> tuple[str, str]:
+            return answered_by(shown.local.post("/v1/chat/completions", body, **headers))
+
+        law, code = LONG["law"], LONG["code"]
+        assert ask(chat(("user", law)))[0] == "law"
+        follow_up = chat(("user", law), ("assistant", "yes"), ("user", code[:3]))
+        assert ask(follow_up) == ("law", "sticky")
+        assert ask(chat(("user", law), ("assistant", "yes"), ("user", code))) == ("code", "best")
+        named = {"x-session-id": "one"}
+        assert ask(chat(("user", law)), **named)[0] == "law"
+        assert ask(chat(("user", code[:3])), **named) == ("law", "sticky")
+        assert ask(chat(("user", code[:3])), **{"x-session-id": "two"})[0] == "code"
+        assert ask(chat(("user", code)), **named)[0] == "code"
+        assert ask(chat(("user", law[:3])), **named) == ("code", "sticky")
+
+
+def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> None:
+    """After a restart, or in another worker, a follow-up goes where its conversation was."""
+    with cast() as shown:
+        body = chat(("user", LONG["law"]), ("assistant", "yes"), ("user", LONG["code"][:3]))
+        assert answered_by(shown.local.post("/v1/chat/completions", body)) == ("law", "sticky")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [("tool", LONG["code"]), ("user", [{"type": "tool_result", "text": LONG["code"]}])],
+    ids=["openai", "anthropic"],
+)
+def test_tools_stay_with_who_asked_for_them(cast: GatewayMaker, result: tuple[str, Any]) -> None:
+    """Whatever a tool says, and also if another expert had answered in the first one's place."""
+    with cast() as shown:
+        asked = chat(("user", LONG["law"]))
+        loop = chat(("user", LONG["law"]), ("assistant", ""), result)
+        assert answered_by(shown.local.post("/v1/chat/completions", asked))[0] == "law"
+        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == ("law", "sticky")
+        shown.experts["law"].part = lambda asked: asked.reply(500, b"{}")
+        assert answered_by(shown.local.post("/v1/chat/completions", asked))[0] == "generalist"
+        shown.experts["law"].part = well("law")
+        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == ("generalist", "sticky")
+
+
+@given(p=st.floats(0.01, 0.99), tokens=st.integers(0, 40))
+def test_more_evidence_is_never_less_clear(p: float, tokens: int) -> None:
+    """Clear stays clear with more tokens and with higher odds; an abstention is not clear, nor is the own domain."""
+
+    def decision(confidence: float, tokens: int, abstained: bool = False) -> Decision:
+        scores = {"a": confidence, "b": 1 - confidence}
+        return Decision("a", confidence, scores, abstained, "a", tokens)
+
+    if is_clear(decision(p, tokens), "b"):
+        assert is_clear(decision(p, tokens + 1), "b") and is_clear(decision(min(p * 1.01, 0.999), tokens), "b")
+    assert not is_clear(decision(p, tokens, abstained=True), "b")
+    assert not is_clear(decision(p, tokens), "a")
+    assert is_clear(decision(p, tokens), "retired") and is_clear(decision(p, tokens), None)
+
+
+def test_memory_is_bounded_and_holds_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many, those heard last are known; what is kept is a digest and two names."""
+    monkeypatch.setattr(conversations, "MAX_CONVERSATIONS", 3)
+    known = Conversations()
+    keys = [talk_of([("user", f"secret {place}")], "", "", "").key for place in range(5)]
+    for key in keys:
+        known.note(key, Seat("law", "law", "law"))
+    assert len(known) == 3
+    assert [known.find(key) is not None for key in keys] == [False, False, True, True, True]
+    assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
+
+
+def test_a_conversation_is_its_clients_own() -> None:
+    """The same session's name of two keys, or two users with the same first turn, are two conversations."""
+    said = [("user", "hello")]
+    keys = [
+        talk_of(said, *names).key for names in (("", "s", "shop"), ("", "s", "other"), ("u", "", ""), ("v", "", ""))
+    ]
+    assert len(set(keys)) == 4
+    assert talk_of([*said, ("assistant", "hi"), ("user", "more")], "u", "", "").key == keys[2]
