@@ -1,0 +1,89 @@
+"""ridgeway prior …: the public prior of rounds with differential privacy, made of text that anybody may read.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import check_output
+from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal
+
+app = command_group("What is public beforehand in rounds with differential privacy.")
+
+
+@app.command()
+def make(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER...", help="Public text; without it, what this machine has anyway."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prior.safetensors"),
+    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    text_field: Fields = "text",
+    json: Json = False,
+) -> None:
+    """Learn from public text where documents lie and how they vary, so that a round needs less noise.
+
+    Name text that is public for everybody: it is not protected. The nearer it is to the domains' text, the better the
+    router; it need not be near. Without a folder the text is Python's own and that of installed packages.
+    """
+    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.privacy.public_prior import built_in_prior, make_prior, write_prior
+
+    check_output(out)
+    found = find_encoder(encoder)
+    if folders:
+        prior = make_prior(found, _groups(folders, text_field))
+    else:
+        step("reads", "built-in text")
+        prior = built_in_prior(found)
+    write_prior(prior, out)
+    if json:
+        emit_json({"file": str(out), "fingerprint": prior.fingerprint, "encoder": prior.encoder, "width": prior.width})
+        return
+    step("wrote", str(out), prior.fingerprint[:12], f"encoder {found.name}")
+
+
+def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
+    """The texts of each file; the prior takes files of a few texts together."""
+    from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+    from ridgeway.client.sums.prepare import Interrupted
+    from ridgeway.common.base.jsonl import field_names
+
+    sources, skipped = find_sources(folders)
+    if not sources:
+        raise InputError(f"{', '.join(map(str, folders))} has no text that Ridgeway reads; name files or folders of it")
+    groups, total, done = dict[Path, list[str]](), sum(source.bytes for source in sources), 0
+    with stop_on_signal() as stopped, progress_bar("reads") as progress:
+        for source in sources:
+            if stopped():
+                raise Interrupted("interrupted; nothing was written")
+            texts = groups.setdefault(source.path, [])
+            texts.extend(documents(source, field_names(text_field), Counters(), Position()))
+            done += source.bytes
+            progress(done, total)
+    step("read", count(len(groups), "file"), count(sum(map(len, groups.values())), "text"), f"{skipped:,} passed over")
+    return list(groups.values())
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A prior.")],
+    json: Json = False,
+) -> None:
+    """What a prior is: its fingerprint, which the terms of a round name, and the encoder that it is for."""
+    from ridgeway.common.privacy.public_prior import read_prior
+
+    prior = read_prior(file)
+    if json:
+        emit_json({"fingerprint": prior.fingerprint, "encoder": prior.encoder, "width": prior.width})
+        return
+    print(f"fingerprint  {prior.fingerprint}\nencoder      {prior.encoder}\nwidth        {prior.width}")
