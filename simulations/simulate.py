@@ -19,6 +19,7 @@ from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.release import load_release, refuse_foreign
 from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
@@ -83,6 +84,7 @@ def simulate(
     encoder: str = "smollm2",
     mode: Mode = "masked",
     app: ClientApp | None = None,
+    privacy: PrivacySettings | None = None,
 ) -> Simulated:
     """Run one round of a federation that is made in the folder `work`; the release is copied to `out`.
 
@@ -97,7 +99,9 @@ def simulate(
     found = read_corpora(data, holders or 0)
     clock.note("corpora")
     with without_syncing():
-        simulated = create_simulated_federation(work, found, holders=holders, drop=drop, encoder=encoder, mode=mode)
+        simulated = create_simulated_federation(
+            work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy
+        )
         dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
         watch(DropoutsChosen(dropouts))

@@ -20,7 +20,7 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-from ridgeway.coordinator.round.federation import Federation, RoundSettings, usual_settings
+from ridgeway.coordinator.round.federation import Federation, PrivacySettings, RoundSettings, usual_settings
 from ridgeway.simulations import corpora
 
 UNUSED_ADDRESS = "127.0.0.1:1"
@@ -53,6 +53,7 @@ def create_simulated_federation(
     encoder: str = "smollm2",
     mode: Mode = "masked",
     weighting: Weighting = DEFAULT.weighting,
+    privacy: PrivacySettings | None = None,
 ) -> SimulatedFederation:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
     dealt = deal(found, len(found) if holders is None else holders)
@@ -65,7 +66,14 @@ def create_simulated_federation(
             "or for a round in the clear with --clear"
         )
     shared = find_encoder(encoder)
-    settings = usual_settings(shared, encoder=encoder, mode=mode, weighting=weighting, round=RoundSettings(wait=0.0))
+    settings = usual_settings(
+        shared,
+        encoder=encoder,
+        mode=mode,
+        weighting=weighting,
+        round=RoundSettings(wait=0.0),
+        privacy=privacy or PrivacySettings(),
+    )
     federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
     homes, roster = {}, []
     threads = 1 if len(dealt) >= MANY_HOLDERS else 0
@@ -115,6 +123,9 @@ def _holder(
         **settings.sampling.sampling.to_json(),
         require_masking=settings.mode == "masked",
         min_cohort=SMALLEST_COHORT if settings.mode == "masked" else 2,
+        privacy=settings.privacy.mode,
+        max_epsilon=settings.privacy.epsilon,
+        max_delta=settings.privacy.delta,
     )
     home = folder / "holders" / name
     create_holder(

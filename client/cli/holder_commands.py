@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
+    from ridgeway.common.protocol.cohort import Terms
     from ridgeway.common.protocol.invitation import Invite
 
 SMALL_WINDOW_TOKENS = 16
@@ -62,6 +63,8 @@ def init(
     from ridgeway.client.deploy.holder_folder import create_holder
     from ridgeway.client.round.holder import CARD, SETTINGS, HolderSettings
     from ridgeway.client.round.policy import Policy
+    from ridgeway.client.round.private_sums import FOLDER as PRIVATE
+    from ridgeway.client.round.private_sums import PRIOR
     from ridgeway.common.base.identity import HandOvers, public_key
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.base.settings_file import plain_reason
@@ -96,12 +99,17 @@ def init(
                 weightings=(paper.terms.weighting,),
                 **paper.terms.sampling.sampling.to_json(),
                 require_masking=paper.terms.mode == "masked",
+                privacy=paper.terms.privacy.mode if paper.terms.privacy else "none",
+                max_delta=paper.terms.privacy.delta if paper.terms.privacy else DEFAULT_DELTA,
             ),
         )
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
-    made = create_holder(folder, settings, {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)})
+    papers = {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)}
+    if paper.terms.privacy and (invite / PRIOR).is_file():
+        papers[f"{PRIVATE}/{PRIOR}"] = (invite / PRIOR).read_bytes()
+    made = create_holder(folder, settings, papers)
     if json:
         key = made.identity.public
         emit_json({"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle})
@@ -110,6 +118,9 @@ def init(
     step("pinned", f"coordinator {paper.coordinator}")
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
     step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
+    if paper.terms.privacy:
+        words = f"at most ε {paper.terms.privacy.epsilon:g} a round", f"{settings.policy.max_epsilon:g} in all"
+        step("privacy", paper.terms.privacy.mode, *words, f"δ {paper.terms.privacy.delta:g}")
     _warn(paper)
     step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
     step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
@@ -139,7 +150,7 @@ def _warn(paper: Invite) -> None:
         step("warning", words, "ask the operator for larger ones")
     if paper.terms.mode == "clear":
         step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
-    if paper.terms.weighting == "tokens":
+    if paper.terms.weighting == "tokens" and not paper.terms.privacy:
         step("warning", "weighting by tokens tells how large your corpus is")
 
 
@@ -159,25 +170,44 @@ def _check_bundle(paper: Invite, approved: str | None) -> bool:
 def ready(folder: Folder, json: Json = False) -> None:
     """Sum the corpus of DIR ahead, so that a round need not wait for it. Unchanged files are not read again."""
     from ridgeway.client.sums.prepare import Interrupted, Watch
+    from ridgeway.common.privacy.document_bound import DocumentSums
     from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
 
     holder = open_holder(folder)
     terms = read_paper(folder / INVITE, Invite).terms
     with stop_on_signal() as stopped, progress_bar(holder.domain) as progress:
         try:
-            made = holder.ready(terms, Watch(progress, stopped))
+            made = holder.sums(terms, Watch(progress, stopped))
         except Interrupted:
             raise KeyboardInterrupt("interrupted; what was summed is kept, and the same command goes on") from None
     held_out = len(holder.held_out(terms).lengths)
+    samples = made.documents if isinstance(made, DocumentSums) else made.statistics.mass
+    cost = _cost(holder, terms, samples + held_out) if terms.privacy else None
     if json:
-        emit_json(
-            {"domain": holder.domain, "source": made.content, "samples": made.statistics.mass, "held_out": held_out}
-        )
+        facts = {"domain": holder.domain, "source": made.content, "samples": samples, "held_out": held_out}
+        emit_json(facts | ({"privacy": cost} if cost else {}))
         return
     if holder.broken_list.exists():
         broken = count(len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record")
         step("skipped", "broken", broken, f"listed in {holder.broken_list}")
-    step("ready", holder.domain, count(made.statistics.mass, "sample"), f"{count(held_out, 'document')} to evaluate on")
+    what = "document" if cost else "sample"
+    step("ready", holder.domain, count(samples, what), f"{count(held_out, 'document')} to evaluate on")
+    if cost:
+        step("cost", f"ε {cost['next']:.3g} for a round now", f"{cost['spent']:.3g} of {cost['allowed']:g} are spent")
+        if cost["warning"]:
+            step("warning", cost["warning"])
+
+
+def _cost(holder: Holder, terms: Terms, documents: int) -> dict[str, Any]:
+    """What the next round would cost a document, beside what was spent and what may be."""
+    from ridgeway.common.privacy.privacy_settings import delta_warning
+
+    assert terms.privacy is not None
+    now = holder.noisy.epsilon_spent()
+    facts = {"spent": now, "allowed": holder.settings.policy.max_epsilon, "epsilon": terms.privacy.epsilon}
+    one_more = holder.noisy.epsilon_with("statistics", terms.privacy, holder.settings.holdout)
+    after = now if holder.is_paid(terms) else one_more
+    return facts | {"next": after - now, "warning": delta_warning(terms.privacy.delta, documents)}
 
 
 def join(folder: Folder) -> None:
@@ -282,7 +312,7 @@ def status(folder: Folder, json: Json = False) -> None:
         facts = {"domain": holder.domain, "key": holder.identity.public, "release": holder.newest}
         facts |= {"coordinator": holder.coordinator, "handovers": _handovers(holder)}
         facts |= {"bundles": approved, "unapproved": [each.sha256 for each in unapproved(folder, approved)]}
-        emit_json({**facts, "fork": fork(folder), **lists})
+        emit_json({**facts, "privacy": holder.noisy.account(), "fork": fork(folder), **lists})
         return
     step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
     for each in _handovers(holder):
@@ -292,6 +322,15 @@ def status(folder: Folder, json: Json = False) -> None:
         else:
             step("key", each["whose"], words, each["time"][:10])
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
+    account = holder.noisy.account()
+    if account["vectors"]:
+        left = max(0.0, account["allowed"] - account["spent"])
+        step(
+            "spent",
+            f"ε {account['spent']:.3g} of {account['allowed']:g}",
+            f"{left:.3g} left",
+            f"δ {account['delta']:g}",
+        )
     for words in tell_unapproved(folder, approved):
         step("waiting", words)
     warn_of_fork(holder)

@@ -78,6 +78,11 @@ min_difference = {min_difference}
 # holder may have: with others, a coordinator could make one holder stand out in a sum.
 mass = {mass}
 share_ratio = {share_ratio}
+# "columns" or "full": refuse rounds in which documents are not bounded one by one and hidden under noise. And what all
+# that ever leaves under noise may cost a document together: an ε, at this δ. Whatever would cost more is refused.
+privacy = {privacy}
+max_epsilon = {max_epsilon}
+max_delta = {max_delta}
 # Whether rounds may learn the sums of the scores above, if there are any, together with those of the other holders.
 share_scores = {share_scores}
 """

@@ -23,10 +23,13 @@ from ridgeway.client.round.readiness import obstacles
 from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs
+from ridgeway.common.statistics.statistics_file import Prepared
 
 NO_ROUND = "0" * 32
 UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
@@ -110,7 +113,8 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     masked = message.terms.mode == "masked"
     if masked:
         check_roster(holder.settings.policy, holder.pinned_keys)
-    ready = holder.ready(message.terms)
+    _take_privacy(holder, request)
+    ready = holder.sums(message.terms)
     source = holder.source(ready)
     advert, history = None, b""
     if masked:
@@ -119,12 +123,22 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     offer = messages.Offer(
         domain=holder.domain,
         source=source,
-        holdout=ready.holdout,
+        holdout=ready.holdout if isinstance(ready, Prepared) else holder.settings.holdout,
         release=_held(holder),
         log=log_length(holder.folder),
         advert=advert,
     )
     return offer, (history,) if masked else ()
+
+
+def _take_privacy(holder: Holder, request: Opened[messages.Announce]) -> None:
+    """Keep the prior that came with private terms, and see that they can be afforded, before anything is read."""
+    terms = request.message.terms
+    if bool(request.blobs) != bool(terms.privacy):
+        raise Refused("malformed", "a prior comes with private terms, and with no others")
+    if terms.privacy:
+        holder.noisy.take_prior(request.blobs[0], terms.privacy, terms.encoder)
+        holder.check_affordable(terms)
 
 
 def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
@@ -135,7 +149,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
         raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
     check_members(holder.handovers, holder.pinned_keys, [each.key for each in cohort.members])
     holder.note_cohort(request.round, cohort)
-    ready = holder.current(cohort.terms)
+    ready = holder.offered_sums(cohort.terms)
     sums = holder.weighted(ready, cohort, member)
     return messages.ClearStatistics(cohort=cohort.id, source=holder.source(ready)), statistics_blobs(sums)
 
@@ -143,6 +157,8 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
 def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     message = request.message
     weights = _asked_weights(holder, request)
+    if message.terms.privacy:
+        return _evaluate_under_noise(holder, request, message.terms.privacy, weights)
     own, last = message.domains.index(holder.domain), _last_router(holder, message)
     sample = holder.held_out(message.terms)
     scorer = _scorer(holder, message, sample)
@@ -159,8 +175,26 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     return messages.Scores(counts=rows, **more), ()
 
 
+def _evaluate_under_noise(
+    holder: Holder, request: Opened[messages.Evaluate], privacy: Privacy, weights: list[Weights]
+) -> Answer:
+    """To which domain how many documents were routed, under noise; nothing is compared or calibrated."""
+    message, own = request.message, request.message.domains.index(holder.domain)
+    sample = holder.held_out(message.terms)
+    source = holder.held_out_source(sample)
+    [[*routed, _, _]] = _scorer(holder, message, sample).routed(weights, message.candidates, own)
+    question = f"{source} {sha256(*request.blobs, canonical_json(message.domains))}"
+    noisy = holder.noisy.counts(np.array(routed, dtype=np.int64), privacy, holder.settings.holdout, question)
+    counts = np.append(noisy, (0, 0))
+    if message.terms.mode == "masked":
+        return masked_answers.seal_counts(holder, request, counts, source)
+    return messages.Scores(counts=(tuple(counts.tolist()),)), ()
+
+
 def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
     message = request.message
+    if message.terms.privacy:
+        raise Refused("foreign_candidates", "under noise this holder counts once, and calibrates nothing")
     [weights] = _asked_weights(holder, request)
     own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
     counts = _scorer(holder, message, sample).calibration(weights, message.candidate, own, message.temperatures)

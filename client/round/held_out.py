@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from ridgeway.common.routing.evaluation import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.statistics.sums import Integers
 
 MAX_DOCUMENT_CHARACTERS = 20_000
+MAX_WHOLE_CHARACTERS = 4_000
+"""Where documents are bounded one by one all that are held out are counted, and the beginning of each will do."""
 MAX_DOCUMENT_TOKENS = 512
 MAX_STATES = 1 << 17
 MAX_STATE_BYTES = 1 << 30
@@ -48,8 +51,10 @@ def held_out_sample(job: PrepareJob, encoder: AnyEncoder, folder: Path) -> HeldO
 
 
 def _tokenised(job: PrepareJob, encoder: AnyEncoder) -> HeldOut:
-    texts = (text[:MAX_DOCUMENT_CHARACTERS] for text in held_out_documents(job, Counters()))
-    chosen = heapq.nsmallest(MAX_HELD_OUT_DOCUMENTS, texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    limit = MAX_WHOLE_CHARACTERS if job.whole else MAX_DOCUMENT_CHARACTERS
+    texts = (text[:limit] for text in held_out_documents(job, Counters()))
+    most = sys.maxsize if job.whole else MAX_HELD_OUT_DOCUMENTS  # of so many, one more would push another out
+    chosen = heapq.nsmallest(most, texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     ids, lengths = encoder.tokenizer.encode_many(chosen) if chosen else (np.empty(0, np.int32), np.empty(0, np.int64))
     if isinstance(encoder, ContextualEncoder):
         kept = 4 * encoder.width  # bytes a token: 16 bits a feature, and as much again for beginnings
@@ -67,7 +72,7 @@ def _few_tokens(ids: Ids, lengths: Integers, most: int) -> tuple[Ids, Integers]:
 def _key(job: PrepareJob, encoder: AnyEncoder) -> str:
     stamps = [asdict(Stamp.of(source.path, source.begin, source.end)) for source in find_sources(job.roots)[0]]
     limits = [VERSION, MAX_HELD_OUT_DOCUMENTS, MAX_DOCUMENT_CHARACTERS]
-    rules = [*limits, job.holdout, list(job.text_fields), encoder.fingerprint]
+    rules = [*limits, job.holdout, list(job.text_fields), encoder.fingerprint, *(["whole"] if job.whole else [])]
     return sha256(canonical_json(rules), repr(stamps).encode(errors="surrogateescape"))
 
 

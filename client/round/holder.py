@@ -20,10 +20,12 @@ from ridgeway.client.round.expert_scores import own_scores, scores_content, told
 from ridgeway.client.round.held_out import held_out_sample
 from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.private_sums import SUMS, NoisyVectors
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.sum_memory import SumMemory
+from ridgeway.client.sums.document_sums import DocumentJob, kept_sums, sum_documents
 from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
@@ -36,8 +38,11 @@ from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.masking.history import PastSum
+from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
@@ -174,6 +179,14 @@ class Holder:
 
     # Statistics
 
+    def sums(self, terms: Terms, watch: Watch | None = None) -> Prepared | DocumentSums:
+        """The sums under these terms, made now if the corpus has changed."""
+        return self._documents(terms, terms.privacy, watch) if terms.privacy else self.ready(terms, watch)
+
+    def offered_sums(self, terms: Terms) -> Prepared | DocumentSums:
+        """Those that were offered last, if they fit these terms."""
+        return self._documents(terms, terms.privacy) if terms.privacy else self.current(terms)
+
     def ready(self, terms: Terms, watch: Watch | None = None) -> Prepared:
         """The raw sums under these terms: read from the prepared file, or summed now, unchanged files not again."""
         if self.settings.statistics:
@@ -202,16 +215,26 @@ class Holder:
                 return kept
         return self.ready(terms)
 
-    def weighted(self, prepared: Prepared, cohort: Cohort, member: Member) -> Statistics:
+    def weighted(
+        self, prepared: Prepared | DocumentSums, cohort: Cohort, member: Member, session: str = ""
+    ) -> Statistics:
         """The sums weighted to this holder's share, in its domain's column among those of the cohort.
 
+        Where documents are bounded nothing is weighted, and noise is added: in a masked session of `full` privacy this
+        member's share of it, else all of it.
         Raises BrokenIdentity unless some text could have given them: a file made ahead may hold anything.
         """
+        place, domains = cohort.domains.index(self.domain), len(cohort.domains)
+        if isinstance(prepared, DocumentSums):
+            assert cohort.terms.privacy is not None
+            shares = (len(cohort.members), session) if session and prepared.mode == "full" else (1, "")
+            given = prepared, self.source(prepared), cohort.terms.privacy, self.settings.holdout
+            return self.noisy.sums(*given, *shares).placed(place, domains)
         weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
         weighted.check(rounded=1 if member.share else 0)
-        return weighted.placed(cohort.domains.index(self.domain), len(cohort.domains))
+        return weighted.placed(place, domains)
 
-    def source(self, prepared: Prepared) -> str:
+    def source(self, prepared: Prepared | DocumentSums) -> str:
         """A name for raw sums: the same for the same sums, and only this holder can compute it, to test no guess by."""
         return self._named(f"ridgeway source {prepared.content}")
 
@@ -252,8 +275,51 @@ class Holder:
     def _current(self) -> Path:
         return self.folder / "statistics" / "current.stats"
 
+    # Documents under noise
+
+    @cached_property
+    def noisy(self) -> NoisyVectors:
+        policy = self.settings.policy
+        caps = policy.max_epsilon, policy.max_delta
+        return NoisyVectors(self.folder, self.journal, self.identity.public, self.handovers, *caps)
+
+    def check_affordable(self, terms: Terms) -> None:
+        """Raise Refused, before anything is read, if what these terms ask for costs more than this holder allows."""
+        if terms.privacy and not self.is_paid(terms):
+            self.noisy.check_affordable("statistics", terms.privacy, self.settings.holdout)
+
+    def is_paid(self, terms: Terms) -> bool:
+        """Whether the sums of the present corpus have left under noise before, and may leave again as they were."""
+        assert terms.privacy is not None
+        if terms.privacy.mode == "full" and terms.mode == "masked":
+            return False
+        kept = kept_sums(self._document_job(terms, terms.privacy), self.noisy.folder / SUMS)
+        return kept is not None and self.noisy.is_paid(self.noisy.name(self.source(kept), terms.privacy))
+
+    def _documents(self, terms: Terms, privacy: Privacy, watch: Watch | None = None) -> DocumentSums:
+        job, path = self._document_job(terms, privacy), self.noisy.folder / SUMS
+        kept = kept_sums(job, path)
+        if kept is not None:
+            return kept
+        prior = self.noisy.prior(privacy)
+        if prior is None:
+            raise Refused(
+                "prior_missing", f"this holder has not got the prior {privacy.prior[:12]} that the terms name"
+            )
+        return sum_documents(job, prior, path, watch)
+
+    def _document_job(self, terms: Terms, privacy: Privacy) -> DocumentJob:
+        encoder = self.encoder(terms)
+        if not self.settings.corpus or not isinstance(encoder, TableEncoder):
+            raise Refused(
+                "statistics_do_not_fit", "documents are bounded one by one, for which a corpus and a table are needed"
+            )
+        corpus = self._job(self.settings.corpus, terms, self.settings.holdout)
+        return DocumentJob(corpus, encoder, privacy.prior, privacy.mode)
+
     def _job(self, roots: Sequence[str], terms: Terms, holdout: float) -> PrepareJob:
         return PrepareJob(
+            whole=terms.privacy is not None,
             roots=tuple(map(Path, roots)),
             domain=self.domain,
             sampling=terms.sampling.sampling,

@@ -29,6 +29,7 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
+from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
@@ -157,11 +158,13 @@ def _envelopes(content: Blob) -> dict[Place, bytes]:
 def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
     """The statistics that were advertised, weighted and placed as the cohort says."""
     member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
-    ready = holder.current(cohort.terms)
+    ready = holder.offered_sums(cohort.terms)
     if holder.source(ready) != state.advert.source:
         raise Refused("source_changed", "this holder's sums have changed since the round was announced; run it again")
-    check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
-    return holder.weighted(ready, cohort, member).as_vector()
+    if isinstance(ready, Prepared):
+        check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
+    session = state.session[1].id.hex()
+    return cohort.terms.vector_of(holder.weighted(ready, cohort, member, session))
 
 
 def check_countable(holder: Holder, request: Question) -> None:

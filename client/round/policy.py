@@ -12,8 +12,9 @@ from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.schema import Digest, PublicKey, Record
-from ridgeway.common.base.settings import EQUAL_MASS, Sampling, Weighting
+from ridgeway.common.base.settings import DEFAULT_DELTA, EQUAL_MASS, Sampling, Weighting
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
+from ridgeway.common.privacy.privacy_settings import Delta, PrivacyChoice
 from ridgeway.common.protocol.cohort import SHARE_RATIO, Cohort, Member, Terms, checked_sampling, lopsided
 
 
@@ -28,6 +29,8 @@ class Policy(Record):
     mass:        the sample mass of every domain, where domains are weighted equally.
     share_scores: answer with the sums of the scores that `scores` in client.toml names; else with none.
     share_ratio: how many times the share of another holder of its domain a holder may have, at most.
+    privacy:     "columns" or "full": refuse rounds in which documents are not bounded and noised in this way.
+    max_epsilon: what all vectors that ever left under noise may cost a document together, at a δ of `max_delta`.
     window:      tokens a sample; with `max_tokens`, `stride` and `documents` it says how text is sampled: so and no
                  other way, since sums over many different windows of one text would tell more about it.
     """
@@ -45,6 +48,9 @@ class Policy(Record):
     mass: int = Field(default=EQUAL_MASS, ge=1, le=1 << 37)
     share_ratio: int = Field(default=SHARE_RATIO, ge=1)
     share_scores: bool = True
+    privacy: PrivacyChoice = "none"
+    max_epsilon: float = Field(default=8.0, gt=0)
+    max_delta: Delta = DEFAULT_DELTA
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> Self:
@@ -65,7 +71,15 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         )
     if policy.require_masking and terms.mode != "masked":
         raise Refused("masking_required", "this holder sends masked statistics only")
-    if terms.weighting not in policy.weightings:
+    if policy.privacy not in ("none", terms.privacy and terms.privacy.mode):
+        asked = terms.privacy.mode if terms.privacy else "none"
+        raise Refused("privacy_not_allowed", f"this holder has agreed to privacy {policy.privacy!r}, not to {asked!r}")
+    if terms.privacy and terms.privacy.delta > policy.max_delta:
+        raise Refused(
+            "privacy_not_allowed",
+            f"this holder has agreed to a δ of {policy.max_delta:g} at most, not to {terms.privacy.delta:g}",
+        )
+    if terms.privacy is None and terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
     if terms.mass not in (0, policy.mass):
         raise Refused("mass_not_allowed", f"this holder has agreed to a mass of {policy.mass:,}, not of {terms.mass:,}")

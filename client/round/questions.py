@@ -19,6 +19,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.masking.history import PastSum
+from ridgeway.common.privacy.document_bound import DocumentSums
 from ridgeway.common.protocol.messages import Calibrate, Evaluate, Lot
 from ridgeway.common.protocol.packet import Opened, weights_of
 
@@ -47,6 +48,9 @@ def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
     ridges = len(message.terms.ridges)
     if isinstance(message, Evaluate) and blobs != ridges:
         raise Refused("foreign_weights", f"{blobs} matrices of weights were sent for the {ridges} λ of the terms")
+    more = isinstance(message, Evaluate) and (message.temperatures or message.experts or message.last)
+    if message.terms.privacy and (len(candidates) > 1 or more):
+        raise Refused("foreign_candidates", "under noise this holder counts for one router, and nothing else")
     if any(candidate.ridge >= ridges for candidate in candidates):
         raise Refused("malformed", "a candidate names weights that were not sent")
     named = all(each.selector == "entropy" or each.k == DEFAULT.selector.k for each in candidates)
@@ -67,12 +71,14 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
     _check_once(holder, request.digest, lot, total)
     known = holder.handovers
     source, share = known.by_owner(total.by_key())[known.owner(holder.identity.public)]
-    own = holder.current(terms)
+    own = holder.offered_sums(terms)
     if holder.source(own) != source:
         raise Refused("source_changed", "this holder's sums have changed since the total was opened")
     if isinstance(message, Calibrate):
         _check_evaluated(holder, message, sha256(request.blobs[0]))
         return
+    if isinstance(own, DocumentSums):
+        return  # what noise has made of a total is nobody's to tell from crafted weights
     placed = own.statistics.weighted(share) if terms.mass else own.statistics
     check_weights(weights, terms.ridges, placed, holder.encoder(terms), terms.mass, len(total.parts))
 

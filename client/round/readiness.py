@@ -47,7 +47,10 @@ def _has_room(holder: Holder, cohort: Cohort) -> None:
 
 
 def _sums_its_corpus(holder: Holder, cohort: Cohort) -> None:
-    holder.ready(cohort.terms)
+    if (privacy := cohort.terms.privacy) and holder.noisy.prior(privacy) is None:
+        return  # it comes with the announcement
+    holder.check_affordable(cohort.terms)
+    holder.sums(cohort.terms)
     holder.held_out_source(holder.held_out(cohort.terms))
 
 
@@ -64,7 +67,9 @@ def _would_sign(holder: Holder, cohort: Cohort) -> None:
     own = [each for account in history.accounts for each in account.possible]
     earlier = [known.by_owner(each.by_key()) for each in (*history.heard, *own) if each.lot == "statistics"]
     sources = {key: source for each in earlier for key, (source, _) in each.items()}
-    sources[known.owner(holder.identity.public)] = holder.source(holder.current(cohort.terms))
+    if (privacy := cohort.terms.privacy) and holder.noisy.prior(privacy) is None:
+        return
+    sources[known.owner(holder.identity.public)] = holder.source(holder.offered_sums(cohort.terms))
     members = known.by_owner({each.key: each.share or 1 for each in cohort.members})
     parts = {key: (sources.get(key, key), share) for key, share in members.items()}
     if found := set_apart(earlier, parts, holder.settings.policy.min_difference):

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -28,6 +29,9 @@ Kind = Literal["text", "jsonl", "csv", "parquet"]
 
 DOCUMENT_LIMIT = 1 << 16
 """A document longer than this many characters counts as several, cut at line ends."""
+
+WHOLE_LIMIT = 1 << 20
+"""Where a document counts as one, however long it is, its first characters stand for it: this many."""
 
 PIECE_BYTES = 16 << 20
 """Larger files of lines, and of row groups, are read in pieces of about this size, which begin where a line does."""
@@ -127,15 +131,27 @@ def documents(
     counters: Counters,
     position: Position,
     skipped: list[str] | None = None,
+    *,
+    whole: bool = False,
 ) -> Iterator[str]:
     """The documents of one file, those without text passed over and counted.
 
     skipped: gets the places of records that cannot be read, which are passed over and counted; without it, the first
     such record raises. A file that is damaged as a whole always does.
+    whole:   a record, and a file of plain text, is one document however long: its first WHOLE_LIMIT characters.
+
+    Law: what is read of a whole document depends on nothing else in the corpus.
     """
+    is_one = whole and source.kind == "text"
+    if is_one and source.begin:
+        return  # its first piece stands for the file
     try:
-        for text in _texts(source, text_fields, counters, position, _BrokenRecords(counters, skipped)):
-            for piece in cut(text):
+        source = replace(source, end=-1) if is_one else source
+        texts = _texts(source, text_fields, counters, position, _BrokenRecords(counters, skipped))
+        if is_one:
+            texts = iter(["".join(islice(texts, WHOLE_LIMIT // DOCUMENT_LIMIT))])
+        for text in texts:
+            for piece in [text[:WHOLE_LIMIT]] if whole else cut(text):
                 if piece.strip():
                     yield piece
                 else:

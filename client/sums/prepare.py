@@ -90,6 +90,8 @@ class PrepareJob:
     """The largest share of records that may be passed over because they cannot be read."""
     part: tuple[int, int] | None = None
     """Sum the third of 64 parts, say; None: the whole corpus."""
+    whole: bool = False
+    """A document is one however long it is, as where documents are bounded one by one."""
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -224,7 +226,7 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
     total, done = sum(source.bytes for source in sources), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, counters, position, skipped):
+        for text in documents(source, job.text_fields, counters, position, skipped, whole=job.whole):
             counters.documents += 1
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")

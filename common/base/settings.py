@@ -45,6 +45,10 @@ EQUAL_MASS = 1 << 24
 """The public sample mass that every domain is normalised to under `equal` weighting."""
 
 
+DEFAULT_DELTA = 1e-8
+"""The δ of private rounds, unless they name another."""
+
+
 def check_domain_name(name: str, what: str = "domain") -> None:
     if not DOMAIN_NAME.fullmatch(name):
         raise InputError(

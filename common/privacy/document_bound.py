@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.files import sha256
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 
 Integers = NDArray[np.int64]
 PrivacyMode = Literal["columns", "full"]
 
 UNIT = 1 << 16
 """One, in fixed point."""
-ROW_LIMIT = 97 * UNIT // 100
-ROW_SQUARE = ROW_LIMIT**2
-"""No row is longer than ROW_LIMIT."""
+ROW_SQUARE = VECTOR_LENGTH**2
 COLUMN_COUNT = 243 * UNIT // 1000
 """What a document adds to its domain's count where columns alone are sent: with the row, no more than UNIT in all."""
-FULL_ROW = ROW_LIMIT
+FULL_ROW = VECTOR_LENGTH
 FULL_COUNT = 2 * ROW_SQUARE // 7
 """Where the products of a row are sent too: by what its row is multiplied, so that it is as long as its products, and
 what it adds to the count, so that the weights of the three are as 0.7, 0.7 and 0.2."""
@@ -38,7 +37,7 @@ EXACT_ROWS = 1 << 20
 class DocumentSums:
     """The sums over a holder's documents, before any noise: they never leave as they are.
 
-    products: h×h, the sum of vvᵀ over rows v; zeros where columns alone are sent.
+    products: h×h, the sum of vvᵀ over rows v; 0×0 where columns alone are sent.
     column:   h + 1, the sum of v in the mode's own unit, and the documents' count in its.
     """
 
@@ -49,9 +48,7 @@ class DocumentSums:
     @property
     def content(self) -> str:
         """Stands for the sums."""
-        return sha256(
-            self.mode.encode(), np.ascontiguousarray(self.products).data, np.ascontiguousarray(self.column).data
-        )
+        return sha256(self.mode.encode(), self.products.tobytes(), self.column.tobytes())
 
     @property
     def documents(self) -> int:
@@ -61,7 +58,7 @@ class DocumentSums:
         return DocumentSums(self.mode, self.products + other.products, self.column + other.column)
 
     def __repr__(self) -> str:
-        return f"<DocumentSums {self.mode} width={len(self.products)}>"
+        return f"<DocumentSums {self.mode} width={len(self.column) - 1}>"
 
 
 def count_unit(mode: PrivacyMode) -> int:
@@ -81,7 +78,7 @@ def moved_square(mode: PrivacyMode) -> int:
 
 
 def empty_sums(mode: PrivacyMode, width: int) -> DocumentSums:
-    return DocumentSums(mode, np.zeros((width, width), np.int64), np.zeros(width + 1, np.int64))
+    return bounded_sums(mode, np.zeros((0, width), np.int64))
 
 
 def bounded_sums(mode: PrivacyMode, rows: Integers) -> DocumentSums:
@@ -92,20 +89,19 @@ def bounded_sums(mode: PrivacyMode, rows: Integers) -> DocumentSums:
     check_rows(rows)
     count, width = rows.shape
     column = np.append(row_unit(mode) * rows.sum(axis=0), count * count_unit(mode))
-    products = np.zeros((width, width), np.int64)
-    if mode == "full":
-        for start in range(0, count, EXACT_ROWS):
-            block = rows[start : start + EXACT_ROWS].astype(np.float64)
-            products += (block.T @ block).astype(np.int64)
+    products = np.zeros((width, width) if mode == "full" else (0, 0), np.int64)
+    for start in range(0, count if mode == "full" else 0, EXACT_ROWS):
+        block = rows[start : start + EXACT_ROWS].astype(np.float64)
+        products += (block.T @ block).astype(np.int64)
     return DocumentSums(mode, products, column)
 
 
 def check_rows(rows: Integers) -> None:
-    """Raise BoundExceeded unless these are documents' rows, none longer than ROW_LIMIT."""
+    """Raise BoundExceeded unless these are documents' rows, none longer than VECTOR_LENGTH."""
     if rows.dtype != np.int64 or rows.ndim != 2:
         raise BoundExceeded(f"documents are rows of 64-bit integers, not {rows.dtype} of shape {rows.shape}")
     if not rows.size:
         return
     largest = int(max(rows.max(), -int(rows.min())))  # before anything is squared, so that nothing can wrap around
-    if largest > ROW_LIMIT or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE:
+    if largest > VECTOR_LENGTH or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE:
         raise BoundExceeded("a document's row is longer than it may be, so it would show through the noise")

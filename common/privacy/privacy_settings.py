@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Digest, Record
+from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.privacy.accountant import rho_for, sigma_for
 from ridgeway.common.privacy.document_bound import UNIT, PrivacyMode, moved_square
 
@@ -22,7 +23,6 @@ MAX_EPSILON = 20.0
 """A larger ε is a promise of nothing: e²⁰ is half a billion."""
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON)]
 Delta = Annotated[float, Field(ge=1e-30, le=1e-3)]
-DEFAULT_DELTA = 1e-8
 
 
 class Privacy(Record):
@@ -72,11 +72,21 @@ def _rho(epsilon: float, delta: float) -> Fraction:
     return rho_for(epsilon, delta)
 
 
-def check_epsilon(epsilon: float, delta: float = DEFAULT_DELTA) -> None:
-    """Raise InputError with a sentence where a record would be refused with several."""
+def check_privacy(mode: str, epsilon: float, delta: float = DEFAULT_DELTA) -> PrivacyChoice:
+    """The mode of this name; raises InputError with one sentence if it, or what it is to cost, cannot be."""
+    if mode not in get_args(PrivacyChoice):
+        raise InputError(f"there is no privacy {mode!r}; there are {', '.join(get_args(PrivacyChoice))}")
     if not 0 < epsilon <= MAX_EPSILON:
         raise InputError(
             f"ε must be above 0 and at most {MAX_EPSILON:g}, not {epsilon:g}: 0.3 is strong, 1 is usual, and 8 is weak"
         )
     if not 1e-30 <= delta <= 1e-3:
         raise InputError(f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is {DEFAULT_DELTA:g}")
+    return cast(PrivacyChoice, mode)
+
+
+def delta_warning(delta: float, documents: int) -> str:
+    """Why this δ promises little to so many documents; empty if it does not."""
+    if documents and delta >= 1 / documents:
+        return f"a δ of {delta:g} is not below 1/{documents:,}: whole documents may be given away; choose a smaller one"
+    return ""

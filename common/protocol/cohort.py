@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, PublicKey, Record, record_json
 from ridgeway.common.base.settings import Sampling, Weighting
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, of_columns, vector_size
 
 MAX_HOLDERS = 10_000
 SHARE_RATIO = 4
@@ -55,6 +57,7 @@ class Terms(Record):
     mode: whether statistics travel in the clear or masked.
     mass: the sample mass of every domain under `equal` weighting; 0 under `tokens`.
     ridges: every λ, relative to the mean diagonal of A, that routers are solved with and holders are asked to try.
+    privacy: how documents are bounded and what noise is added; None where sums are exact.
     """
 
     mode: Mode
@@ -65,6 +68,12 @@ class Terms(Record):
     weighting: Weighting
     mass: int = Field(ge=0, le=1 << 37)
     ridges: tuple[Penalty, ...] = Field(default=(), max_length=16)
+    privacy: Privacy | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Terms of exact sums are written as they were before there were others, so they keep their ids."""
+        return {name: value for name, value in write(self).items() if name != "privacy" or value is not None}
 
     @cached_property
     def id(self) -> str:
@@ -79,7 +88,27 @@ class Terms(Record):
     def _mass_belongs_to_equal_weighting(self) -> Terms:
         if (self.mass > 0) != (self.weighting == "equal"):
             raise ValueError("a mass belongs to equal weighting, and to nothing else")
+        if self.privacy and self.mass:
+            raise ValueError("documents that are bounded weigh the same, so there is no mass to divide")
         return self
+
+    # What travels under masks
+
+    def vector_size(self, domains: int) -> int:
+        return self.features * domains if self._sends_columns else vector_size(self.features, domains)
+
+    def vector_of(self, statistics: Statistics) -> Integers:
+        return statistics.cross.ravel() if self._sends_columns else statistics.as_vector()
+
+    def statistics_of(self, vector: Integers, domains: int) -> Statistics:
+        """The inverse of `vector_of`."""
+        if self._sends_columns:
+            return of_columns(vector.reshape(self.features, domains))
+        return from_vector(vector, self.features, domains)
+
+    @property
+    def _sends_columns(self) -> bool:
+        return self.privacy is not None and self.privacy.mode == "columns"
 
 
 class Member(Record):

@@ -22,7 +22,8 @@ MAX_CANDIDATES = 64
 MAX_TEMPERATURES = 64
 MAX_COUNTS = 1 << 26
 
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Count = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
+"""Of documents; under noise, which may leave fewer than none, in parts of 1/65536."""
 Counts = tuple[Count, ...]
 Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
@@ -93,8 +94,8 @@ class Hello(Message, kind="hello"):
     handovers: HandOverList = ()
 
 
-class Announce(Message, kind="announce"):
-    """A round begins under these terms: what can you offer?"""
+class Announce(Message, kind="announce", blobs=range(2)):
+    """A round begins under these terms: what can you offer? Blob, with private terms: the public prior they name."""
 
     terms: Terms
     handovers: HandOverList = ()

@@ -36,6 +36,8 @@ FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets")
 """Where a manifest has the step of the column that tells unfamiliar text, and what of it stands beside the router."""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
+PRIVACY = "privacy"
+"""Where it says what a release may tell of a document, if that is bounded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -105,6 +105,13 @@ class Statistics:
         _check_pairs(self.gram, rounded)
         _check_positive(self.gram, rounded)
 
+    def check_noisy(self) -> None:
+        """The same for sums under noise, of which less can be said: raises if they do not belong together."""
+        if not np.array_equal(self.gram, self.gram.T) or not np.array_equal(self.gram[:, -1], self.cross.sum(axis=1)):
+            raise BrokenIdentity("the domains' columns do not add up to the sum of all documents")
+        if max(abs(int(value)) for sums in (self.gram, self.cross) for value in (sums.min(), sums.max())) >= SUM_BOUND:
+            raise BrokenIdentity("a sum is larger than documents and noise can make it")
+
     def __repr__(self) -> str:
         features, domains = self.shape
         return f"<Statistics features={features} domains={domains}>"
@@ -128,6 +135,13 @@ def from_vector(vector: Integers, features: int, domains: int) -> Statistics:
         raise ShapeMismatch(f"{vector.size} numbers are not sums of {features} features and {domains} domains")
     size = triangle_size(features)
     return unpacked(vector[:size], vector[size:].reshape(features, domains))
+
+
+def of_columns(cross: Integers) -> Statistics:
+    """Sums of which the columns alone are known: gram has what follows from them, and zeros."""
+    gram = np.zeros((len(cross), len(cross)), dtype=np.int64)
+    gram[-1] = gram[:, -1] = cross.sum(axis=1)
+    return Statistics(gram, cross)
 
 
 def vector_size(features: int, domains: int) -> int:

@@ -61,6 +61,9 @@ def show(
     step("release", f"{number:04}", str(federation.release_folder(number)))
     step("cohort", count(manifest["cohort"]["holders"], "holder"), ", ".join(manifest["domains"]))
     normalised = "columns normalised" if manifest["normalise_columns"] else ""
+    if privacy := manifest.get("privacy"):
+        step("privacy", privacy["mode"], f"ε {privacy['epsilon']:g}", f"δ {privacy['delta']:g}", privacy["adjacency"])
+        step("says", privacy["sentence"])
     step("chosen", f"λ {manifest['ridge']['value']:g}", rule, normalised)
     show_held_out(federation, number)
 

@@ -32,13 +32,13 @@ from ridgeway.common.base.files import (
 )
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.opened_log import ForkedLog, extend, read_statement
-from ridgeway.coordinator.round.federation import KEY, Federation
+from ridgeway.coordinator.round.federation import KEY, PRIOR, Federation
 from ridgeway.coordinator.round.ledger import Ledger
 
 MANIFEST = "backup.json"
 LEDGER = "ledger.db"
 SINGLE_FILES = (
-    *("coordinator.toml", KEY, f"{KEY}.next", "changes.txt"),
+    *("coordinator.toml", KEY, f"{KEY}.next", "changes.txt", PRIOR),
     *(f"link/{name}" for name in ("ca.crt", "ca.key", "server.crt", "server.key", "notice.json", "bundles.json")),
 )
 """Those that are there are taken."""

@@ -58,6 +58,14 @@ deadline = {deadline}
 # Domains that a release may lose because their holders are not there; a round that would lose another one stops.
 may_lapse = {may_lapse}
 
+[privacy]
+# "columns" or "full": every document is bounded and its traces hidden under noise, so that a round costs it an ε of no
+# more than this, at this δ (docs/privacy.md). "none": sums are exact. The public prior lies in prior.safetensors; if it
+# is not there, the first round makes it of built-in text.
+mode = {privacy_mode}
+epsilon = {privacy_epsilon}
+delta = {privacy_delta}
+
 [candidates]
 # What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
 # accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to
@@ -101,5 +109,6 @@ def settings_text(settings: FederationSettings) -> str:
     literals = {
         name: toml_literal(value) for table in tables for name, value in table if not isinstance(value, Record | None)
     }
+    literals |= {f"privacy_{name}": toml_literal(value) for name, value in settings.privacy}
     fallback = f"fallback = {literals['fallback']}" if settings.abstention.fallback else '# fallback = "general"'
     return TEMPLATE.format(**literals | {"fallback": fallback})

@@ -28,7 +28,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
 )
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
     Event,
@@ -298,5 +298,7 @@ def write_invite(federation: Federation) -> Invite:
     folder.mkdir(exist_ok=True)
     for name in (AUTHORITY, NOTICE):
         write_whole(folder / name, (federation.link / name).read_bytes())
+    if invite.terms.privacy:
+        write_whole(folder / PRIOR, (federation.folder / PRIOR).read_bytes())
     write_paper(invite, federation.identity, folder / INVITE)
     return invite

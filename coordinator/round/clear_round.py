@@ -164,6 +164,9 @@ def checked(placed: Statistics, member: Member, cohort: Cohort) -> Statistics:
     if np.delete(placed.cross, place, axis=1).any():
         raise Refused("wrong_domain", f"sums for domains other than {member.domain}")
     own = Statistics(placed.gram, np.ascontiguousarray(placed.cross[:, [place]]))
+    if cohort.terms.privacy:
+        own.check_noisy()
+        return own
     own.check(rounded=1 if member.share else 0)
     if not member.share:
         check_bound(own.mass * len(cohort.members))  # plain masses must leave room for the others'

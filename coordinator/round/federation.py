@@ -21,14 +21,16 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.files import cache_folder, canonical_json, sha256
 from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, EQUAL_MASS, Weighting
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, DEFAULT_LISTEN, EQUAL_MASS, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
+from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy, PrivacyChoice
+from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior, read_prior, write_prior
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
@@ -38,6 +40,7 @@ from ridgeway.coordinator.solving.candidates import Grid
 SETTINGS = "coordinator.toml"
 KEY = "coordinator.key"
 NODES = "nodes.json"
+PRIOR = "prior.safetensors"
 LATEST = "latest"
 POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
@@ -76,6 +79,14 @@ class Abstention(Record):
         return self
 
 
+class PrivacySettings(Record):
+    """Whether documents are bounded one by one and hidden under noise, and what a round may cost each of them."""
+
+    mode: PrivacyChoice = "none"
+    epsilon: Epsilon = 1.0
+    delta: Delta = DEFAULT_DELTA
+
+
 class FederationSettings(Record):
     """coordinator.toml.
 
@@ -94,6 +105,7 @@ class FederationSettings(Record):
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
+    privacy: PrivacySettings = PrivacySettings()
     experts: ExpertNames = ()
 
     @model_validator(mode="after")
@@ -170,16 +182,40 @@ class Federation:
         """The terms of a round, clear or masked; as the settings say if that is left open."""
         settings = self.settings
         check_sampling(self.encoder, settings.sampling.sampling)
+        weighting: Weighting = "tokens" if self.privacy else settings.weighting  # documents weigh the same
+        ridges = settings.candidates.ridges
         return Terms(
             mode=mode or settings.mode,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
             features=self.encoder.width + 1,
             sampling=settings.sampling,
-            weighting=settings.weighting,
-            mass=EQUAL_MASS if settings.weighting == "equal" else 0,
-            ridges=settings.candidates.ridges,
+            weighting=weighting,
+            mass=EQUAL_MASS if weighting == "equal" else 0,
+            ridges=ridges[:1] if self.privacy else ridges,
+            privacy=self.privacy,
         )
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What private rounds promise; None where sums are exact."""
+        chosen = self.settings.privacy
+        if chosen.mode == "none":
+            return None
+        return Privacy(mode=chosen.mode, epsilon=chosen.epsilon, delta=chosen.delta, prior=self.prior.fingerprint)
+
+    @cached_property
+    def prior(self) -> PublicPrior:
+        """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
+        path = self.folder / PRIOR
+        if not path.exists():
+            made = cache_folder() / "priors" / f"{self.encoder.fingerprint}.safetensors"
+            if not made.exists():
+                write_prior(built_in_prior(self.encoder), made)
+            write_prior(read_prior(made), path)
+        prior = read_prior(path)
+        prior.must_fit(self.encoder)
+        return prior
 
     def choices_id(self, terms: Terms) -> str:
         """Stands for all that decides, beside the holders' sums and documents, what a release is."""

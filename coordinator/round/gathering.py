@@ -109,6 +109,8 @@ def checked_counts(question: Question, given: Counts, holders: int = 1) -> Count
     """The counts of one holder or more in one row; raises Refused unless documents could have given them."""
     if given.size != count_of(question):
         raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+    if question.terms.privacy:  # of counts under noise, nothing can be said but that they are numbers
+        return given.ravel()
     for part, (counts, _) in by_question(question, {"": given}, ()).items():
         _check_part(part, counts[""], holders)
     return given.ravel()

@@ -20,7 +20,7 @@ from ridgeway.common.masking.history import History, PastSum, history_bytes, poo
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
-from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, vector_size
+from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import (
@@ -93,7 +93,7 @@ class MaskedGathering:
 
         check(offers)
         session.share(self._pool(cohort))
-        vector, sent = session.sum_statistics(vector_size(self._terms.features, len(cohort.domains)), check)
+        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), check)
         self._note_opened("statistics", _parts(cohort, session.sources(sent, "statistics")), vector)
         members = self._members(cohort, {name: offers[name] for name in sent})
         return self._totalled(cohort, members, vector)
@@ -182,7 +182,7 @@ class MaskedGathering:
         """Check what was opened, keep it, and let the ledger speak of it."""
         domains = tuple(sorted({member.domain for member in members}))
         try:
-            statistics = _of_those_left(from_vector(vector, self._terms.features, len(cohort.domains)), cohort, members)
+            statistics = _of_those_left(self._terms.statistics_of(vector, len(cohort.domains)), cohort, members)
             total = self._total(members, domains, statistics)
         except StatisticsError as error:
             raise RoundFailed(

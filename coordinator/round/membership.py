@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing import drift_sketch
-from ridgeway.common.routing.release import QUALITY, ROUTER, TOKENIZER, Release, router_file, save_release
+from ridgeway.common.routing.release import PRIVACY, QUALITY, ROUTER, TOKENIZER, Release, router_file, save_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
+from ridgeway.coordinator.solving.private_solve import solve_private
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.solve import solve
 from ridgeway.coordinator.solving.total import add_weighted
@@ -172,8 +174,14 @@ def _solved_again(
     choices = RouterChoices.of_manifest(manifest)
     choices = replace(choices, confidence=replace(choices.confidence, calibrated=False))
     number = federation.next_number
-    solution = solve(total.statistics, encoder.scale, choices.ridge)
-    draft = compose(total, encoder, choices, solution, number=number, parent=newest.release)
+    more: dict[str, Any] = {}
+    if newest.terms.privacy:
+        members = [member.domain for member in left]
+        solution = solve_private(total, newest.terms, members, federation.prior, encoder.scale)
+        more = {PRIVACY: manifest[PRIVACY]}
+    else:
+        solution = solve(total.statistics, encoder.scale, choices.ridge)
+    draft = compose(total, encoder, choices, solution, number=number, parent=newest.release, **more)
     release = issue(draft, federation.identity, federation.release_folder(number)).release
     return LedgerRelease(number, release, cause, total.domains, left, newest.terms), solution.note
 

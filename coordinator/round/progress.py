@@ -48,6 +48,7 @@ class RoundOpened(Event, kind="opened"):
     weighting: str
     mass: int
     ridges: Sequence[float]
+    privacy: Mapping[str, Any] | None = None
 
 
 class HoldersAwaited(Event, kind="waiting"):

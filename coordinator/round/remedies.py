@@ -28,9 +28,15 @@ REMEDIES: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("encoder_not_allowed", "masking_required", "weighting_not_allowed", "window_not_allowed"),
-            *("mass_not_allowed", "lopsided_shares"),
+            *("mass_not_allowed", "lopsided_shares", "privacy_not_allowed"),
         ),
         TERMS,
+    ),
+    "budget_spent": "what its documents may cost is spent: its owner may raise `max_epsilon`, or leave the federation",
+    "foreign_journal": "its owner must bring back the journal.db that belongs to its folder",
+    **dict.fromkeys(
+        ("prior_mismatch", "prior_missing"),
+        "`prior.safetensors` in the coordinator's folder is not what the terms name; run the round again",
     ),
     "cohort_too_small": "more holders must take part, or its owner lower `min_cohort` in its client.toml",
     "sets_apart": "another holder must join, leave or change at the same time",

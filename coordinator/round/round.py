@@ -15,9 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
+from ridgeway.common.privacy.document_bound import UNIT
+from ridgeway.common.privacy.public_prior import prior_bytes
 from ridgeway.common.protocol.messages import (
     Announce,
     Calibrate,
@@ -32,7 +36,7 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import weights_blob
 from ridgeway.common.routing.quality import QualityTable
-from ridgeway.common.routing.release import MANIFEST, QUALITY, ROUTER, TOKENIZER
+from ridgeway.common.routing.release import MANIFEST, PRIVACY, QUALITY, ROUTER, TOKENIZER
 from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
@@ -45,6 +49,7 @@ from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
+from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, privacy_facts, solve_private
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
@@ -175,7 +180,8 @@ class _Round:
         """What the holders offer that are there, by name; offers that cannot be used are refused."""
         offers: dict[str, Offer] = {}
         active, log = self._ledger.standing().active, len(self._ledger.opened_log())
-        for answer in self._channel.ask(self._announcement(), Offer):
+        prior = [prior_bytes(self._federation.prior)] if self._terms.privacy else []
+        for answer in self._channel.ask(self._announcement(), Offer, blobs=prior):
             with answer.accept():
                 name, offer = answer.name, answer.message
                 if name not in active:
@@ -242,6 +248,8 @@ class _Round:
     def evaluate(self, gathered: Gathered, accept_worse: Collection[str]) -> _Chosen:
         """Solve every λ, let holders score the candidates on their own held-out documents, and take the best."""
         total, newest = gathered.total, self._federation.newest
+        if self._terms.privacy:
+            return self._evaluate_under_noise(gathered)
         grid = self._federation.settings.candidates
         scale = self._federation.encoder.scale
         solutions = [solve(total.statistics, scale, ridge) for ridge in grid.penalties()]
@@ -271,6 +279,22 @@ class _Round:
             self._watch(progress.ExpertsMeasured(len(quality.experts), int(quality.counts.sum())))
         fitted = self._calibrated(total, question, choice, solution, heard) if heard else None
         return _Chosen(choice, solution, fitted, quality)
+
+    def _evaluate_under_noise(self, gathered: Gathered) -> _Chosen:
+        """One router, solved of what noise has left, and one count of where it routes held-out documents, under noise.
+
+        Nothing is searched for or calibrated: every further number would cost documents more, or routers accuracy.
+        """
+        total, members = gathered.total, [member.domain for member in gathered.members]
+        known = self._federation.prior, self._federation.encoder.scale
+        solution = solve_private(total, self._terms, members, *known)
+        self._watch(progress.TotalSolved(total.statistics.shape[0], solution.condition))
+        question = Evaluate(terms=self._terms, domains=total.domains, candidates=(PRIVATE_CANDIDATE,))
+        counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], gathered.present)
+        documents = {name: np.maximum(0, np.rint(rows / UNIT)).astype(np.int64) for name, rows in counts.items()}
+        choice = choose([PRIVATE_CANDIDATE], total.domains, {name: rows[:, :-2] for name, rows in documents.items()})
+        self._tell_choice(choice)
+        return _Chosen(choice, solution, None, None)
 
     def _must_not_be_worse(
         self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange], accepted: Collection[str]
@@ -333,6 +357,7 @@ class _Round:
             parent=newest.release if newest else None,
             evaluation=_figures(chosen),
             **({QUALITY: chosen.quality.to_json()} if chosen.quality else {}),
+            **({PRIVACY: privacy_facts(self._terms)} if self._terms.privacy else {}),
         )
         release = issue(draft, federation.identity, federation.release_folder(number)).release
         made = federation.choices_id(self._terms)
@@ -351,7 +376,7 @@ class _Round:
         below = settings.abstention.threshold, settings.abstention.fallback
         plain = Confidence(threshold=below[0], fallback=below[1])
         return RouterChoices(
-            weighting=settings.weighting,
+            weighting=self._terms.weighting,
             ridge=settings.candidates.penalties()[candidate.ridge],
             normalise_columns=candidate.normalise_columns,
             selector=candidate.rule,

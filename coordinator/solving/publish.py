@@ -27,6 +27,7 @@ from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     FAMILIAR,
+    PRIVACY,
     QUALITY,
     ROUTER,
     Release,
@@ -123,7 +124,7 @@ def compose(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution:
     compiled = compile_router(encoder, total.sampling, solution.weights)
     facts = _facts(total, encoder, choices, solution) | more
     familiar = None
-    if choices.abstain and isinstance(encoder, TableEncoder):
+    if choices.abstain and isinstance(encoder, TableEncoder) and PRIVACY not in facts:
         familiar = compile_router(encoder, total.sampling, familiar_weights(total.statistics, encoder))
     return Draft(total, solution, compiled, encoder, facts, familiar)
 
@@ -137,10 +138,11 @@ def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
 def issue(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     """Write a draft as a signed release, and beside it the drift sketch, which the operator alone keeps.
 
-    The sketch comes first, so that it is there when the release is. A contextual encoder has no table to make it of.
+    The sketch comes first, so that it is there when the release is. A contextual encoder has no table to make it of,
+    and sums under noise say too little of single directions.
     """
     refuse_foreign(folder, identity.public)
-    if isinstance(made.encoder, ContextualEncoder):
+    if isinstance(made.encoder, ContextualEncoder) or PRIVACY in made.facts:
         drift_sketch.companion(folder).unlink(missing_ok=True)
     else:
         router = hashlib.sha256(router_file(made.solution.weights, made.compiled, made.familiar)).hexdigest()

@@ -14,6 +14,7 @@ import numpy as np
 
 from ridgeway.common.base.errors import EncoderMismatch, InputError, StatisticsError
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling, Weighting
+from ridgeway.common.privacy.document_bound import count_unit
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics
@@ -24,7 +25,8 @@ class Total:
     """The sum over a cohort, ready to solve.
 
     holdout: the shares of documents that each domain's holders kept out of the sums.
-    masses: each domain's sample mass in the total, which under `equal` weighting says nothing of its corpus.
+    masses: each domain's sample mass in the total, which under `equal` weighting says nothing of its corpus; under
+            noise, about how many documents it has.
     """
 
     domains: tuple[str, ...]
@@ -87,11 +89,17 @@ def total_of(
     domains: tuple[str, ...], statistics: Statistics, terms: Terms, holders: int, holdout: dict[str, list[float]]
 ) -> Total:
     """The total over these domains, however it was added up; raises unless some text could have given it."""
-    statistics.check(rounded=holders if terms.mass else 0)
+    if terms.privacy:
+        statistics.check_noisy()
+    else:
+        statistics.check(rounded=holders if terms.mass else 0)
+    unit = count_unit(terms.privacy.mode) if terms.privacy else 1
     return Total(
         domains=domains,
         statistics=statistics,
-        masses={name: int(mass) for name, mass in zip(domains, statistics.cross[-1], strict=True)},
+        masses={
+            name: max(0, round(int(mass) / unit)) for name, mass in zip(domains, statistics.cross[-1], strict=True)
+        },
         encoder_name=terms.encoder_name,
         fingerprint=terms.encoder,
         sampling=terms.sampling.sampling,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ridgeway.common.base.files import check_new_folder
-from ridgeway.common.base.settings import ENCODERS
+from ridgeway.common.base.settings import DEFAULT_DELTA, ENCODERS
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.route_commands import show_evaluation
 from ridgeway.common.cli.terminal import count, emit_json, step
@@ -39,14 +39,22 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
     work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
     encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    privacy: Annotated[
+        str, typer.Option(help="columns or full: documents are bounded one by one, and hidden under noise.")
+    ] = "none",
+    epsilon: Annotated[float, typer.Option(help="With --privacy: what the round may cost a document.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
+    from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
+    from ridgeway.coordinator.round.federation import PrivacySettings
     from ridgeway.simulations.dropouts import STAGES
     from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
     from ridgeway.simulations.simulate import simulate as run
 
+    asked = PrivacySettings(mode=check_privacy(privacy, epsilon, delta), epsilon=epsilon, delta=delta)
     narrator = Narrator()
 
     def watch(event: Event) -> None:
@@ -81,6 +89,7 @@ def simulate(
             out=out,
             encoder=encoder,
             mode="clear" if masked is False else "masked",
+            privacy=asked,
         )
     if json:
         emit_json(done.to_json())

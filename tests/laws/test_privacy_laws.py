@@ -18,8 +18,6 @@ from ridgeway.common.base.errors import BoundExceeded, InputError
 from ridgeway.common.privacy.accountant import epsilon_of, in_all, rho_for, rho_of, sigma_for
 from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from ridgeway.common.privacy.document_bound import (
-    ROW_LIMIT,
-    ROW_SQUARE,
     UNIT,
     DocumentSums,
     Integers,
@@ -28,7 +26,8 @@ from ridgeway.common.privacy.document_bound import (
     empty_sums,
     moved_square,
 )
-from ridgeway.common.privacy.privacy_settings import Privacy, check_epsilon
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
+from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy, delta_warning
 
 WIDTH = 3
 VECTOR_OF_3 = [-5, -2, 0, 1, -1, -1, 0, -2, -1, -2, 1, -1]
@@ -50,7 +49,7 @@ def seeded(seed: str) -> Callable[[int], bytes]:
 @st.composite
 def rows(draw: st.DrawFn, most: int = 6) -> Integers:
     """Documents: any integers, brought back to the bound where they are beyond it, as whoever makes rows must."""
-    number = st.one_of(st.sampled_from((-ROW_LIMIT, 0, ROW_LIMIT)), st.integers(-ROW_LIMIT, ROW_LIMIT))
+    number = st.one_of(st.sampled_from((-VECTOR_LENGTH, 0, VECTOR_LENGTH)), st.integers(-VECTOR_LENGTH, VECTOR_LENGTH))
     drawn = draw(st.lists(st.lists(number, min_size=WIDTH, max_size=WIDTH), max_size=most))
     fitting = [[0] * at + row[at : at + 1] + [0] * (WIDTH - at - 1) for row in drawn for at in [len(drawn) % WIDTH]]
     small = [[value // 2 for value in row] for row in drawn]  # of length √3/2 at most
@@ -79,14 +78,15 @@ def test_a_document_never_moves_the_sums_by_more_than_the_bound(
 
 def test_the_bound_is_met() -> None:
     """It is no larger than it must be: the longest row moves the sums by just so much."""
-    longest = np.array([[ROW_LIMIT, 0, 0]], dtype=np.int64)
+    longest = np.array([[VECTOR_LENGTH, 0, 0]], dtype=np.int64)
     for mode in ("columns", "full"):
         assert moved(bounded_sums(mode, longest), empty_sums(mode, WIDTH)) == moved_square(mode)
     assert moved_square("columns") <= UNIT**2
 
 
 @pytest.mark.parametrize(
-    "row", [[ROW_LIMIT + 1, 0, 0], [ROW_LIMIT, 1, 0], [-ROW_LIMIT - 1, 0, 0], [1 << 40, 0, 0], [-(1 << 63), 0, 0]]
+    "row",
+    [[VECTOR_LENGTH + 1, 0, 0], [VECTOR_LENGTH, 1, 0], [-VECTOR_LENGTH - 1, 0, 0], [1 << 40, 0, 0], [-(1 << 63), 0, 0]],
 )
 def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
     """By one unit, or by so much that its square would wrap around."""
@@ -226,8 +226,14 @@ def test_no_noise_is_bought_for_nothing() -> None:
         rho_for(1e-30, 1e-8)
     for epsilon in (0.0, -1.0, 21.0, math.inf, math.nan):
         with pytest.raises(InputError, match="ε must be above 0"):
-            check_epsilon(epsilon)
+            check_privacy("columns", epsilon)
     with pytest.raises(InputError, match="δ must lie"):
-        check_epsilon(1.0, 0.5)
-    check_epsilon(1.0)
-    assert ROW_SQUARE == ROW_LIMIT**2
+        check_privacy("columns", 1.0, 0.5)
+    with pytest.raises(InputError, match="there is no privacy 'rows'; there are none, columns, full"):
+        check_privacy("rows", 1.0)
+    assert check_privacy("full", 1.0) == "full"
+
+
+def test_a_delta_that_promises_nothing_is_told_with_its_number() -> None:
+    """At 1/n, one document of n may be handed out whole, and the definition still hold."""
+    assert "1/1,000" in delta_warning(1e-3, 1000) and delta_warning(1e-3, 999) == delta_warning(1e-8, 10**6) == ""

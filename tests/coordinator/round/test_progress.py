@@ -36,7 +36,7 @@ def test_an_event_is_written_as_its_name_and_its_fields(path: Path) -> None:
         watch(OPENED)
         watch(REFUSED)
     opened, refused, done = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    assert list(opened) == ["event", "number", "holders", *TERMS]
+    assert list(opened) == ["event", "number", "holders", *TERMS, "privacy"]
     assert (opened["event"], opened["sampling"]) == ("opened", SAMPLING)
     assert refused == {
         "event": "refused",

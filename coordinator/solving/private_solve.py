@@ -1,0 +1,72 @@
+"""A total under noise → the weights of an ordinary router, and what its manifest says of privacy.
+
+Knows how sums under noise are laid out, and by which solver they are solved. Knows nothing of rounds or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.messages import Candidate
+from ridgeway.coordinator.solving.noisy_solve import solve_columns, solve_full
+from ridgeway.coordinator.solving.solve import Solution
+from ridgeway.coordinator.solving.total import Total
+
+PRIVATE_CANDIDATE = Candidate(ridge=0, normalise_columns=False, selector="average", k=DEFAULT.selector.k)
+"""The one router of a private round: what is searched for under noise is found worse than what is usual."""
+COVERED = {
+    "columns": "every number that left a holder but the names of its data: one column of its documents, and one row of "
+    "counts of its held-out ones, each under noise of the holder's own",
+    "full": "every number that was opened: the sums of all holders' documents under noise that they drew in shares, of "
+    "which a third may be missing, and one row of counts for each domain",
+}
+NOT_COVERED = (
+    "that a holder took part, whether its corpus has changed since, copies of one document in several corpora, and "
+    "what several rounds tell together, which each holder adds up and caps by itself"
+)
+
+
+def solve_private(total: Total, terms: Terms, members: Sequence[str], prior: PublicPrior, scale: float) -> Solution:
+    """The router of a total under noise, over the encoder's own features. members: the domain of each holder in it."""
+    privacy, sums = terms.privacy, total.statistics
+    assert privacy is not None
+    variance = noise_variance(privacy, terms.mode, members)
+    columns, counts = sums.cross[:-1], sums.cross[-1]
+    if privacy.mode == "columns":
+        weights = solve_columns(columns, counts, variance, prior, scale)
+    else:
+        weights = solve_full(sums.gram[:-1, :-1], columns, counts, variance, prior, scale)
+    return Solution(weights, 0.0, 1.0, 0.0)
+
+
+def noise_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
+    """The variance of the noise on one number of a total: what all that added to it have drawn.
+
+    Shares are of as many as were asked; those who fell away were a third at most, so it is at most half as much more.
+    """
+    if privacy.mode == "full" and mode == "masked":
+        return len(members) * privacy.shared(len(members))[0] ** 2
+    holders = len(members) if privacy.mode == "full" else max(map(members.count, members))
+    return holders * privacy.sigma**2
+
+
+def privacy_facts(terms: Terms) -> dict[str, Any]:
+    """What a release's manifest says, with one plain sentence of it."""
+    privacy = terms.privacy
+    assert privacy is not None
+    epsilon, delta = f"{privacy.epsilon:g}", f"{privacy.delta:g}"
+    return privacy.facts() | {
+        "sentence": f"Whoever sees all that left the holders in this round, this release included, learns of any one "
+        f"document at most what (ε = {epsilon}, δ = {delta})-differential privacy allows: with it or without it, "
+        "anything would have come out nearly as likely.",
+        "covered": COVERED[privacy.mode],
+        "not_covered": NOT_COVERED,
+        "counts": "one row of held-out documents for each domain, under noise",
+        "calibration": "none in the round; `ridgeway calibrate` with public text of the domains",
+    }
