@@ -310,9 +310,10 @@ class Holder:
 
     def _document_job(self, terms: Terms, privacy: Privacy) -> DocumentJob:
         encoder = self.encoder(terms)
-        if not self.settings.corpus or not isinstance(encoder, TableEncoder):
+        if not self.settings.corpus or not isinstance(encoder, TableEncoder) or encoder.options:
             raise Refused(
-                "statistics_do_not_fit", "documents are bounded one by one, for which a corpus and a table are needed"
+                "statistics_do_not_fit",
+                "documents are bounded one by one, for which a corpus and a table of tokens alone are needed",
             )
         corpus = self._job(self.settings.corpus, terms, self.settings.holdout)
         return DocumentJob(corpus, encoder, privacy.prior, privacy.mode)

@@ -163,8 +163,7 @@ def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np
         raise Refused("source_changed", "this holder's sums have changed since the round was announced; run it again")
     if isinstance(ready, Prepared):
         check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
-    session = state.session[1].id.hex()
-    return cohort.terms.vector_of(holder.weighted(ready, cohort, member, session))
+    return cohort.terms.vector_of(holder.weighted(ready, cohort, member, state.session.digest))
 
 
 def check_countable(holder: Holder, request: Question) -> None:

@@ -28,6 +28,7 @@ from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, 
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, DEFAULT_LISTEN, EQUAL_MASS, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy, PrivacyChoice
 from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior, read_prior, write_prior
@@ -208,6 +209,8 @@ class Federation:
     def prior(self) -> PublicPrior:
         """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
         path = self.folder / PRIOR
+        if isinstance(self.encoder, TableEncoder) and self.encoder.options:
+            raise InputError(f"private rounds know no features of words, so they cannot use {self.encoder.name}")
         if not path.exists():
             made = cache_folder() / "priors" / f"{self.encoder.fingerprint}.safetensors"
             if not made.exists():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ridgeway.common.base.errors import BoundExceeded, InputError
+from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.privacy.accountant import epsilon_of, in_all, rho_for, rho_of, sigma_for
 from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from ridgeway.common.privacy.document_bound import (
@@ -26,8 +27,10 @@ from ridgeway.common.privacy.document_bound import (
     empty_sums,
     moved_square,
 )
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy, delta_warning
+from ridgeway.common.privacy.public_prior import PublicPrior
+from tests.support.tiny import LETTERS, tiny_encoder
 
 WIDTH = 3
 VECTOR_OF_3 = [-5, -2, 0, 1, -1, -1, 0, -2, -1, -2, 1, -1]
@@ -102,6 +105,36 @@ def test_sums_of_documents_add_up(one: Integers, other: Integers, mode: PrivacyM
     added = bounded_sums(mode, one) + bounded_sums(mode, other)
     both = bounded_sums(mode, np.vstack([one, other]))
     assert added.content == both.content and both.documents == len(one) + len(other)
+
+
+@given(
+    st.lists(st.text(LETTERS + "ß漢", max_size=40), max_size=4),
+    st.text(LETTERS, max_size=80),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    MODES,
+)
+def test_no_text_and_no_encoder_moves_the_sums_further(
+    others: list[str], new: str, seed: int, prior_seed: int, mode: PrivacyMode
+) -> None:
+    """From text to sums, with tables and priors that nobody has looked at: one document is within the bound."""
+    encoder, random = tiny_encoder(WIDTH, seed), np.random.default_rng(prior_seed)
+    whitening = random.integers(-(1 << 28), 1 << 28, (WIDTH, WIDTH), dtype=np.int32)
+    prior = PublicPrior(encoder.fingerprint, random.integers(-(1 << 19), 1 << 19, WIDTH), whitening, 20)
+
+    def sums(texts: list[str]) -> DocumentSums:
+        ids, lengths = encoder.tokenizer.encode_many(texts) if texts else (np.empty(0, np.int32), np.empty(0, np.int64))
+        return bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table))
+
+    before = sums(others)
+    assert moved(sums([*others, new]), before) <= moved_square(mode)
+    assert moved(sums([new, *others[1:]]), before) <= (4 if others else 1) * moved_square(mode)
+
+
+@given(st.integers(3, 3000))
+def test_what_opens_has_all_the_noise(members: int) -> None:
+    """So many members as open a sum are never fewer than carry the noise that the terms say."""
+    assert threshold_for(members) >= members - members // 3
 
 
 # Noise

@@ -33,7 +33,8 @@ from ridgeway.common.cli.terminal import count, table, ticking
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "client/round": "answers masked_answers policy questions weights_check sum_memory session_store holder roster "
-    "kept_log",
+    "kept_log private_sums",
+    "common/privacy": "document_bound",
     "common/masking": "agreement member neighbourhood differencing history shares keystream",
     "common/protocol": "packet cohort opened_log",
 }
@@ -43,6 +44,7 @@ TESTS = (
     *("tests/client/round", "tests/common/masking", "tests/vectors/test_masking.py"),
     *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "differencing", "opened_log")),
     *("tests/laws/test_weights_check_laws.py", "tests/coordinator/round/test_membership.py"),
+    *("tests/laws/test_privacy_laws.py", "tests/coordinator/round/test_private_rounds.py"),
 )
 MEMORY = re.compile(
     r"(memory\.(sign|lock|open|take_in)|sessions\.(save|erase)|journal\.append|note_asked|note_counted|take_log|"
