@@ -85,6 +85,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")
+            if private := event.privacy:
+                step("privacy", private["mode"], f"ε {private['epsilon']:g} a document", f"δ {private['delta']:g}")
         case progress.OtherBundle(folder):
             words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
             step("note", words, f"run: ridgeway coordinator invite {folder}")

@@ -15,12 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import Confidence
-from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.public_prior import prior_bytes
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -49,7 +46,12 @@ from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
-from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, privacy_facts, solve_private
+from ridgeway.coordinator.solving.private_solve import (
+    PRIVATE_CANDIDATE,
+    likeliest_counts,
+    privacy_facts,
+    solve_private,
+)
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
@@ -291,8 +293,8 @@ class _Round:
         self._watch(progress.TotalSolved(total.statistics.shape[0], solution.condition))
         question = Evaluate(terms=self._terms, domains=total.domains, candidates=(PRIVATE_CANDIDATE,))
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], gathered.present)
-        documents = {name: np.maximum(0, np.rint(rows / UNIT)).astype(np.int64) for name, rows in counts.items()}
-        choice = choose([PRIVATE_CANDIDATE], total.domains, {name: rows[:, :-2] for name, rows in documents.items()})
+        documents = {name: likeliest_counts(rows[0, :-2])[None] for name, rows in counts.items()}
+        choice = choose([PRIVATE_CANDIDATE], total.domains, documents)
         self._tell_choice(choice)
         return _Chosen(choice, solution, None, None)
 

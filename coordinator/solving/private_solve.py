@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import Candidate
+from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.noisy_solve import solve_columns, solve_full
 from ridgeway.coordinator.solving.solve import Solution
 from ridgeway.coordinator.solving.total import Total
@@ -56,6 +60,21 @@ def noise_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
     return holders * privacy.sigma**2
 
 
+def likeliest_counts(row: Integers) -> Integers:
+    """How many documents fell where, told from counts under noise: none below nought, and as many in all as they say.
+
+    To cut off what is below nought alone would add documents where none are: the row is moved down until its sum, which
+    noise leaves as it is in the mean, stays what it was.
+    """
+    values = row / UNIT
+    total = max(0.0, float(values.sum()))
+    falling = -np.sort(-values)
+    excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
+    down = excess[np.flatnonzero(falling > excess).max(initial=0)]
+    found: Integers = np.rint(np.maximum(0.0, values - down)).astype(np.int64)
+    return found
+
+
 def privacy_facts(terms: Terms) -> dict[str, Any]:
     """What a release's manifest says, with one plain sentence of it."""
     privacy = terms.privacy
@@ -67,6 +86,7 @@ def privacy_facts(terms: Terms) -> dict[str, Any]:
         "anything would have come out nearly as likely.",
         "covered": COVERED[privacy.mode],
         "not_covered": NOT_COVERED,
-        "counts": "one row of held-out documents for each domain, under noise",
+        "counts": "one row of held-out documents for each domain; each number has noise of "
+        f"±{privacy.count_sigma / UNIT:.2g} documents for each holder of the domain",
         "calibration": "none in the round; `ridgeway calibrate` with public text of the domains",
     }

@@ -74,7 +74,10 @@ def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -
     holdout: dict[str, set[float]] = {}
     holders = 0
     for domain, statistics, share in parts:
-        grams = statistics if grams is None else grams + statistics
+        if grams is not None and terms.privacy:  # its counts are in units of their own, and have room
+            grams = Statistics(grams.gram + statistics.gram, grams.cross + statistics.cross)
+        else:
+            grams = statistics if grams is None else grams + statistics
         columns[domain] = columns.get(domain, 0) + statistics.cross[:, 0]
         holdout.setdefault(domain, set()).add(share)
         holders += 1

@@ -47,7 +47,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
-    from ridgeway.common.privacy.privacy_settings import check_privacy
+    from ridgeway.common.privacy.privacy_settings import check_privacy, delta_warning
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
     from ridgeway.coordinator.round.federation import PrivacySettings
     from ridgeway.simulations.dropouts import STAGES
@@ -58,6 +58,9 @@ def simulate(
     narrator = Narrator()
 
     def watch(event: Event) -> None:
+        most = max(event.holders.values()) if isinstance(event, FederationSettled) and asked.mode != "none" else 0
+        if words := delta_warning(delta, most):
+            step("warning", words)
         match event:
             case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
                 for name, documents in holders.items():

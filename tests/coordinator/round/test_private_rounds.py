@@ -14,15 +14,19 @@ from safetensors.numpy import load_file
 from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, expenses, spent
 from ridgeway.common.base.errors import Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode
+from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
+from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
+from ridgeway.common.protocol.cohort import SamplingTerms, Terms
 from ridgeway.common.protocol.messages import Announce, Evaluate, Refusal
 from ridgeway.common.protocol.packet import Blob, open_packet, weights_blob
 from ridgeway.common.routing.drift_sketch import companion
+from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, noise_variance
+from ridgeway.coordinator.solving.total import add_weighted
 from tests.support.faults import make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile, code_of
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
@@ -317,6 +321,26 @@ def test_in_the_clear_each_holder_adds_all_the_noise_itself(tmp_path: Path, monk
     change = remove(federation, "law-2")
     assert change.published is not None
     assert federation.manifest(change.published.number)["privacy"]["mode"] == "full"
+
+
+def test_large_corpora_add_up_in_the_clear() -> None:
+    """A document weighs more than a sample in its count, and a million of them still have room."""
+    privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
+    sampling = SamplingTerms(window=8, max_tokens=0)
+    given: dict[str, Any] = {
+        "encoder": "0" * 64,
+        "encoder_name": "tiny",
+        "features": 3,
+        "weighting": "tokens",
+        "mass": 0,
+    }
+    terms = Terms(mode="clear", sampling=sampling, privacy=privacy, **given)
+    row = np.zeros((1, 2), dtype=np.int64)
+    one = bounded_sums("full", row)
+    sums = Statistics(np.zeros((3, 3), np.int64), np.zeros((3, 1), np.int64))
+    sums.gram[-1, -1] = sums.cross[-1, 0] = 1_000_000 * one.column[-1]
+    total = add_weighted([("code", sums, 0.0), ("law", sums, 0.0)], terms)
+    assert total.masses == {"code": 1_000_000, "law": 1_000_000}
 
 
 def test_fewer_members_than_carry_the_noise_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
