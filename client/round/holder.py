@@ -227,7 +227,7 @@ class Holder:
         place, domains = cohort.domains.index(self.domain), len(cohort.domains)
         if isinstance(prepared, DocumentSums):
             assert cohort.terms.privacy is not None
-            shares = (len(cohort.members), session) if session and prepared.mode == "full" else (1, "")
+            shares = (len(cohort.members), session) if _in_shares(cohort.terms) else (1, "")
             given = prepared, self.source(prepared), cohort.terms.privacy, self.settings.holdout
             return self.noisy.sums(*given, *shares).placed(place, domains)
         weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
@@ -284,21 +284,26 @@ class Holder:
         return NoisyVectors(self.folder, self.journal, self.identity.public, self.handovers, *caps)
 
     def check_affordable(self, terms: Terms) -> None:
-        """Raise Refused, before anything is read, if what these terms ask for costs more than this holder allows."""
-        if terms.privacy and not self.is_paid(terms):
+        """Raise Refused, before anything is read, if what these terms ask for costs more than this holder allows.
+
+        Unchanged sums to which shares of noise belong are let pass: a kept total may hold them. They are sealed in a
+        new one only if that can be paid.
+        """
+        if terms.privacy and not self.is_paid(terms) and not (_in_shares(terms) and self._kept_documents(terms)):
             self.noisy.check_affordable("statistics", terms.privacy, self.settings.holdout)
 
     def is_paid(self, terms: Terms) -> bool:
         """Whether the sums of the present corpus have left under noise before, and may leave again as they were."""
+        kept = None if _in_shares(terms) else self._kept_documents(terms)
         assert terms.privacy is not None
-        if terms.privacy.mode == "full" and terms.mode == "masked":
-            return False
-        kept = kept_sums(self._document_job(terms, terms.privacy), self.noisy.folder / SUMS)
         return kept is not None and self.noisy.is_paid(self.noisy.name(self.source(kept), terms.privacy))
 
+    def _kept_documents(self, terms: Terms) -> DocumentSums | None:
+        assert terms.privacy is not None
+        return kept_sums(self._document_job(terms, terms.privacy), self.noisy.folder / SUMS)
+
     def _documents(self, terms: Terms, privacy: Privacy, watch: Watch | None = None) -> DocumentSums:
-        job, path = self._document_job(terms, privacy), self.noisy.folder / SUMS
-        kept = kept_sums(job, path)
+        kept = self._kept_documents(terms)
         if kept is not None:
             return kept
         prior = self.noisy.prior(privacy)
@@ -306,7 +311,7 @@ class Holder:
             raise Refused(
                 "prior_missing", f"this holder has not got the prior {privacy.prior[:12]} that the terms name"
             )
-        return sum_documents(job, prior, path, watch)
+        return sum_documents(self._document_job(terms, privacy), prior, self.noisy.folder / SUMS, watch)
 
     def _document_job(self, terms: Terms, privacy: Privacy) -> DocumentJob:
         encoder = self.encoder(terms)
@@ -410,6 +415,11 @@ def release_folder(folder: Path, number: int) -> Path:
 
 
 _encoder = lru_cache(maxsize=2)(find_by_fingerprint)
+
+
+def _in_shares(terms: Terms) -> bool:
+    """Whether the noise of a sum is made up of shares, which are drawn anew for each."""
+    return terms.privacy is not None and terms.privacy.mode == "full" and terms.mode == "masked"
 
 
 def _fits(given: Prepared, domain: str, terms: Terms) -> bool:

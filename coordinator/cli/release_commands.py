@@ -64,7 +64,7 @@ def show(
     if privacy := manifest.get("privacy"):
         step("privacy", privacy["mode"], f"ε {privacy['epsilon']:g}", f"δ {privacy['delta']:g}", privacy["adjacency"])
         step("says", privacy["sentence"])
-    step("chosen", f"λ {manifest['ridge']['value']:g}", rule, normalised)
+    step("chosen", rule if privacy else f"λ {manifest['ridge']['value']:g}", "" if privacy else rule, normalised)
     show_held_out(federation, number)
 
 

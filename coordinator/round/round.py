@@ -12,7 +12,7 @@ import errno
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
@@ -48,6 +48,8 @@ from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
 from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
 from ridgeway.coordinator.solving.private_solve import (
     PRIVATE_CANDIDATE,
+    PUBLIC_GROWTH,
+    PUBLIC_TEMPERATURE,
     likeliest_counts,
     privacy_facts,
     solve_private,
@@ -377,6 +379,8 @@ class _Round:
         settings, candidate, fitted = self._federation.settings, chosen.choice.candidate, chosen.fitted
         below = settings.abstention.threshold, settings.abstention.fallback
         plain = Confidence(threshold=below[0], fallback=below[1])
+        if self._terms.privacy:
+            plain = replace(plain, temperature=PUBLIC_TEMPERATURE, growth=PUBLIC_GROWTH)
         return RouterChoices(
             weighting=self._terms.weighting,
             ridge=settings.candidates.penalties()[candidate.ridge],

@@ -24,8 +24,9 @@ from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.membership import remove, retire
+from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, noise_variance
+from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, PUBLIC_TEMPERATURE, noise_variance
 from ridgeway.coordinator.solving.total import add_weighted
 from tests.support.faults import make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile, code_of
@@ -137,6 +138,7 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     assert said["adjacency"] == "add or remove one document"
     assert "(ε = 1, δ = 1e-08)" in said["sentence"] and said["covered"] and said["not_covered"]
     assert manifest["evaluation"]["candidates"] == 1 and not manifest["confidence"]["calibrated"]
+    assert manifest["confidence"]["temperature"] == PUBLIC_TEMPERATURE and "public text" in said["calibration"]
     assert not companion(federation.release_folder(1)).exists()
 
 
@@ -148,6 +150,14 @@ def test_domains_go_as_ever(parties: Parties) -> None:
 
 
 # Sending again
+
+
+def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) -> None:
+    """With the whole budget spent: the kept total is used again, the release stands, and nothing stands in the way."""
+    assert run_round(parties.federation(), Direct(parties), no_watch).number == 1
+    checked = check_holders(parties.federation(), Direct(parties), no_watch)
+    assert [each.obstacles for each in checked] == [[]] * len(MEMBERS)
+    assert {len(expenses(parties.holder(name).journal)) for name in MEMBERS} == {2}
 
 
 def test_an_unchanged_corpus_sends_the_same_vector_again_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
