@@ -85,6 +85,7 @@ def simulate(
     mode: Mode = "masked",
     app: ClientApp | None = None,
     privacy: PrivacySettings | None = None,
+    prior: Path | None = None,
 ) -> Simulated:
     """Run one round of a federation that is made in the folder `work`; the release is copied to `out`.
 
@@ -100,7 +101,7 @@ def simulate(
     clock.note("corpora")
     with without_syncing():
         simulated = create_simulated_federation(
-            work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy
+            work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy, prior=prior
         )
         dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))

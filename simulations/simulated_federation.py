@@ -18,9 +18,10 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
+from ridgeway.common.privacy.public_prior import read_prior, write_prior
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-from ridgeway.coordinator.round.federation import Federation, PrivacySettings, RoundSettings, usual_settings
+from ridgeway.coordinator.round.federation import PRIOR, Federation, PrivacySettings, RoundSettings, usual_settings
 from ridgeway.simulations import corpora
 
 UNUSED_ADDRESS = "127.0.0.1:1"
@@ -54,8 +55,12 @@ def create_simulated_federation(
     mode: Mode = "masked",
     weighting: Weighting = DEFAULT.weighting,
     privacy: PrivacySettings | None = None,
+    prior: Path | None = None,
 ) -> SimulatedFederation:
-    """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there."""
+    """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there.
+
+    prior: the file of a public prior, if it is not to be that of built-in text.
+    """
     dealt = deal(found, len(found) if holders is None else holders)
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
@@ -75,6 +80,8 @@ def create_simulated_federation(
         privacy=privacy or PrivacySettings(),
     )
     federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
+    if prior is not None:
+        write_prior(read_prior(prior), federation.folder / PRIOR)
     homes, roster = {}, []
     threads = 1 if len(dealt) >= MANY_HOLDERS else 0
     for name, (domain, texts) in dealt.items():

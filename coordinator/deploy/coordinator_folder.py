@@ -60,8 +60,8 @@ may_lapse = {may_lapse}
 
 [privacy]
 # "columns" or "full": every document is bounded and its traces hidden under noise, so that a round costs it an ε of no
-# more than this, at this δ (docs/privacy.md). "none": sums are exact. The public prior lies in prior.safetensors; if it
-# is not there, the first round makes it of built-in text.
+# more than this, at this δ (docs/privacy.md). "none": sums are exact. The public prior lies in prior.safetensors, which
+# `ridgeway prior make FOLDER` makes of public text; if it is not there, the first round makes it of built-in text.
 mode = {privacy_mode}
 epsilon = {privacy_epsilon}
 delta = {privacy_delta}

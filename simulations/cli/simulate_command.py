@@ -44,6 +44,9 @@ def simulate(
     ] = "none",
     epsilon: Annotated[float, typer.Option(help="With --privacy: what the round may cost a document.")] = 1.0,
     delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
+    prior: Annotated[
+        Path | None, typer.Option(help="And a public prior of `ridgeway prior make`. (default: of built-in text)")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
@@ -93,6 +96,7 @@ def simulate(
             encoder=encoder,
             mode="clear" if masked is False else "masked",
             privacy=asked,
+            prior=prior,
         )
     if json:
         emit_json(done.to_json())

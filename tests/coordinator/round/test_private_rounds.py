@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, expenses, spent
-from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.base.errors import BoundExceeded, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -28,6 +28,7 @@ from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, PUBLIC_TEMPERATURE, noise_variance
 from ridgeway.coordinator.solving.total import add_weighted
+from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile, code_of
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
@@ -220,6 +221,17 @@ def announced(parties: Parties) -> Any:
 # The budget
 
 
+def test_a_holder_sees_what_was_spent_and_what_is_left(parties: Parties, tmp_path: Path) -> None:
+    """In words, and for programs with every vector that was paid for; the operator sees what a release promises."""
+    shop, home = Workshop(tmp_path), parties.homes["law-1"]
+    assert "ε 1 of 1" in shop.call("client", "status", home).stderr
+    told = shop.call("client", "status", home, "--json").json["privacy"]
+    assert (told["allowed"], told["delta"]) == (1.0, 1e-8) and 0.99 < told["spent"] <= 1.0
+    assert [each["lot"] for each in told["vectors"]] == ["statistics", "scores"]
+    shown = shop.call("coordinator", "show", parties.federation().folder).stderr
+    assert "ε 1" in shown and "add or remove one document" in shown and "Whoever sees all that left" in shown
+
+
 def test_beyond_its_cap_a_holder_refuses_before_anything_is_read(parties: Parties) -> None:
     """A changed corpus is another vector: the request is refused, the text is not even opened, and nothing leaves."""
     for name in ("law-1", "code-1"):
@@ -369,6 +381,15 @@ def test_fewer_members_than_carry_the_noise_open_nothing(tmp_path: Path, monkeyp
     with pytest.raises(RoundFailed, match=r"3 of 5 members .* and 4 are needed"):
         run_round(parties.federation(), transport, no_watch)
     assert parties.federation().ledger.journal.entries("opened_sum") == []
+
+
+def test_more_documents_than_have_room_are_refused(parties: Parties) -> None:
+    holder, privacy = parties.holder("law-1"), parties.federation().privacy
+    assert privacy is not None
+    sums = exact(parties, "law-1")
+    many = DocumentSums(sums.mode, sums.products, sums.column * (1 << 28))
+    with pytest.raises(BoundExceeded, match="documents can be summed"):
+        holder.noisy.sums(many, "source", privacy, 0.25)
 
 
 def test_a_long_text_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
