@@ -12,7 +12,7 @@ share. Knows the holder's folder and journal. Knows nothing of messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -56,9 +56,8 @@ class Expense:
     time: str
 
     def facts(self) -> dict[str, Any]:
-        return {"vector": self.vector, "lot": self.lot, "rho": str(self.rho), "holdout": self.holdout} | {
-            "holder": self.holder
-        }
+        """What the journal keeps; the time is the entry's own."""
+        return {name: value for name, value in asdict(self).items() if name != "time"} | {"rho": str(self.rho)}
 
 
 def expenses(journal: Journal) -> list[Expense]:
