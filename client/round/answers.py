@@ -29,6 +29,7 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs
+from ridgeway.common.routing.evaluation import paired
 from ridgeway.common.statistics.statistics_file import Prepared
 
 NO_ROUND = "0" * 32
@@ -168,7 +169,7 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
         reliability = scorer.calibration(weights[first.ridge], first, own, message.temperatures)
     quality = holder.expert_scores(message.experts)
     if message.terms.mode == "masked":
-        together = np.concatenate([counts.ravel(), quality, reliability])
+        together = np.concatenate([counts.ravel(), quality, paired(reliability)])
         return masked_answers.seal_counts(holder, request, together, holder.held_out_source(sample))
     rows = tuple(tuple(row) for row in counts.tolist())
     more = {"quality": tuple(quality.tolist()), "reliability": tuple(reliability.tolist())}
@@ -199,7 +200,7 @@ def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
     own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
     counts = _scorer(holder, message, sample).calibration(weights, message.candidate, own, message.temperatures)
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, counts, holder.held_out_source(sample))
+        return masked_answers.seal_counts(holder, request, paired(counts), holder.held_out_source(sample))
     return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()
 
 

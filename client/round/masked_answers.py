@@ -119,7 +119,7 @@ def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
     """Hold what the others have dealt out, then send the statistics that were advertised, under masks."""
     with holder.sessions.alone():
         state = _hold(holder, request)
-        return _sealed(holder, state, request, "statistics", _weighted(holder, state, state.session.cohort()))
+        return _sealed(holder, state, request, "statistics", _weighted(holder, state, state.session.cohort))
 
 
 def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
@@ -344,7 +344,7 @@ def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Pla
         )
     parts = _parts(state, lot, sent)
     if lot == "statistics":
-        check_shares(policy, state.session.members(sent))
+        check_shares(policy, [state.session.members[place - 1] for place in sent])
     session = state.session.digest  # in it, a larger sum may be given up for this one
     earlier = holder.memory.sums(lots_beside(lot), but_for=session)
     known = holder.handovers

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -84,16 +84,16 @@ class Agreed(Record):
     def neighbourhood(self) -> Neighbourhood | None:
         return neighbourhood_for(len(self.keys))
 
-    def members(self, places: Iterable[Place]) -> list[Member]:
-        """These members' places in the cohort."""
-        return [
-            Member(key=self.keys[place - 1], domain=self.domains[place - 1], share=self.shares[place - 1])
-            for place in places
-        ]
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """The members as they stand in the cohort, in the order of their places."""
+        columns = zip(self.keys, self.domains, self.shares, strict=True)
+        return tuple(Member(key=key, domain=domain, share=share) for key, domain, share in columns)
 
+    @cached_property
     def cohort(self) -> Cohort:
-        members = self.members(range(1, len(self.keys) + 1))
-        return Cohort(terms=self.terms, members=tuple(sorted(members, key=lambda member: (member.domain, member.key))))
+        members = sorted(self.members, key=lambda member: (member.domain, member.key))
+        return Cohort(terms=self.terms, members=tuple(members))
 
 
 class SessionState(Record):

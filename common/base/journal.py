@@ -98,14 +98,15 @@ class Journal:
     def _rows(self, kinds: Sequence[str] = (), after: int = 0) -> list[Row]:
         if not self.path.exists():
             return []
+        wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
+        query = f"select number, time, kind, facts, hash from entries where number > ?{wanted} order by number"
         with self._connected() as database:
-            if not database.execute("select 1 from sqlite_master where name = 'entries'").fetchone():
-                return []
-            wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
-            return database.execute(
-                f"select number, time, kind, facts, hash from entries where number > ?{wanted} order by number",
-                (after, *kinds),
-            ).fetchall()
+            try:
+                return database.execute(query, (after, *kinds)).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):  # nothing was ever added
+                    return []
+                raise
 
     def _decoded(self, number: int, time: str, kind: str, words: str, hash_: str) -> JournalEntry:
         try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ Part = tuple[str, int]
 
 Parts = Mapping[str, Part]
 """The parts of one opened sum, by the members' keys."""
+Items = tuple[tuple[str, Part], ...]
 
 DOMINANCE = 2.0
 """How many times the weight of all others a member may have, at most: two thirds of the whole."""
@@ -34,6 +36,8 @@ MAX_SUMS = 512
 MAX_GROUPS = 20_000
 """How many sums that hang together, and how many groups of members, are judged; more are refused."""
 ATTEMPTS = 50
+JUDGED = 8
+"""How many sums are remembered as judged."""
 DIVISORS = np.arange(3, 1 << 16, 2)
 SMALL_DIVISORS = DIVISORS[:64]
 """Most numbers have one of these."""
@@ -55,7 +59,15 @@ def set_apart(earlier: Sequence[Parts], new: Parts, least: int) -> tuple[str, ..
     for each in earlier:
         if len(found := differing(each, new)) < least:
             return tuple(sorted(found))
-    before = _connected(earlier, new)
+    return _shown(
+        tuple(tuple(sorted(each.items())) for each in _connected(earlier, new)), tuple(sorted(new.items())), least
+    )
+
+
+@lru_cache(maxsize=JUDGED)
+def _shown(earlier: tuple[Items, ...], sum_: Items, least: int) -> tuple[str, ...]:
+    """Pure, so that where many members run in one process a sum is judged once for all that know the same."""
+    before, new = [dict(each) for each in earlier], dict(sum_)
     beside = _Combinations([*before, new])
     if not beside.can_be_judged:
         return tuple(sorted(new))

@@ -83,37 +83,23 @@ def masked_sum(
 
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them to all.
     secrets = {place: new_secrets(len(lots), random("secrets", place)) for place in identity}
-    adverts = [
-        advertise(secrets[place], who, TERMS, round_, source_of(who), NO_DOCUMENTS) for place, who in identity.items()
-    ]
-    agreement = Agreement(
-        terms=TERMS,
-        cohort=COHORT,
-        round=round_,
-        lots=lots,
-        threshold=threshold_for(len(adverts)),
-        adverts=tuple(adverts),
-    )
+    agreement = _agreement(identity, secrets, lots, round_)
 
     # 1. Every member checks that against the keys it has pinned, and deals its secrets out in shares, encrypted for
     #    each other member (in a large cohort, for some that it draws); the coordinator passes the envelopes on.
-    pinned = [who.public for who in members]
     dealt = {}
     for own in present("share"):
-        check_agreement(agreement, agreement.advert(own), pinned)
+        check_agreement(agreement, agreement.advert(own), [who.public for who in members])
         dealt[own] = share(agreement, secrets[own], own, random("shares", own))
     shared = sorted(dealt)
     holders = {place: dealt[place].holders(place) for place in shared}
 
     # 2. Every member opens its envelopes, and seals its vector: a mask of its own, and one with each that it dealt to
     #    or that dealt to it, if that one shared.
-    held, sealed = {}, {}
-    for own in shared:
-        held[own] = {own: dealt[own].kept} if dealt[own].kept else {}
-        for other in shared:
-            if own in dealt[other].envelopes:
-                held[own][other] = open_envelope(agreement, secrets[own], own, other, dealt[other].envelopes[own])
-        sealed[own] = seal(agreement, secrets[own], own, lot, shared, {*holders[own], *held[own]}, vector[own])
+    held = {own: _held(agreement, secrets[own], own, dealt) for own in shared}
+    sealed = {
+        own: seal(agreement, secrets[own], own, lot, shared, {*holders[own], *held[own]}, vector[own]) for own in shared
+    }
 
     # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall away here.
     opening = Opening(agreement, lot, holders, len(vector[1]))
@@ -123,16 +109,9 @@ def masked_sum(
     # 4. Every sender signs who has shared and who has sent, so that all of them open the same sum. A sum opens only if
     #    everybody in it has signed: whoever does not is taken out, and the others sign what is left, and give up the
     #    larger sum by that.
-    sent: list[Place] = []
-    while sent != sorted(opening.sent):
-        sent = sorted(opening.sent)
-        confirmations = {
-            place: confirm(agreement, identity[place], lot, shared, sent)
-            for place in present("confirm")
-            if place in sent
-        }
-        for place in set(sent) - set(confirmations):
-            opening.remove(place, sealed[place])
+    signing = {place: identity[place] for place in present("confirm")}
+    confirmations = _signed(agreement, signing, lot, shared, opening, sealed)
+    sent = sorted(opening.sent)
 
     # 5. In a large cohort, a member's shares lie with fewer than two thirds, so members first lock the sum: each signs
     #    that it will open no other, and opens it once more than two thirds have.
@@ -150,6 +129,46 @@ def masked_sum(
     }
     total = opening.total(reveals)
     return Transcript(agreement, identity, secrets, dealt, holders, held, sealed, confirmations, locks, reveals, total)
+
+
+def _agreement(
+    identity: Mapping[Place, Identity], secrets: Mapping[Place, Secrets], lots: tuple[str, ...], round_: str
+) -> Agreement:
+    """What all members advertise, as the coordinator shows it to each of them."""
+    adverts = (
+        advertise(secrets[place], who, TERMS, round_, source_of(who), NO_DOCUMENTS) for place, who in identity.items()
+    )
+    threshold = threshold_for(len(identity))
+    return Agreement(terms=TERMS, cohort=COHORT, round=round_, lots=lots, threshold=threshold, adverts=tuple(adverts))
+
+
+def _held(agreement: Agreement, secrets: Secrets, own: Place, dealt: Mapping[Place, Dealt]) -> dict[Place, bytes]:
+    """The shares that a member has: what it kept of its own, and what was in the envelopes that it got."""
+    held = {own: dealt[own].kept} if dealt[own].kept else {}
+    for other, theirs in dealt.items():
+        if own in theirs.envelopes:
+            held[other] = open_envelope(agreement, secrets, own, other, theirs.envelopes[own])
+    return held
+
+
+def _signed(
+    agreement: Agreement,
+    signing: Mapping[Place, Identity],
+    lot: str,
+    shared: Sequence[Place],
+    opening: Opening,
+    sealed: Mapping[Place, Sealed],
+) -> dict[Place, str]:
+    """The signatures under the sum of those who sent; it holds nobody any more who does not sign it."""
+    while True:
+        sent = sorted(opening.sent)
+        signatures = {
+            place: confirm(agreement, who, lot, shared, sent) for place, who in signing.items() if place in sent
+        }
+        if len(signatures) == len(sent):
+            return signatures
+        for place in set(sent) - set(signatures):
+            opening.remove(place, sealed[place])
 
 
 def source_of(member: Identity) -> str:

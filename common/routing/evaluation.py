@@ -28,6 +28,18 @@ MAX_HELD_OUT_DOCUMENTS = 2000
 """The most documents that a holder evaluates on; larger counts are refused."""
 CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
+PAIR = 1 << 32
+"""Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
+
+
+def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A row of counts with each two of them in one number. Law: sums of such rows are the pairs of the sums."""
+    return counts[0::2] + PAIR * counts[1::2]
+
+
+def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The inverse of `paired`; of numbers that no pairs have given, something that is no counts."""
+    return np.stack((pairs % PAIR, pairs // PAIR), axis=1).ravel()
 
 
 def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

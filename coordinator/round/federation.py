@@ -45,6 +45,7 @@ PRIOR = "prior.safetensors"
 LATEST = "latest"
 POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
+MAX_LOG_BYTES = 1_000_000
 """A change waits this long for another to end: a delivery in the background must not stand in its way."""
 
 MAX_LEAD = 1000
@@ -259,6 +260,8 @@ class Federation:
         except Exception:
             path = self.folder / "logs" / "rounds.log"
             path.parent.mkdir(exist_ok=True)
+            if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+                path.replace(path.with_name("rounds.log.1"))
             with path.open("a", encoding="utf-8") as log:
                 log.write(f"{datetime.now(UTC).isoformat()}\n{traceback.format_exc()}\n")
             raise

@@ -21,6 +21,7 @@ from ridgeway.common.routing.evaluation import (
     MAX_HELD_OUT_DOCUMENTS,
     calibration_size,
     split_calibration,
+    unpaired,
 )
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, QualityTable, check_scores
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
@@ -90,6 +91,24 @@ def parts_of(question: Question) -> tuple[Part, ...]:
 def count_of(question: Question) -> int:
     """How many numbers one domain's holders answer."""
     return sum(math.prod(shape_of(part)) for part in parts_of(question))
+
+
+def sealed_count_of(question: Question) -> int:
+    """How many numbers that is under masks, where each two counts of a calibration stand in one."""
+    return sum(map(_sealed_size, parts_of(question)))
+
+
+def _sealed_size(part: Part) -> int:
+    return math.prod(shape_of(part)) // (2 if isinstance(part, Calibrate) else 1)
+
+
+def unsealed_counts(question: Question, row: Counts) -> Counts:
+    """The counts of one domain, of what was opened of it."""
+    parts = parts_of(question)
+    pieces = np.split(row, np.cumsum([_sealed_size(part) for part in parts])[:-1])
+    return np.concatenate(
+        [unpaired(piece) if isinstance(part, Calibrate) else piece for part, piece in zip(parts, pieces, strict=True)]
+    )
 
 
 def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Part, Counted]:

@@ -32,8 +32,9 @@ from ridgeway.coordinator.round.gathering import (
     by_question,
     checked_counts,
     cohort_of,
-    count_of,
+    sealed_count_of,
     shape_of,
+    unsealed_counts,
 )
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
 from ridgeway.coordinator.round.losses import why_missing
@@ -266,9 +267,9 @@ class MaskedGathering:
         domain_of = {name: holder.domain for name, holder in standing.active.items()}
         able &= set(names) - self._channel.silent
         asked = [name for name in sorted(able) if domain_of[name] in question.domains]
-        if isinstance(question, Evaluate) and count_of(question) * len(question.domains) > MAX_COUNTS:
+        if isinstance(question, Evaluate) and sealed_count_of(question) * len(question.domains) > MAX_COUNTS:
             question = question.model_copy(update={"temperatures": ()})
-        size = count_of(question) * len(question.domains)
+        size = sealed_count_of(question) * len(question.domains)
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
 
@@ -281,7 +282,7 @@ class MaskedGathering:
         sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
         self._note_opened(lot, _parts(None, session.sources(heard, lot)), vector)
-        rows = vector.reshape(len(question.domains), -1)
+        rows = np.array([unsealed_counts(question, row) for row in vector.reshape(len(question.domains), -1)])
         for domain, row in zip(question.domains, rows, strict=True):
             checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
         self._keep(lot, question, rows)

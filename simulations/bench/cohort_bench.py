@@ -25,6 +25,7 @@ from ridgeway.client.round import session_store
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base import identity
 from ridgeway.common.cli.terminal import ticking
+from ridgeway.common.masking import differencing
 from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
@@ -37,7 +38,13 @@ MAX_SECONDS = {(200, 0.0): 60, (1000, 0.1): 360}
 MAX_GB, MAX_OWN_SECONDS, MAX_OWN_BYTES = 2, 1, 3
 """The aims for the memory in all, for a holder's CPU seconds, and for its bytes up to those in a cohort of BESIDE."""
 BESIDE = 100
-SHARED_READINGS: tuple[Any, ...] = (identity._verifies, packet._header, packet._message, session_store._agreed)
+SHARED_READINGS: tuple[Any, ...] = (
+    identity._verifies,
+    packet._header,
+    packet._message,
+    session_store._agreed,
+    differencing._shown,
+)
 """What is done once for many holders in one process."""
 
 

@@ -13,13 +13,18 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.evaluation import (
+    BEGINNING_TOKENS,
+    MAX_HELD_OUT_DOCUMENTS,
     Evaluation,
     calibrate,
     calibration_gap,
     evaluate,
     fit_temperature,
+    paired,
     softmax,
+    unpaired,
 )
 from ridgeway.common.routing.router import Router
 from tests.support.making import letter_router
@@ -226,3 +231,16 @@ def test_votes_are_calibrated_too(router: Router, name: str) -> None:
     texts = {"x": ["aaa", "aab", "abb"], "y": ["bbb", "bbc", "bcc"], "z": ["ccc", "cca", "caa"]}
     fitted = calibrate(router.with_selector(selector), texts)
     assert fitted.gap_after <= fitted.gap_before
+
+
+COUNTS = st.lists(st.tuples(*[st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(BEGINNING_TOKENS) + 1))] * 2), min_size=1)
+
+
+@given(counts=COUNTS, holders=st.integers(1, MAX_HOLDERS - 1), others=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
+    counts: list[tuple[int, int]], holders: int, others: tuple[int, int]
+) -> None:
+    """However many holders count as much as may be: nothing of the one count runs over into the other."""
+    row = np.array(counts, dtype=np.int64).ravel()
+    more = np.resize(np.array(others, dtype=np.int64), row.shape)
+    assert (unpaired(paired(row) * holders + paired(more)) == row * holders + more).all()

@@ -14,7 +14,7 @@ from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.coordinator_prune import KEPT_RUNS, leftovers, prune
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import MAX_LOG_BYTES, Federation
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
@@ -150,3 +150,15 @@ def test_the_command_shows_a_table_and_removes_only_if_told(parties: Parties, tm
     assert told[0]["bytes"] == told[1]["bytes"] > 0 == told[2]["bytes"]
     assert [each["removed"] for each in told] == [False, True, False]
     assert "nothing to take away" in shop.call(*command).stderr
+
+
+def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(parties: Parties) -> None:
+    """Whatever goes wrong for years: the newest errors are there, and two files at most."""
+    federation = parties.federation()
+    for word in ("first", "second", "third"):
+        with pytest.raises(ZeroDivisionError, match=word), federation.logged():
+            raise ZeroDivisionError(word + "x" * MAX_LOG_BYTES)
+    kept = {path.name: path.read_text() for path in (federation.folder / "logs").iterdir()}
+    assert set(kept) == {"rounds.log", "rounds.log.1"}
+    assert "third" in kept["rounds.log"]
+    assert "second" in kept["rounds.log.1"]
