@@ -25,6 +25,7 @@ from ridgeway.simulations.experiments.dataset import Dataset
 
 PARTS = {
     "accuracy": "How often prompts reach the right expert, beside other routers.",
+    "robustness": "Prompts that are misspelt, cut off, or belong nowhere.",
     "selectors": "The ways to choose a domain from a prompt's tokens.",
     "membership": "Holders that join, leave and are removed.",
     "dropouts": "Holders that fall away in the middle of a round.",

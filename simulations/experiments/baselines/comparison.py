@@ -43,6 +43,7 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
+    from ridgeway.simulations.simulate import Simulated
 
 TIMING_CODE = 2
 """Counted up when times would change."""
@@ -76,7 +77,8 @@ def _always(task: Task) -> Trained:
     return Trained([Variant("always", name, NOTHING) for name in task.domains], routed)
 
 
-def _ours(task: Task) -> Trained:
+def our_router(task: Task) -> tuple[Router, Simulated]:
+    """The router of a masked round with one holder a domain, all settings at their defaults, and how it went."""
     from ridgeway.common.masking.agreement import SMALLEST_COHORT
     from ridgeway.coordinator.round.progress import no_watch
     from ridgeway.simulations.simulate import simulate
@@ -85,13 +87,17 @@ def _ours(task: Task) -> Trained:
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
     done = simulate(task.work / "federation", no_watch, data=data, out=release, encoder=task.encoder, mode=mode)
-    router = Router.load(release)
+    return Router.load(release), done
+
+
+def _ours(task: Task) -> Trained:
+    router, done = our_router(task)
 
     def routed(prompts: Sequence[str]) -> Iterator[Places]:
         yield np.array([task.domains.index(each.best) for each in router.route_many(prompts)], dtype=np.int64)
 
     how = f"λ = {done.manifest['ridge']['value']:g}, selector {router.selector.name}"
-    note = f"{mode} round of {done.holders} holders; chosen by them on held-out text: {how}"
+    note = f"{done.mode} round of {done.holders} holders; chosen by them on held-out text: {how}"
     variants = [Variant("ours", how, table_shape(router.selector))]
     return Trained(variants, routed, note, aside=done.timings["evaluation"])
 

@@ -163,13 +163,10 @@ def trial(method: RoutingMethod, task: Task) -> Outcome:
     """Seconds are those until a router is chosen; routing the test is not among them."""
     begin = time.perf_counter()
     trained = method.fit(task)
-    variants, held = trained.variants, trained.held
-    scores = [0.0] * len(variants)
-    if len(variants) > len(method.lines) and any(held.values()):  # nothing is routed where there is no choice
-        scores = [evaluation(task.domains, found).accuracy for found in _routed(trained, held)]
+    variants, scores = trained.variants, _held_scores(method, task, trained)
     seconds = time.perf_counter() - begin - trained.aside
     tests = task.shown if method.sentence else task.dataset.test
-    routed = list(_routed(trained, tests))
+    routed = list(routed_texts(trained, tests))
     reached = [evaluation(task.domains, found).accuracy for found in routed]
     rows = [
         {
@@ -192,7 +189,23 @@ def trial(method: RoutingMethod, task: Task) -> Outcome:
     return {"rows": rows, "seconds": seconds, "tested": tested, "machine": machine_in_words(task.device)}
 
 
-def _routed(trained: Trained, texts: Texts) -> Iterator[dict[str, list[int]]]:
+def chosen_rows(method: RoutingMethod, task: Task, trained: Trained) -> Iterator[tuple[str, int]]:
+    """The rows of the variants that did best on held-out text: their names, and the variants' places."""
+    scores = _held_scores(method, task, trained)
+    for line, names in method.lines.items():
+        own = [place for place, variant in enumerate(trained.variants) if variant.line == line]
+        if names.chosen:
+            yield names.chosen.format(trained.variants[_first_best(own, scores)].words), _first_best(own, scores)
+
+
+def _held_scores(method: RoutingMethod, task: Task, trained: Trained) -> list[float]:
+    """How well each variant does on held-out text; nothing is routed where there is no choice."""
+    if len(trained.variants) == len(method.lines) or not any(trained.held.values()):
+        return [0.0] * len(trained.variants)
+    return [evaluation(task.domains, found).accuracy for found in routed_texts(trained, trained.held)]
+
+
+def routed_texts(trained: Trained, texts: Texts) -> Iterator[dict[str, list[int]]]:
     """For each variant the places of every domain's texts."""
     for places in trained.routed(labelled(texts)[0]):
         left = iter(places.tolist())

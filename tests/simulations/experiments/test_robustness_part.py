@@ -1,0 +1,48 @@
+"""Prompts as people type them: what is done to test texts, and the table of a made-up case."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
+from ridgeway.simulations.experiments import robustness_part
+from ridgeway.simulations.experiments.baselines.comparison import OURS
+from ridgeway.simulations.experiments.baselines.token_routers import NAIVE_BAYES
+from ridgeway.simulations.experiments.robustness_part import changed_texts, changes, run, typos
+from tests.support.experiment_settings import tiny_plan
+
+
+def test_as_many_letters_are_changed_as_the_rate_says_and_the_same_ones_again() -> None:
+    """Whatever stands beside a text; at no rate nothing is."""
+    text = "abcdefghij" * 100
+    assert typos(0.0)(text, random.Random(1)) == text
+    texts = {"code": (text, "short"), "law": (text,)}
+    found = changed_texts(texts, typos(0.2), 7)
+    assert found["code"][0] == found["law"][0] != text
+    kept = sum(one == other for one, other in zip(text, typos(1.0)(text, random.Random(2)), strict=False))
+    assert kept < 400
+    assert 700 < len(found["law"][0]) < 1300
+
+
+def test_texts_are_cut_after_tokens(tmp_path: Path) -> None:
+    """The tiny encoder's tokens are letters."""
+    found = changes(tiny_plan(tmp_path).encoder)
+    assert found["first 4"]("abcdefg", random.Random(1)) == "abcd"
+    assert found["no blanks"]("a b c", random.Random(1)) == "abc"
+    assert found["capitals"]("ab", random.Random(1)) == "AB"
+
+
+def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean text is routed as in the comparison; what cannot be tried is told; text of nowhere has its own table."""
+    monkeypatch.setattr(robustness_part, "METHODS", (NAIVE_BAYES, OURS))
+    monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", tmp_path / "nothing")
+    part = run(tiny_plan(tmp_path))
+    first, scope = part.tables
+    assert len(first.rows) == 2
+    assert len(first.columns) == 1 + len(changes(tiny_plan(tmp_path).encoder))
+    assert min(float(str(each)) for each in first.column("clean")) > 90
+    assert [column.name for column in scope.columns][:3] == ["dataset", "test texts answered", "rejected: empty"]
+    assert scope.column("rejected: empty") == (100.0,)
