@@ -63,7 +63,8 @@ def _main(arguments: list[str] | None) -> None:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(found)
+            settings = {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
+            app.command(name, rich_help_panel=panel, context_settings=settings)(found)
     sys.exit(run(typer.main.get_command(app), arguments))
 
 

@@ -28,7 +28,8 @@ RequestHeaders = dict[bytes, bytes]
 STRANGER_RATE = Rate(10.0, 50)
 """How often one address may ask without a key, where there are keys."""
 MAX_STRANGERS = 4096
-HEALTH_PATHS = frozenset(("/healthz", "/readyz", "/health"))
+READY_PATH = "/readyz"
+HEALTH_PATHS = frozenset(("/healthz", READY_PATH, "/health"))
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs"}
 ASSET_PREFIX = "/page/"
 FOREIGN_SITES = frozenset((b"cross-site", b"same-site"))
@@ -99,6 +100,12 @@ class RequestGuard:
         self._counter = RequestCounter(metrics)
         self.held = HeldBytes(rules.max_held_bytes, self._counter.refused)
         self._serving = 0
+        self._draining = False
+
+    def drain(self) -> None:
+        """Go on serving, but say that the service is not ready any more, and let no connection stay open."""
+        self._draining = True
+        self._headers = [*self._headers, (b"connection", b"close")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -114,6 +121,8 @@ class RequestGuard:
                 await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, answer)
                 return
             self._check_key(scope, headers)
+            if self._draining and scope["path"] == READY_PATH:
+                raise RefusedRequest("draining", 503, "the service is stopping", code="draining")
             if self._serving >= self._rules.max_requests and scope["path"] not in HEALTH_PATHS:
                 words = "too many requests are being served"
                 raise RefusedRequest("load", 503, words, code="overloaded", headers=retry_after(1.0))

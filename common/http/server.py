@@ -15,8 +15,11 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -27,7 +30,12 @@ from ridgeway.common.http.http_protocol import HttpConnection
 
 log = logging.getLogger("ridgeway.http")
 
-DRAIN_S = 10
+DRAIN_S = 10.0
+KEEP_ALIVE_S = 5.0
+QUIET_S = 0.5
+"""While it drains, a service that was asked nothing for this long, and answers nothing, may end."""
+CUT_S = 0.5
+"""What is cut off after that has this long to say so."""
 BACKLOG = 2048
 THREAD_SWITCH_S = 0.0005
 """The longest that a thread that has routed waits for its turn; Python's own 5 ms is too long."""
@@ -102,20 +110,25 @@ def _certificate_reason(certificate: Path, key: Path, error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the service listens, and the certificate that it shows."""
+    """Where the service listens, and the certificate that it shows; `path`: of a Unix socket, in place of a port."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     certificate: Certificate | None = None
+    path: Path | None = None
 
     @property
     def url(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}/"
 
 
 def bind_sockets(address: Address) -> list[socket.socket]:
     """Listening sockets: one, or for a name of several addresses, several."""
+    if address.path is not None:
+        return [_bind_path(address.path)]
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
@@ -131,6 +144,33 @@ def bind_sockets(address: Address) -> list[socket.socket]:
     return sockets
 
 
+def _bind_path(path: Path) -> socket.socket:
+    """A Unix socket that its owner alone can reach; one that a service left behind is replaced."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+                if other.connect_ex(str(path)) == 0:
+                    raise InputError(f"another service listens on {path}; stop it, or choose another --unix-socket")
+            path.unlink()
+        mask = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(mask)
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        words = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"--unix-socket {path} cannot be made: {words}; name a new file in a folder of yours"
+        ) from None
+    except InputError:
+        made.close()
+        raise
+    return made
+
+
 def _bind_reason(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {address.port} is in use on {address.host}; stop what listens there, or choose another --port"
@@ -142,14 +182,58 @@ def _bind_reason(address: Address, error: OSError) -> str:
     return f"cannot listen on {address.host}, port {address.port}: {words.lower()}"
 
 
-def run(app: Any, sockets: list[socket.socket], certificate: Certificate | None = None) -> None:
-    """Serve until told to stop; what is being answered then has ten seconds to be finished."""
+class DrainingServer(uvicorn.Server):
+    """uvicorn, which on SIGTERM goes on serving while it says that it is not ready any more.
+
+    It ends when it has had nothing to do for a moment, or when `drain_s` seconds are over: then what is left is cut.
+    Ctrl-C, or a second SIGTERM, lets it take no new connections.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+        super().__init__(config)
+        self._drain_s = drain_s
+        self._end: float | None = None
+        self._busy = (0.0, -1)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._end is None and not self.should_exit and self._drain_s > 0:
+            self._end = time.monotonic() + self._drain_s
+            self.config.timeout_graceful_shutdown = CUT_S  # type: ignore[assignment]
+            getattr(self.config.app, "drain", _nothing)()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._end is not None and self._is_drained(time.monotonic(), self._end):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    def _is_drained(self, now: float, end: float) -> bool:
+        """A client may still send on a connection that is open, and gets its answer; so they are waited for."""
+        state = self.server_state
+        if state.tasks or state.connections or state.total_requests != self._busy[1]:
+            self._busy = (now, state.total_requests)
+        return now >= end or now - self._busy[0] >= QUIET_S
+
+
+def _nothing() -> None:
+    pass
+
+
+def run(
+    app: Any,
+    sockets: list[socket.socket],
+    certificate: Certificate | None = None,
+    drain_s: float = DRAIN_S,
+    keep_alive_s: float = KEEP_ALIVE_S,
+) -> None:
+    """Serve until told to stop; what is being answered then has `drain_s` seconds to be finished."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLineFormatter())
     handler.addFilter(_is_worth_logging)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     HttpConnection.max_open = connection_limit()
-    server = make_server(app, certificate)
+    server = make_server(app, certificate, drain_s, keep_alive_s)
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.collect()
     gc.freeze()  # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
@@ -158,7 +242,9 @@ def run(app: Any, sockets: list[socket.socket], certificate: Certificate | None 
     server.run(sockets)
 
 
-def make_server(app: Any, certificate: Certificate | None = None) -> uvicorn.Server:
+def make_server(
+    app: Any, certificate: Certificate | None = None, drain_s: float = DRAIN_S, keep_alive_s: float = KEEP_ALIVE_S
+) -> uvicorn.Server:
     """uvicorn as it is used here: it logs errors alone, and does not tell clients what it is."""
     config = uvicorn.Config(
         app,
@@ -166,7 +252,8 @@ def make_server(app: Any, certificate: Certificate | None = None) -> uvicorn.Ser
         http=HttpConnection,
         ws="none",
         lifespan="on",
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=ceil(drain_s),
+        timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]
         backlog=BACKLOG,
         proxy_headers=False,
         server_header=False,
@@ -176,7 +263,7 @@ def make_server(app: Any, certificate: Certificate | None = None) -> uvicorn.Ser
     )
     config.load()
     config.ssl = certificate.context if certificate else None
-    return uvicorn.Server(config)
+    return DrainingServer(config, drain_s)
 
 
 def connection_limit() -> int:

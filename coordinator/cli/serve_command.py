@@ -28,7 +28,11 @@ from ridgeway.common.cli.terminal import count, step
 def serve(
     release: Annotated[
         Path,
-        typer.Argument(metavar="RELEASE", help="The folder of a release, or a coordinator's folder: then its newest."),
+        typer.Argument(
+            metavar="RELEASE",
+            envvar="RIDGEWAY_SERVE_RELEASE",
+            help="The folder of a release, or a coordinator's folder: then its newest.",
+        ),
     ],
     experts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
@@ -38,6 +42,13 @@ def serve(
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    unix_socket: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Unix socket to listen on, in place of a port.")
+    ] = None,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that requests under way have on SIGTERM, which readiness tells first.")
+    ] = 10.0,
+    keep_alive: Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")] = 5.0,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -76,7 +87,7 @@ def serve(
     from ridgeway.coordinator.serve.routing.drift import DriftSettings
     from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 
-    address = Address(host, port, find_certificate(tls_cert, tls_key))
+    address = Address(host, port, find_certificate(tls_cert, tls_key), unix_socket)
     rules = make_rules(
         host,
         keys,
@@ -106,4 +117,4 @@ def serve(
         for words in gateway.notes():
             step("note", words)
     step("serving", address.url)
-    run(create_app(service, gateway=gateway, rules=rules), sockets, address.certificate)
+    run(create_app(service, gateway=gateway, rules=rules), sockets, address.certificate, drain, keep_alive)

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope, Send
 
 from ridgeway.common.http.held_bytes import let_go
-from ridgeway.common.http.http_errors import ClientGone
+from ridgeway.common.http.http_errors import ClientGone, Problem
 from ridgeway.coordinator.serve.gateway.expert_link import Attempt
 from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
 
@@ -35,6 +35,8 @@ EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
 LAST_EVENTS = (b"event: message_stop", b"event: response.completed", b"event: response.incomplete")
 """The names of the events that end a stream, where its last word is not [DONE]."""
+
+STOPPING = Problem(503, "the service is stopping, and the answer is not whole; ask again", code="stopping")
 
 Result = TypeVar("Result")
 
@@ -198,6 +200,10 @@ class StreamRelay(Response):
         except BadStream as error:
             failure = self._answer.attempt.fail(error.kind)
             await _send(send, failure.problem({}).event(self._path))
+        except asyncio.CancelledError:  # the service stops, and has waited long enough; or the client has gone
+            await _send(send, STOPPING.event(self._path))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise
         else:
             self._answer.attempt.end("ok", True)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
