@@ -55,6 +55,9 @@ def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
+FRONT = ("__init__.py", "__main__.py", "py.typed")
+
+
 def site_packages(environment: Path) -> Path:
     [place] = environment.glob("lib/python*/site-packages")
     return place
@@ -71,7 +74,7 @@ def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, P
     """The links of a checkout become folders; every source file, page and template is in both."""
     sdist, wheel = built
     tracked = [path.relative_to(ROOT) for folder in SOURCES[1:5] for path in _code(ROOT / folder)]
-    expected = {f"ridgeway/{name}" for name in tracked} | {"ridgeway/__init__.py", "ridgeway/__main__.py"}
+    expected = {f"ridgeway/{name}" for name in tracked} | {f"ridgeway/{name}" for name in FRONT}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name for name in archive.namelist() if name.startswith("ridgeway/")}
     with tarfile.open(sdist) as packed:

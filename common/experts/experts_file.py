@@ -103,6 +103,7 @@ class Expert(Record):
     fallbacks:       who is asked in its place, in this order; without it, its peers and the file's fallback.
     api_key_env:     the variable of the environment that holds its key.
     quality, cost:   what its answers are worth, beside what was measured, and what they cost.
+    prompt_price, answer_price: what a million tokens cost, for the metrics; without either, an answer costs `cost`.
     timeout:         to the head of an answer, or to the end of one that is not streamed.
     silence:         between two pieces of a stream.
     max_concurrent:  requests at a time at each address; those that come then go to the fallback.
@@ -121,6 +122,8 @@ class Expert(Record):
     api_key_env: ExpertName | None = None
     quality: float = Field(default=1.0, ge=0)
     cost: float = Field(default=0.0, ge=0)
+    prompt_price: float | None = Field(default=None, ge=0)
+    answer_price: float | None = Field(default=None, ge=0)
     connect_timeout: Seconds = 3.0
     timeout: Seconds = 120.0
     silence: Seconds = 30.0

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -35,17 +35,21 @@ ABOUT = """\
 """
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 
+KeyScope = Literal["all", "metrics"]
+"""What a key lets in to: everything, or /metrics alone."""
+
 log = logging.getLogger("ridgeway.http")
 
 
 class KeyRecord(BaseModel):
-    """What is known of a key: whose it is, and its requests a second, if it has a rate of its own."""
+    """What is known of a key: whose it is, what it is for, and its requests a second, if it has a rate of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Name
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: str
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    scope: KeyScope = "all"
 
 
 class KeysFile(BaseModel):
@@ -62,7 +66,7 @@ class KeysFile(BaseModel):
     def to_toml(self) -> str:
         lines = [ABOUT]
         for record in self.keys:
-            fields = record.model_dump(exclude_none=True)
+            fields = record.model_dump(exclude_none=True, exclude_defaults=True)
             lines += ["[[keys]]", *(f"{name} = {toml_literal(value)}" for name, value in fields.items()), ""]
         return "\n".join(lines)
 
@@ -79,14 +83,19 @@ def read_keys(path: Path) -> list[KeyRecord]:
 
 
 def add_key(
-    path: Path, name: str, rate: float | None = None, random: Callable[[int], str] = secrets.token_urlsafe
+    path: Path,
+    name: str,
+    rate: float | None = None,
+    random: Callable[[int], str] = secrets.token_urlsafe,
+    scope: KeyScope = "all",
 ) -> tuple[str, KeyRecord]:
     """Make a key, and keep its hash; returns the key, which cannot be had again."""
     key = f"rw-{random(KEY_BYTES)}"
     created = datetime.now(UTC).isoformat(timespec="seconds")
     check_rate_option(rate)
     try:
-        record = KeyRecord(name=name, sha256=hashlib.sha256(key.encode()).hexdigest(), created=created, rate=rate)
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        record = KeyRecord(name=name, sha256=digest, created=created, rate=rate, scope=scope)
     except ValueError:
         raise InputError(
             f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @ -, a letter or a digit first"

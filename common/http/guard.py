@@ -9,6 +9,7 @@ Knows ASGI and HTTP's headers. Keeps nothing of a body. Knows nothing of routing
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,8 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeway.common.base.client_network import client_network
 from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
 from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
-from ridgeway.common.http.http_errors import CLIENT_GONE, Problem, RefusedRequest, problem_of
+from ridgeway.common.http.http_errors import ANTHROPIC_PATH, CLIENT_GONE, Problem, RefusedRequest, problem_of
+from ridgeway.common.http.log_lines import FIELDS
+from ridgeway.common.http.request_context import RequestContext, begin_request, current_request
 from ridgeway.common.http.request_metrics import RequestMetrics
+
+log = logging.getLogger("ridgeway.http")
 
 Headers = list[tuple[bytes, bytes]]
 RequestHeaders = dict[bytes, bytes]
@@ -42,6 +47,7 @@ PATH_SERVED = "ridgeway.path_served"
 BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
 OTHER_PATH = "other"
+METRICS_PATH = "/metrics"
 KEY_HEADERS = frozenset((b"authorization", b"api-key", b"x-api-key"))
 MAX_PIECE_BYTES = 16 * 1024
 """A longer body of an answer is handed to the connection in pieces, as the client takes them."""
@@ -113,8 +119,9 @@ class RequestGuard:
         if scope["type"] != "http":
             return
         began = time.perf_counter()
-        answer = GuardedAnswer(send, self._headers)
         headers: RequestHeaders = dict(scope["headers"])
+        request = begin_request(headers)
+        answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
             if is_preflight(scope, headers):
@@ -136,6 +143,7 @@ class RequestGuard:
         if b"content-length" in headers or b"transfer-encoding" in headers:
             receive = LimitedBody(receive, scope, self._rules.max_body_bytes, holding, self._counter.refused)
         self._serving += 1
+        self._counter.in_flight.set(self._serving)
         try:
             await self.app(scope, receive, answer)
         except asyncio.CancelledError:  # the service stops, and has waited long enough
@@ -147,8 +155,9 @@ class RequestGuard:
                 await answer.say(problem_of(error), scope, receive)
         finally:
             self._serving -= 1
+            self._counter.in_flight.set(self._serving)
             holding.let_go()
-        self._counter.served(scope, answer.status, time.perf_counter() - began)
+        self._counter.served(scope, answer.status, time.perf_counter() - began, request)
 
     def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
         """Refuse what a browser was talked into by a page of another site."""
@@ -188,6 +197,10 @@ class RequestGuard:
             self._check_stranger(scope, presented)
             return
         scope[CLIENT_NAME] = record.name
+        current_request().key = record.name
+        if record.scope == "metrics" and scope["path"] != METRICS_PATH and not is_open(scope):
+            words = f"this key is for {METRICS_PATH} alone; ask with another"
+            raise RefusedRequest("scope", 403, words, code="key_scope")
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
             check_rate(self._keyed, record.name, rate)
@@ -252,17 +265,19 @@ class LimitedBody:
 class GuardedAnswer:
     """`send` of one request: adds our headers to the answer's, and sees its status (0 before it is sent)."""
 
-    __slots__ = ("_send", "headers", "status")
+    __slots__ = ("_ids", "_send", "headers", "status")
 
-    def __init__(self, send: Send, headers: Headers) -> None:
+    def __init__(self, send: Send, headers: Headers, request_id: str, path: str) -> None:
         self._send = send
         self.headers = headers
         self.status = 0
+        named = (b"x-request-id", b"request-id") if path.startswith(ANTHROPIC_PATH) else (b"x-request-id",)
+        self._ids = [(name, request_id.encode()) for name in named]
 
     async def __call__(self, event: Message) -> None:
         if event["type"] == "http.response.start":
             self.status = event["status"]
-            event["headers"] = with_security_headers(event.get("headers", ()), self.headers)
+            event["headers"] = with_security_headers(event.get("headers", ()), self.headers) + self._ids
         elif len(body := event.get("body", b"")) > MAX_PIECE_BYTES:
             view = memoryview(body)
             last = (len(body) - 1) // MAX_PIECE_BYTES * MAX_PIECE_BYTES
@@ -283,9 +298,10 @@ class RequestCounter:
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
+        self.in_flight = metrics.in_flight
         self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
 
-    def served(self, scope: Scope, status: int, seconds: float) -> None:
+    def served(self, scope: Scope, status: int, seconds: float, request: RequestContext) -> None:
         """The path is as the application has it: a model's address is one of many, and nothing asked for is in it."""
         path = str(scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", OTHER_PATH))
         place = path, status or CLIENT_GONE
@@ -294,6 +310,9 @@ class RequestCounter:
         counter, times = self._kept[place]
         counter.inc()
         times.observe(seconds)
+        if log.isEnabledFor(logging.INFO):
+            own = {"path": path, "status": place[1], "seconds": round(seconds, 6), "request_id": request.id}
+            log.info("answered", extra={FIELDS: own | {"key": request.key} | request.told})
 
     def turned_away(self, refused: RefusedRequest) -> None:
         """Count a request that went no further than the guard."""

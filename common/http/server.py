@@ -27,6 +27,7 @@ import uvicorn
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.http.http_protocol import HttpConnection
+from ridgeway.common.http.log_lines import LogFormat, LogLevel, log_handler
 
 log = logging.getLogger("ridgeway.http")
 
@@ -226,12 +227,14 @@ def run(
     certificate: Certificate | None = None,
     drain_s: float = DRAIN_S,
     keep_alive_s: float = KEEP_ALIVE_S,
+    logs: LogFormat = "text",
+    level: LogLevel = "warning",
 ) -> None:
     """Serve until told to stop; what is being answered then has `drain_s` seconds to be finished."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLineFormatter())
+    handler = log_handler(logs)
     handler.addFilter(_is_worth_logging)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("ridgeway").setLevel(level.upper())
     HttpConnection.max_open = connection_limit()
     server = make_server(app, certificate, drain_s, keep_alive_s)
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -278,12 +281,3 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Not that a request was cut off because the service stops, which uvicorn tells at length."""
     cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
     return not cut and not record.getMessage().startswith("Traceback")
-
-
-class OneLineFormatter(logging.Formatter):
-    """One line for each thing that happened: no traceback, which could show what was asked or where files are."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        words = record.getMessage().partition("\n")[0]
-        kind = record.exc_info[0] if record.exc_info else None
-        return f"{self.formatTime(record)} {words}{f': {kind.__name__}' if kind else ''}"

@@ -5,11 +5,13 @@ Knows roles, texts and weights. Knows nothing of tokens, tables or HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import InputError
 
 FADE_PER_TURN = 1 / 8
 """The part of its successor's weight that a message has."""
@@ -41,6 +43,34 @@ def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
     others = [text for place, (_, text) in enumerate(spoken) if place != last]
     texts = [spoken[last][1], *reversed(others)][:MAX_TURNS]
     return [Turn(text, FADE_PER_TURN**age) for age, text in enumerate(texts)]
+
+
+Chat = Sequence[Mapping[str, Any]]
+"""A chat as OpenAI's and Anthropic's clients write it: a list of {"role": …, "content": text or parts}."""
+
+
+def chat_turns(messages: Chat) -> list[Turn]:
+    """The turns of a chat; of parts, the text alone. Raises InputError that says what to pass."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
+        raise _wrong("a prompt", messages)
+    return weighted_turns([_spoken(message, f"message {place}") for place, message in enumerate(messages)])
+
+
+def _spoken(message: Any, where: str) -> tuple[str, str]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise _wrong(where, message)
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return message["role"], content or ""
+    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
+        raise _wrong(f"the content of {where}", content)
+    texts = [part.get("text") for part in content]
+    return message["role"], "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _wrong(what: str, value: object) -> InputError:
+    fitting = 'a text, or a chat as a list of {"role": "user", "content": "…"}'
+    return InputError(f"{what} is of the type {type(value).__name__} and cannot be routed; pass {fitting}")
 
 
 def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -19,7 +19,8 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
-from ridgeway.common.routing.conversation import Turn, shares
+from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares
+from ridgeway.common.routing.decision_view import decision_html, decision_line, explanation_html
 from ridgeway.common.routing.token_table import (
     RouterTable,
     Tally,
@@ -75,6 +76,12 @@ class Decision(NamedTuple):
             "belongs": belongs,
         }
 
+    def __repr__(self) -> str:
+        return decision_line(self.domain, self.confidence, self.scores, self.abstained, self.tokens)
+
+    def _repr_html_(self) -> str:
+        return decision_html(self.domain, self.scores, self.abstained, self.tokens)
+
 
 class WordWeight(NamedTuple):
     """A word's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
@@ -107,6 +114,15 @@ class Explanation(NamedTuple):
             "order": list(self.decision.scores),
             "explanation": [word._asdict() for word in self.words],
         }
+
+    def __repr__(self) -> str:
+        told = f"{self.decision.best} over {self.runner_up} by {self.margin:.4f}"
+        strongest = sorted(self.words, key=lambda word: -abs(word.weight))[:5]
+        return f"<Explanation {told}; {', '.join(f'{word.text!r} {word.weight:+.4f}' for word in strongest)}>"
+
+    def _repr_html_(self) -> str:
+        weights = [(word.text, word.weight) for word in self.words]
+        return explanation_html(self.decision.best, self.runner_up, self.margin, weights)
 
 
 class Router:
@@ -190,8 +206,10 @@ class Router:
         quality = self.quality.of_domains(kept) if self.quality else None
         return Router(kept, compiled, self.tokenizer, self.selector, confidence, None, quality, self.familiar)
 
-    def route(self, prompt: str) -> Decision:
-        """Where one prompt should go."""
+    def route(self, prompt: str | Chat) -> Decision:
+        """Where one prompt should go: a text, or a chat as a list of messages with `role` and `content`."""
+        if not isinstance(prompt, str):
+            return self.route_turns(chat_turns(prompt))
         return self._decide_all([prompt])[0]
 
     def route_turns(self, turns: Sequence[Turn]) -> Decision:
@@ -211,6 +229,10 @@ class Router:
         if isinstance(prompts, str):
             raise InputError("route_many takes a list of prompts; for a single one there is route")
         prompts = list(prompts)
+        for place, prompt in enumerate(prompts):
+            if not isinstance(prompt, str):
+                words = "route_many takes texts alone; give each chat to route"
+                raise InputError(f"prompt {place} is of the type {type(prompt).__name__}; {words}")
         parts = [prompts[start : start + PROMPTS_PER_CHUNK] for start in range(0, len(prompts), PROMPTS_PER_CHUNK)]
         if len(parts) < 2 or self.compiled.runs_a_model:  # a model keeps all cores busy by itself
             return [decision for part in parts for decision in self._decide_all(part)]
@@ -230,9 +252,9 @@ class Router:
         known, _ = self.familiar.token_sums(ids, lengths)
         return [self._if_known(*each) for each in zip(found, prompts, known, strict=True)]
 
-    def explain(self, prompt: str) -> Explanation:
-        """The decision on one prompt, and what each of its words added to it."""
-        return self.explain_turns([Turn(prompt, 1.0)])
+    def explain(self, prompt: str | Chat) -> Explanation:
+        """The decision on one prompt or chat, and what each of its words added to it."""
+        return self.explain_turns([Turn(prompt, 1.0)] if isinstance(prompt, str) else chat_turns(prompt))
 
     def explain_turns(self, turns: Sequence[Turn]) -> Explanation:
         """The decision on a conversation, and what each word of its turns added to it, in the order of the turns."""

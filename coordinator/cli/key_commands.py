@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+
+KeyScope = Literal["all", "metrics"]
 
 app = command_group("The API keys of `ridgeway serve`: a file of names and hashes.")
 
@@ -29,14 +31,15 @@ def add(
     rate: Annotated[
         float | None, typer.Option(help="Requests a second that this key may make. (default: serve's --rate)")
     ] = None,
+    scope: Annotated[KeyScope, typer.Option(help="What the key is for: all, or metrics (/metrics alone).")] = "all",
     json: Json = False,
 ) -> None:
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its hash alone."""
     from ridgeway.common.http.api_keys import add_key
 
-    key, entry = add_key(file, name, rate)
+    key, entry = add_key(file, name, rate, scope=scope)
     if json:
-        emit_json({"name": entry.name, "key": key, "created": entry.created, "rate": entry.rate})
+        emit_json({"name": name, "key": key, "created": entry.created, "rate": entry.rate, "scope": entry.scope})
     else:
         print(key)
     sys.stdout.flush()
@@ -50,10 +53,10 @@ def listed(file: KeysPath, json: Json = False) -> None:
 
     entries = read_keys(file)
     if json:
-        emit_json([{"name": each.name, "created": each.created, "rate": each.rate} for each in entries])
+        emit_json([each.model_dump(exclude={"sha256"}) for each in entries])
         return
-    rows = [(each.name, each.created, "" if each.rate is None else f"{each.rate:g}") for each in entries]
-    table(("name", "created", "requests/s"), rows, numbers_from=2)
+    rows = [(each.name, each.created, each.scope, "" if each.rate is None else f"{each.rate:g}") for each in entries]
+    table(("name", "created", "scope", "requests/s"), rows, numbers_from=3)
 
 
 @app.command()

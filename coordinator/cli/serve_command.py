@@ -6,7 +6,7 @@ Knows options and how results are shown; the work is done elsewhere and imported
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,9 @@ from ridgeway.common.cli.options import (
     TlsKey,
 )
 from ridgeway.common.cli.terminal import count, step
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["error", "warning", "info"]
 
 
 def serve(
@@ -73,6 +76,10 @@ def serve(
         list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
     ] = None,
     allow_host: AllowHost = None,
+    log_format: Annotated[LogFormat, typer.Option(help="How the log is written: text or json.")] = "text",
+    log_level: Annotated[
+        LogLevel, typer.Option(help="error, warning, or info: with a line for each request, without what it asks.")
+    ] = "warning",
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
 
@@ -86,6 +93,7 @@ def serve(
     from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
     from ridgeway.coordinator.serve.routing.drift import DriftSettings
     from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+    from ridgeway.coordinator.serve.tracing import find_tracing
 
     address = Address(host, port, find_certificate(tls_cert, tls_key), unix_socket)
     rules = make_rules(
@@ -104,7 +112,8 @@ def serve(
     known = find_experts(experts, mu)
     check = known.check if known else None
     source = ReleaseSource(find_release(release), key, model, device, check, changes)
-    service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage))
+    tracing = find_tracing()
+    service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage), tracing=tracing)
     served = service.current.served
     step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
     if address.certificate is not None:
@@ -117,4 +126,5 @@ def serve(
         for words in gateway.notes():
             step("note", words)
     step("serving", address.url)
-    run(create_app(service, gateway=gateway, rules=rules), sockets, address.certificate, drain, keep_alive)
+    parts = create_app(service, gateway=gateway, rules=rules), sockets, address.certificate
+    run(*parts, drain, keep_alive, log_format, log_level)

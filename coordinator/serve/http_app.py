@@ -19,6 +19,7 @@ from ridgeway.coordinator.serve.gateway.gateway import Gateway, gateway_api
 from ridgeway.coordinator.serve.gateway.unsupported_api import unsupported_api
 from ridgeway.coordinator.serve.routing.routing_api import Shortcut, routing_api
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.coordinator.serve.tracing import TracedRequests
 
 ABOUT = """Routes prompts to domain experts by a signed release, and passes requests on to them.
 
@@ -55,4 +56,6 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
         service.watchers.append(gateway.watch)
     if rules.keys is not None:
         service.watchers.append(rules.keys.watch)
-    return RequestGuard(Shortcut(app, *apis), rules, service.metrics)
+    shortcut: ASGIApp = Shortcut(app, *apis)
+    traced = TracedRequests(shortcut, service.tracing) if service.tracing.is_on else shortcut
+    return RequestGuard(traced, rules, service.metrics)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 from sys import getsizeof
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import pydantic
 from fastapi import Request
@@ -180,10 +180,16 @@ def _equal_turns(value: str | list[Any], param: str) -> list[Turn]:
     return [Turn(text, 1.0) for text in texts]
 
 
+class MessagesTurn(ChatMessage):
+    """One message of a conversation, as Anthropic's clients write it."""
+
+    role: Literal["user", "assistant"]
+
+
 class MessagesRequest(GatewayRequest):
     """A chat, as Anthropic's clients write it."""
 
-    messages: ChatMessages
+    messages: Annotated[list[MessagesTurn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_tokens: Annotated[pydantic.StrictInt, Field(ge=1)]
     system: str | ContentParts | None = None
     stream: StrictBool | None = None

@@ -36,9 +36,9 @@ class Metrics(RequestMetrics):
         self.decisions = counter("decisions", "Decisions, by the domain ahead.", ("domain",))
         self.abstentions = counter("abstentions", "Decisions that the confidence was too low for.")
         self.release = Info("ridgeway_release", "The release in use.", registry=self.registry)
-        self.release_since = gauge("release_since_seconds", "When the release in use was taken.")
+        self.release_since = gauge("release_timestamp_seconds", "When the release in use was taken.")
         self.refused_releases = counter("refused_releases", "New releases that were not good.")
-        self.low_confidence = gauge("drift_low_confidence_share", "Share of recent prompts of low confidence.")
+        self.low_confidence = gauge("drift_low_confidence_ratio", "Share of recent prompts of low confidence.")
         self.leverage = gauge("drift_leverage", "Leverage of recent prompts; 1: like the text of the release.")
         self.alarm = gauge("drift_alarm", "1 while recent prompts are too far from the text of the release.")
         self.expert_requests = counter("expert_requests", "What became of requests to experts.", ("expert", "outcome"))
@@ -47,6 +47,16 @@ class Metrics(RequestMetrics):
         self.expert_up = gauge("expert_up", "0 while an expert is not asked because it failed.", ("expert",))
         words = "Addresses of an expert that are asked now, spares included."
         self.expert_addresses_up = gauge("expert_addresses_up", words, ("expert",))
+        words = "From a request to an expert to the first event of its stream."
+        self.first_token_seconds = histogram(
+            "expert_first_token_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S
+        )
+        words = "Requests that experts are working on now."
+        self.expert_in_flight = gauge("expert_requests_in_flight", words, ("expert",))
+        words = "Tokens that experts say they used, of prompts and of answers, by the key that asked."
+        self.tokens = counter("tokens", words, ("key", "expert", "kind"))
+        words = "What answers cost by experts.toml, in its unit, by the key that asked."
+        self.cost = counter("cost", words, ("key", "expert"))
         self.streams = gauge("streams", "Answers that are being streamed now.")
 
 

@@ -14,7 +14,6 @@ import asyncio
 import io
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ import aiohttp
 from pydantic_core import from_json
 
 from ridgeway.common.http.held_bytes import hold
+from ridgeway.common.http.request_context import current_request
 from ridgeway.coordinator.serve.gateway import failures
 from ridgeway.coordinator.serve.gateway.expert_link import (
     EVENT_STREAM,
@@ -34,6 +34,7 @@ from ridgeway.coordinator.serve.gateway.expert_link import (
 )
 from ridgeway.coordinator.serve.gateway.failures import ExpertFailure, FailureKind
 from ridgeway.coordinator.serve.gateway.sse import BadStream, EventStream, StreamAnswer
+from ridgeway.coordinator.serve.tracing import NO_TRACING, Tracing
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is not streamed."""
@@ -71,7 +72,6 @@ class ExpertRequest:
 
     only:    the number of the one address that can answer.
     goes_on: from a response that the expert keeps; that it does not have it is then the client's mistake.
-    headers: what is told of the request beside it.
     """
 
     endpoint: Endpoint
@@ -79,7 +79,6 @@ class ExpertRequest:
     streamed: bool
     only: int | None = None
     goes_on: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,9 @@ class WholeAnswer:
 class ExpertClient:
     """The gateway's connections. Use it in an `async with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing = NO_TRACING) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._tracing = tracing
 
     async def __aenter__(self) -> ExpertClient:
         trace = aiohttp.TraceConfig()
@@ -135,7 +135,7 @@ class ExpertClient:
             except ExpertFailure as none_left:
                 raise failure or none_left from None
             try:
-                return await self._ask_address(attempt, request)
+                return await self._traced(attempt, request)
             except ExpertFailure as failed:
                 failure = failed
                 slow += failed.kind is failures.TIMEOUT
@@ -157,6 +157,20 @@ class ExpertClient:
                 return response.ok
         except (TimeoutError, aiohttp.ClientError, OSError):
             return False
+
+    async def _traced(self, attempt: Attempt, request: ExpertRequest) -> WholeAnswer | StreamAnswer:
+        """An attempt is a span, up to its whole answer or the first events of its stream."""
+        with self._tracing.span("expert", "client", gen_ai__request__model=attempt.link.expert.model) as span:
+            span.set_attribute("ridgeway.expert", attempt.link.name)
+            span.set_attribute("ridgeway.address", attempt.address.number)
+            try:
+                answer = await self._ask_address(attempt, request)
+            except ExpertFailure as failure:
+                span.set_attribute("ridgeway.outcome", failure.kind.outcome)
+                raise
+            is_mistake = isinstance(answer, WholeAnswer) and answer.status >= 400
+            span.set_attribute("ridgeway.outcome", "mistake" if is_mistake else "ok")
+            return answer
 
     async def _ask_address(self, attempt: Attempt, request: ExpertRequest) -> WholeAnswer | StreamAnswer:
         link = attempt.link
@@ -192,12 +206,13 @@ class ExpertClient:
         """Sent again at most once, and only if the first cannot have been read."""
         assert self._session is not None, "the gateway is used inside its `async with`"
         trail, body = ConnectionTrail(), request.body
+        told = {**self._tracing.headers(), "x-request-id": current_request().id}
         while True:
             try:
                 return await self._session.post(
                     attempt.address.urls[request.endpoint],
                     data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
-                    headers={**request.headers, **attempt.link.headers(request.streamed)},
+                    headers={**told, **attempt.link.headers(request.streamed)},
                     timeout=attempt.link.timeout,
                     allow_redirects=False,
                     trace_request_ctx=trail,
@@ -305,4 +320,5 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
     except BaseException:
         response.close()
         raise
+    attempt.first_event()
     return StreamAnswer(attempt, response.close, events, first)

@@ -201,6 +201,7 @@ class ExpertLink:
             for number, rest in enumerate(((place, expert, clock) for place in places), 1)
         )
         self.seconds = metrics.expert_seconds.labels(name)
+        self.first_token_seconds = metrics.first_token_seconds.labels(name)
         self._requests = metrics.expert_requests
         self._key = key
 
@@ -214,6 +215,9 @@ class ExpertLink:
     def is_well(self) -> float:
         """For Prometheus: 0 while it is left alone, or refuses whatever it is asked."""
         return float(self.addresses_up() > 0)
+
+    def in_flight(self) -> int:
+        return sum(each.running for each in self.addresses)
 
     def addresses_up(self) -> int:
         return sum(each.state in ("up", "trying") for each in self.addresses)
@@ -285,6 +289,10 @@ class Attempt:
         self.link.seconds.observe(time.perf_counter() - self._began)
         self.address.refusing = False
         self.address.breaker.heard(self._ticket)
+
+    def first_event(self) -> None:
+        """A stream has begun."""
+        self.link.first_token_seconds.observe(time.perf_counter() - self._began)
 
     def fail(self, kind: FailureKind, retry_after: str | None = None) -> ExpertFailure:
         """Ends the attempt; to be raised."""

@@ -22,6 +22,7 @@ from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, R
 from ridgeway.common.experts.experts_file import AUTO, Experts, ExpertsFile, FallbackReason, FallbackStep
 from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
+from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve.conversations import Conversations, Seat, Talk, is_clear
@@ -31,6 +32,7 @@ from ridgeway.coordinator.serve.gateway.failures import GARBAGE, ExpertFailure
 from ridgeway.coordinator.serve.gateway.health_checks import check_health
 from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
+from ridgeway.coordinator.serve.gateway.token_usage import StreamedUsage, TokenUsage, whole_usage
 from ridgeway.coordinator.serve.gateway.translation import (
     Translation,
     expert_body,
@@ -144,7 +146,7 @@ class Gateway:
         self.file = experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
-        self._client = ExpertClient()
+        self._client = ExpertClient(service.tracing)
         self._owners = ResponseOwners()
         self._conversations = Conversations()
         self._checks: asyncio.Task[None] | None = None
@@ -225,9 +227,11 @@ class Gateway:
             links[name] = link
             metrics.expert_up.labels(name).set_function(link.is_well)
             metrics.expert_addresses_up.labels(name).set_function(link.addresses_up)
+            metrics.expert_in_flight.labels(name).set_function(link.in_flight)
         for name in before.keys() - links.keys():
             metrics.expert_up.remove(name)
             metrics.expert_addresses_up.remove(name)
+            metrics.expert_in_flight.remove(name)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, links)
 
     # One request
@@ -275,13 +279,18 @@ class Gateway:
         headers: Mapping[str, str],
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
+        current_request().told |= {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
         if asking.endpoint == "/responses":
             began, address = answer.beginning
             self._owners.note_answer(began, Owner(link.name, address), body.goes_on_from)
         if isinstance(answer, StreamAnswer):
             events = asking.translation.events
             translator = None if events is None else events(body.fields())
-            return StreamRelay(answer, headers, self._service.metrics.streams, translator)
+            watch, note = StreamedUsage(), self._noting(link)
+            streams = self._service.metrics.streams
+            return StreamRelay(answer, headers, streams, translator, watch.feed, lambda: note(watch.found))
+        if answer.status < 400:
+            self._noting(link)(whole_usage(answer.body))
         if asking.translation.answer is None:
             return Response(answer.body, answer.status, headers, JSON)
         if answer.status >= 400:
@@ -290,6 +299,17 @@ class Gateway:
             return Response(asking.translation.answer(answer.body), answer.status, headers, JSON)
         except ValueError:
             raise ExpertFailure(GARBAGE, link.name) from None
+
+    def _noting(self, link: ExpertLink) -> Callable[[TokenUsage | None], None]:
+        """Counts what an answer of this expert used and cost, for the key that asks now."""
+        key, metrics = current_request().key, self._service.metrics
+
+        def note(usage: TokenUsage | None) -> None:
+            metrics.cost.labels(key, link.name).inc((usage or TokenUsage()).cost(link.expert))
+            for kind, tokens in usage._asdict().items() if usage is not None else ():
+                metrics.tokens.labels(key, link.name, kind).inc(tokens)
+
+        return note
 
     async def _plan(self, body: GatewayBody) -> ForwardingPlan:
         owner = self._owners.find(body.goes_on_from)

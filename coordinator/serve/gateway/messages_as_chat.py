@@ -69,8 +69,6 @@ def _messages(fields: Fields) -> Iterator[Json]:
         yield {"role": "system", "content": _plain(fields["system"], "system")}
     for place, message in enumerate(fields["messages"]):
         where, content = f"messages.{place}.content", message.get("content")
-        if message["role"] not in ("user", "assistant"):
-            raise Problem(400, f"messages.{place}.role: give user or assistant", code="invalid_value", param=where)
         if isinstance(content, str) or content is None:
             yield {"role": message["role"], "content": content or ""}
         elif message["role"] == "assistant":

@@ -157,7 +157,10 @@ def named_event(data: Mapping[str, Any]) -> bytes:
 
 
 class StreamRelay(Response):
-    """The answer to a request for a stream."""
+    """The answer to a request for a stream.
+
+    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it ends.
+    """
 
     def __init__(
         self,
@@ -165,6 +168,8 @@ class StreamRelay(Response):
         headers: Mapping[str, str],
         streams: Gauge,
         translator: StreamTranslator | None = None,
+        on_events: Callable[[bytes], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
@@ -172,6 +177,8 @@ class StreamRelay(Response):
         self._answer = answer
         self._streams = streams
         self._translator = translator
+        self._on_events = on_events
+        self._on_end = on_end
         self._path = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,6 +191,8 @@ class StreamRelay(Response):
             pass
         finally:
             self._streams.dec()
+            if self._on_end is not None:
+                self._on_end()
             self._answer.close_connection()
             self._answer.attempt.end("gone", None)  # nothing, if it has ended already
 
@@ -192,6 +201,8 @@ class StreamRelay(Response):
         try:
             events, translator = self._answer.first, self._translator
             while events:
+                if self._on_events is not None:
+                    self._on_events(events)
                 if passed := events if translator is None else translator.feed(events):
                     await _send(send, passed)
                 events = await self._answer.events.next()

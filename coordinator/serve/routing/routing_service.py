@@ -28,6 +28,7 @@ from ridgeway.common.routing.router import Decision, Explanation, Router
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.coordinator.serve.routing.drift import DriftMonitor, DriftSettings
 from ridgeway.coordinator.serve.telemetry import Activity, Metrics
+from ridgeway.coordinator.serve.tracing import NO_TRACING, Tracing
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -169,8 +170,15 @@ class TooManyTokens(Exception):
 class RoutingService:
     """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if that is 0."""
 
-    def __init__(self, source: ReleaseSource, drift: DriftSettings | None = None, watch_s: float = WATCH_S) -> None:
+    def __init__(
+        self,
+        source: ReleaseSource,
+        drift: DriftSettings | None = None,
+        watch_s: float = WATCH_S,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
         self.current = CurrentRelease(source)
+        self.tracing = tracing
         self.batcher = MicroBatcher(lambda: self.current.served)
         self.metrics = Metrics()
         self.activity = Activity()
@@ -182,7 +190,11 @@ class RoutingService:
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
-        served, decision = await self.batcher.route_turns(turns)
+        with self.tracing.span("route") as span:
+            served, decision = await self.batcher.route_turns(turns)
+            span.set_attribute("ridgeway.domain", decision.best)
+            span.set_attribute("ridgeway.confidence", decision.confidence)
+            span.set_attribute("ridgeway.release", served.id)
         self._count([decision], time.perf_counter() - began)
         self.drift.observe(served, [turns[0].text], [decision.confidence])
         return served, decision
@@ -240,6 +252,7 @@ class RoutingService:
                 yield
         finally:
             self.batcher.close()
+            await asyncio.to_thread(self.tracing.close)
 
     def _watch_release(self) -> None:
         before = self.current.served

@@ -162,7 +162,7 @@ def test_the_commands_show_a_key_once(tmp_path: Path) -> None:
     assert made.code == 0 and made.stdout == f"{key}\n" and key.startswith("rw-")
     assert key not in made.stderr and "this once" in made.stderr
     other = shop.call("keys", "add", "keys.toml", "other", "--json").json
-    assert set(other) == {"name", "key", "created", "rate"} and other["rate"] is None
+    assert set(other) == {"name", "key", "created", "rate", "scope"} and other["rate"] is None
     ring = KeyRing(tmp_path / "keys.toml")
     assert ring.find(key.encode()) is not None and ring.find(other["key"].encode()) is not None
     listed = shop.call("keys", "list", "keys.toml")
