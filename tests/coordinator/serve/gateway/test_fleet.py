@@ -27,7 +27,7 @@ from ridgeway.coordinator.serve.gateway.expert_link import (
     Attempt,
     ExpertLink,
 )
-from ridgeway.coordinator.serve.gateway.failures import ExpertFailure
+from ridgeway.coordinator.serve.gateway.failures import FAILED, ExpertFailure
 from ridgeway.coordinator.serve.telemetry import Metrics
 from tests.support.faulty_experts import (
     Asked,
@@ -440,6 +440,33 @@ def _ask_on(url: str, stop: Event) -> dict[int, int]:
             status = http.post("/v1/chat/completions", json=body).status_code
             counts[status] = counts.get(status, 0) + 1
     return counts
+
+
+def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
+    """Only where nobody else can answer, and only one of several; its success ends the pause."""
+    clock = Clock()
+    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
+    for each in reversed(link.addresses):
+        for _ in range(MAX_FAILURES):
+            each.breaker.settle(each.breaker.enter() or 0, False)
+        clock.now += 1.0
+    with pytest.raises(ExpertFailure):
+        link.begin()
+    attempt = link.begin(is_last=True)
+    assert attempt.address.number == 2 and attempt.address.state == "down"
+    attempt.fail(FAILED)
+    with pytest.raises(ExpertFailure):
+        link.begin()
+    attempt = link.begin(is_last=True)
+    attempt.heard()
+    attempt.end("ok", True)
+    assert link.addresses[1].state == "up" and link.begin().address.number == 2
+    single = ExpertLink("law", ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m"), None, Metrics(), clock)
+    for _ in range(MAX_FAILURES):
+        single.begin().fail(FAILED)
+    with pytest.raises(ExpertFailure):
+        single.begin(is_last=True)
 
 
 def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
