@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import whole_folder, without_syncing, write_whole
 from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.release import load_release, refuse_foreign
@@ -81,7 +82,7 @@ def simulate(
     drop: Sequence[str] = (),
     drop_rate: float = 0.0,
     out: Path | None = None,
-    encoder: str = "smollm2",
+    encoder: str = DEFAULT.encoder,
     mode: Mode = "masked",
     app: ClientApp | None = None,
     privacy: PrivacySettings | None = None,

@@ -51,7 +51,7 @@ def create_simulated_federation(
     *,
     holders: int | None = None,
     drop: Sequence[str] = (),
-    encoder: str = "smollm2",
+    encoder: str = DEFAULT.encoder,
     mode: Mode = "masked",
     weighting: Weighting = DEFAULT.weighting,
     privacy: PrivacySettings | None = None,

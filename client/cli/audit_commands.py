@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import CountingBar, count, emit_json, progress_bar, step, stop_on_signal, table
 
@@ -45,7 +46,7 @@ def audit(
     corpus: Annotated[
         list[Path] | None, typer.Option(help="The files and folders it was made of; may be given again.")
     ] = None,
-    encoder: EncoderOption = "smollm2",
+    encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
     plot: Plot = None,

@@ -81,7 +81,7 @@ def prepare(
     corpus: Corpus,
     domain: Domain,
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
-    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    encoder: Annotated[str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")] = None,
     preset_name: PresetName = "default",
     window: Window = None,
     stride: Stride = None,
@@ -118,6 +118,7 @@ def prepare(
     chosen = preset(preset_name)
     changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
     _check_output(out, corpus)
+    encoder = encoder or chosen.encoder
     found = find_encoder(encoder)
     usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
     chosen = replace(chosen, sampling=changed_sampling(usual, **given))

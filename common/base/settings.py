@@ -38,7 +38,7 @@ MAX_EXPERTS, MAX_EXPERT_LETTERS = 256, 200
 DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
-ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH"
+ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words adds words by their letters"
 """How an encoder is named."""
 
 EQUAL_MASS = 1 << 24
@@ -238,6 +238,7 @@ class Preset:
 
     holdout: the share of documents kept for evaluation and never part of the sums.
     abstain: whether a router learns to abstain on text that is like none of the text it is built from.
+    encoder: where features come from, if nothing else is named.
     """
 
     sampling: Sampling
@@ -247,7 +248,11 @@ class Preset:
     normalise_columns: bool
     selector: Selector
     abstain: bool
+    encoder: str
 
+
+PLAIN_ENCODER = "smollm2"
+"""The encoder of the published method, and of private rounds, which know no words."""
 
 DEFAULT = Preset(
     sampling=Sampling(window=8, stride=32, documents=32),
@@ -257,6 +262,7 @@ DEFAULT = Preset(
     normalise_columns=False,
     selector=Selector(),
     abstain=True,
+    encoder="smollm2+words",
 )
 
 CONTEXTUAL_SAMPLING = Sampling(window=64)
@@ -271,6 +277,7 @@ PAPER = replace(
     normalise_columns=True,
     selector=Selector("entropy", 10),
     abstain=False,
+    encoder=PLAIN_ENCODER,
 )
 
 PRESETS = {"default": DEFAULT, "paper": PAPER}

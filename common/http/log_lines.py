@@ -24,8 +24,9 @@ def told(record: logging.LogRecord) -> dict[str, Any]:
     when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     words = record.getMessage().partition("\n")[0]
     kind = record.exc_info[0] if record.exc_info else None
-    facts = {"time": when, "level": record.levelname.lower(), "logger": record.name}
-    return facts | {"message": f"{words}{f': {kind.__name__}' if kind else ''}"} | record.__dict__.get(FIELDS, {})
+    facts: dict[str, Any] = {"time": when, "level": record.levelname.lower(), "logger": record.name}
+    facts |= {"message": f"{words}{f': {kind.__name__}' if kind else ''}"}
+    return {**facts, **record.__dict__.get(FIELDS, {})}
 
 
 class OneLineFormatter(logging.Formatter):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeway.common.base.errors import InputError, LinkError
-from ridgeway.common.base.settings import DEFAULT_LISTEN, ENCODERS
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, ENCODERS
 from ridgeway.common.cli.options import AllowHost, Host, Json, Keys, Port, RequestRate, TlsCert, TlsKey
 from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
 
@@ -33,7 +33,7 @@ def init(
     address: Annotated[
         str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
     ] = None,
-    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    encoder: Annotated[str, typer.Option(help=ENCODERS)] = DEFAULT.encoder,
     json: Json = False,
 ) -> None:
     """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""

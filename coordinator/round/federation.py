@@ -25,7 +25,7 @@ from ridgeway.common.base.files import cache_folder, canonical_json, sha256
 from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, DEFAULT_LISTEN, EQUAL_MASS, Weighting
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, DEFAULT_LISTEN, EQUAL_MASS, PLAIN_ENCODER, Weighting
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -97,7 +97,7 @@ class FederationSettings(Record):
 
     listen: Address = DEFAULT_LISTEN
     address: Address = DEFAULT_LISTEN
-    encoder: str = "smollm2"
+    encoder: str = PLAIN_ENCODER
     mode: Mode = "masked"
     weighting: Weighting = DEFAULT.weighting
     window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)

@@ -23,6 +23,7 @@ from ridgeway.client.cli.audit_commands import (
     watching,
 )
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json
 from ridgeway.common.cli.terminal import count, emit_json, step
 
@@ -52,7 +53,7 @@ def audit(
     holder: Annotated[
         str | None, typer.Option(metavar="DOMAIN", help="Whom to attack. (default: who has the least text)")
     ] = None,
-    encoder: EncoderOption = "smollm2",
+    encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
     plot: Plot = None,
     json: Json = False,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ridgeway.common.base.files import check_new_folder
-from ridgeway.common.base.settings import DEFAULT_DELTA, ENCODERS
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAIN_ENCODER
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.route_commands import show_evaluation
 from ridgeway.common.cli.terminal import count, emit_json, step
@@ -38,7 +38,10 @@ def simulate(
     masked: Masked = None,
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
     work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
-    encoder: Annotated[str, typer.Option(help=ENCODERS)] = "smollm2",
+    encoder: Annotated[
+        str | None,
+        typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --privacy {PLAIN_ENCODER})"),
+    ] = None,
     privacy: Annotated[
         str, typer.Option(help="columns or full: documents are bounded one by one, and hidden under noise.")
     ] = "none",
@@ -93,7 +96,7 @@ def simulate(
             drop=drop or [],
             drop_rate=drop_rate,
             out=out,
-            encoder=encoder,
+            encoder=encoder or (DEFAULT.encoder if asked.mode == "none" else PLAIN_ENCODER),
             mode="clear" if masked is False else "masked",
             privacy=asked,
             prior=prior,

@@ -19,6 +19,7 @@ import numpy as np
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.settings import DEFAULT, Selector
+from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations import corpora
@@ -86,7 +87,8 @@ def our_router(task: Task) -> tuple[Router, Simulated]:
     data, release = task.work / "data", task.work / "release"
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
-    done = simulate(task.work / "federation", no_watch, data=data, out=release, encoder=task.encoder, mode=mode)
+    encoder = task.encoder if task.encoder.endswith(WORDS) else task.encoder + WORDS
+    done = simulate(task.work / "federation", no_watch, data=data, out=release, encoder=encoder, mode=mode)
     return Router.load(release), done
 
 

@@ -36,6 +36,7 @@ def test_the_default_preset_is_the_one_that_was_measured() -> None:
         normalise_columns=False,
         selector=Selector("average", 10),
         abstain=True,
+        encoder="smollm2+words",
     ) == preset("default")
     assert preset("default") is DEFAULT
 
@@ -50,6 +51,7 @@ def test_the_paper_preset_is_the_published_method() -> None:
         normalise_columns=True,
         selector=Selector("entropy", 10),
         abstain=False,
+        encoder="smollm2",
     ) == preset("paper")
     assert preset("paper") is PAPER
 

@@ -6,11 +6,13 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Semaphore
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
@@ -26,6 +28,10 @@ def served(folder: Path, expert: Expert, **environment: str) -> Iterator[Serving
     file = write_experts(folder / "experts.toml", {"code": expert.url, "law": expert.url})
     with Serving(folder, folder / "release", "--experts", file, **environment) as serving:
         yield serving
+
+
+def _has_started(server: uvicorn.Server) -> bool:
+    return bool(server.started)
 
 
 def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_a_unix_socket_is_its_owners_and_replaces_one_that_was_left(tmp_path: Pa
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            wait_for("it has started", lambda server=server: bool(server.started))
+            wait_for("it has started", partial(_has_started, server))
             with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
                 assert http.get("http://localhost/").json() == "hello"
             with pytest.raises(InputError, match="another service listens"):

@@ -63,7 +63,7 @@ def test_a_request_has_one_id_from_the_client_to_the_expert_and_back(watched: Wa
     with Expert(well("law")) as law, watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _):
         answered = http.post("/v1/chat/completions", json=chat("law", "x"), headers={"x-request-id": "shop-1/a"})
         assert answered.headers["x-request-id"] == law.last().headers["x-request-id"] == "shop-1/a"
-        made = http.post("/v1/chat/completions", json=chat("law", "x"), headers={"x-request-id": "a b\u00e4".encode()})
+        made = http.post("/v1/chat/completions", json=chat("law", "x"), headers={b"x-request-id": "a b\u00e4".encode()})
         assert re.fullmatch("[0-9a-f]{32}", made.headers["x-request-id"])
         assert law.last(1).headers["x-request-id"] == made.headers["x-request-id"]
         refused = http.post("/v1/messages", content=b"{", headers={"x-request-id": "mine"})
@@ -299,12 +299,12 @@ def test_the_dashboard_asks_for_metrics_that_there_are(watched: Watched) -> None
     assert all(panel["title"] and panel["gridPos"] for panel in panels)
     assert len({panel["id"] for panel in told["panels"]}) == len(told["panels"])
     for expression in asked:
-        names = re.findall(r"ridgeway_\w+", expression)
-        assert names, expression
+        metrics = re.findall(r"ridgeway_\w+", expression)
+        assert metrics, expression
         used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
         for group in re.findall(r"by \(([^)]*)\)", expression):
             used |= {label.strip() for label in group.split(",")}
-        for name in names:
+        for name in metrics:
             assert name in labels, (name, expression)
-        known = set().union(*(labels[name] for name in names))
+        known = set().union(*(labels[name] for name in metrics))
         assert used <= known | {"le", "job", "instance"}, (used - known, expression)
