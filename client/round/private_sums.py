@@ -166,7 +166,8 @@ class NoisyVectors:
         """The sums under noise, as statistics of one domain.
 
         source:  a name for the sums that only this holder can compute.
-        members, session: of how many members' shares the noise is made up, and in which session; 1: it is all here.
+        members, session: of how many members' shares the noise on products is made up, and in which session; 1: it is
+                 all here. That on the column is always all here: in a domain with one holder nobody else adds to it.
         """
         if sums.documents > MAX_DOCUMENTS:
             raise BoundExceeded(f"at most {MAX_DOCUMENTS:_} documents can be summed under noise")
@@ -176,7 +177,8 @@ class NoisyVectors:
         upper = np.triu_indices(len(sums.products))
         exact = np.concatenate((sums.column, sums.products[upper]))
         scales = np.where(upper[0] == upper[1], own, products)
-        noisy = self._noisy(name, "statistics", privacy, holdout, exact, np.append(np.full(width + 1, own), scales))
+        scales = np.append(np.full(width + 1, privacy.sigma), scales)
+        noisy = self._noisy(name, "statistics", privacy, holdout, exact, scales)
         gram = np.zeros((width + 1, width + 1), dtype=np.int64)
         if sums.mode == "full":
             gram[upper] = noisy[width + 1 :]

@@ -31,8 +31,9 @@ A histogram under noise would tell less: with 300 held-out documents a bin of 24
 COVERED = {
     "columns": "every number that left a holder but the names of its data: one column of its documents, and one row of "
     "counts of its held-out ones, each under noise of the holder's own",
-    "full": "every number that was opened: the sums of all holders' documents under noise that they drew in shares, of "
-    "which a third may be missing, and one row of counts for each domain",
+    "full": "every number that was opened: a column of each holder's documents under noise of its own, the products of "
+    "all documents under noise that holders drew in shares, of which a third may be missing, and one row of counts for "
+    "each domain",
 }
 NOT_COVERED = (
     "that a holder took part, whether its corpus has changed since, copies of one document in several corpora, and "
@@ -44,24 +45,28 @@ def solve_private(total: Total, terms: Terms, members: Sequence[str], prior: Pub
     """The router of a total under noise, over the encoder's own features. members: the domain of each holder in it."""
     privacy, sums = terms.privacy, total.statistics
     assert privacy is not None
-    variance = noise_variance(privacy, terms.mode, members)
+    variance = noise_variance(privacy, members)
     columns, counts = sums.cross[:-1], sums.cross[-1]
     if privacy.mode == "columns":
         weights = solve_columns(columns, counts, variance, prior, scale)
     else:
-        weights = solve_full(sums.gram[:-1, :-1], columns, counts, variance, prior, scale)
+        shares = product_variance(privacy, terms.mode, members) / variance
+        weights = solve_full(sums.gram[:-1, :-1], columns, counts, variance, prior, scale, shares)
     return Solution(weights, 0.0, 1.0, 0.0)
 
 
-def noise_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
-    """The variance of the noise on one number of a total: what all that added to it have drawn.
+def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
+    """The variance of the noise on a number of a column: each holder of its domain has put all of it there."""
+    return max(map(members.count, members)) * privacy.sigma**2
+
+
+def product_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
+    """The variance of the noise on the square of a feature: all members have added to it, under masks a share each.
 
     Shares are of as many as were asked; those who fell away were a third at most, so it is at most half as much more.
     """
-    if privacy.mode == "full" and mode == "masked":
-        return len(members) * privacy.shared(len(members))[0] ** 2
-    holders = len(members) if privacy.mode == "full" else max(map(members.count, members))
-    return holders * privacy.sigma**2
+    share = privacy.shared(len(members))[0] if mode == "masked" else privacy.sigma
+    return len(members) * share**2
 
 
 def likeliest_counts(row: Integers) -> Integers:

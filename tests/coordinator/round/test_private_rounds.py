@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, expenses, spent
+from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, NoisyVectors, expenses, spent
 from ridgeway.common.base.errors import BoundExceeded, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
@@ -113,11 +113,8 @@ def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
     for name, domain in MEMBERS.items():
         plain[:, stored.domains.index(domain)] += exact(parties, name).column
     domains = list(MEMBERS.values())
-    squares = np.square((total.cross - plain).astype(float)) / noise_variance(privacy, "masked", domains)
-    if privacy.mode == "columns":
-        squares *= max(map(domains.count, domains)) / np.array([domains.count(name) for name in stored.domains])
-    else:
-        squares *= len(domains) / np.array([domains.count(name) for name in stored.domains])
+    squares = np.square((total.cross - plain).astype(float)) / noise_variance(privacy, domains)
+    squares *= max(map(domains.count, domains)) / np.array([domains.count(name) for name in stored.domains])
     assert 0.1 < squares.mean() < 4  # 21 numbers: beyond it lies less than one run in a million
 
 
@@ -415,3 +412,21 @@ def test_a_folder_without_the_prior_says_so(tmp_path: Path, monkeypatch: pytest.
     parties = settled(tmp_path, "columns")
     with pytest.raises(Refused, match="has not got the prior"):
         parties.holder("law-1").sums(parties.federation().terms)
+
+
+def test_a_column_has_all_of_the_noise_however_many_members_there_are() -> None:
+    """Members share the noise on products, to which all add; a domain's column may be one holder's alone."""
+    privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
+    drawn: list[tuple[int, int]] = []
+
+    class Recorded(NoisyVectors):
+        def __init__(self) -> None: ...
+
+        def _noisy(self, name: str, lot: Any, privacy: Any, holdout: float, exact: Any, scales: Any) -> Any:
+            drawn.append((int(scales[:4].min()), int(scales[4:].max())))
+            return exact
+
+    for members in (1, 3, 30, 300):
+        Recorded().sums(bounded_sums("full", np.zeros((2, 3), np.int64)), "source", privacy, 0.05, members, "session")
+    assert {column for column, _ in drawn} == {privacy.sigma}
+    assert [products for _, products in drawn] == [privacy.shared(members)[0] for members in (1, 3, 30, 300)]
