@@ -15,8 +15,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.http.api_keys import KeyRing, check_rate_option
+from ridgeway.common.http.api_keys import KeyRing, check_rate_option, usage_path
 from ridgeway.common.http.held_bytes import MAX_HELD_BYTES
+from ridgeway.common.http.key_budgets import UsageBook
 
 MAX_BODY_MIB = 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -31,6 +32,7 @@ class AccessRules:
     """What is asked of each request before it is looked at.
 
     keys:         the keys that let a client in; None: every client is let in.
+    usage:        where keys with budgets are counted.
     rate:         requests a second, for each key that has no rate of its own; without keys, for each address.
     hosts:        the names by which the service may be called; None: any.
     origins:      the sites whose pages may ask, besides the service's own.
@@ -40,6 +42,7 @@ class AccessRules:
     """
 
     keys: KeyRing | None = None
+    usage: UsageBook | None = None
     rate: float | None = None
     hosts: frozenset[bytes] | None = None
     origins: frozenset[bytes] = frozenset()
@@ -78,6 +81,7 @@ def make_rules(
         raise InputError("the file of --keys holds no key, so nobody could ask; make one with `ridgeway keys add`")
     return AccessRules(
         keys=ring,
+        usage=None if keys is None else UsageBook(usage_path(keys)),
         rate=rate,
         hosts=allowed_hosts(host, hosts),
         origins=frozenset(allowed_origin(each) for each in origins),

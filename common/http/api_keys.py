@@ -22,11 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output, stamp_if_there, write_whole
 from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.http.key_budgets import KeyBudget, Window
 
 KEY_BYTES = 32
 OTHERS_MAY_WRITE = 0o022
@@ -42,7 +43,9 @@ log = logging.getLogger("ridgeway.http")
 
 
 class KeyRecord(BaseModel):
-    """What is known of a key: whose it is, what it is for, and its requests a second, if it has a rate of its own."""
+    """What is known of a key: whose it is, what it is for, its requests a second, if it has a rate of its own, and its
+    budget.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Name
@@ -50,6 +53,27 @@ class KeyRecord(BaseModel):
     created: str
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     scope: KeyScope = "all"
+    window: Window | None = None
+    max_requests: Annotated[int, Field(gt=0)] | None = None
+    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _window_and_limit(self) -> KeyRecord:
+        if (self.window is None) != (self.max_requests is None and self.max_tokens is None and self.max_cost is None):
+            raise ValueError("a window, and one or more of max_requests, max_tokens and max_cost, go together")
+        return self
+
+    @property
+    def budget(self) -> KeyBudget | None:
+        if self.window is None:
+            return None
+        return KeyBudget(self.window, self.max_requests, self.max_tokens, self.max_cost)
+
+
+def usage_path(keys: Path) -> Path:
+    """Where is written what the keys of a file spend: beside it."""
+    return keys.with_name(f"{keys.name}.usage")
 
 
 class KeysFile(BaseModel):
@@ -88,6 +112,7 @@ def add_key(
     rate: float | None = None,
     random: Callable[[int], str] = secrets.token_urlsafe,
     scope: KeyScope = "all",
+    budget: KeyBudget | None = None,
 ) -> tuple[str, KeyRecord]:
     """Make a key, and keep its hash; returns the key, which cannot be had again."""
     key = f"rw-{random(KEY_BYTES)}"
@@ -96,6 +121,9 @@ def add_key(
     try:
         digest = hashlib.sha256(key.encode()).hexdigest()
         record = KeyRecord(name=name, sha256=digest, created=created, rate=rate, scope=scope)
+        if budget is not None:
+            limits = {"max_requests": budget.requests, "max_tokens": budget.tokens, "max_cost": budget.cost}
+            record = record.model_copy(update={"window": budget.window, **limits})
     except ValueError:
         raise InputError(
             f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @ -, a letter or a digit first"

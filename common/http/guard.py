@@ -21,6 +21,7 @@ from ridgeway.common.base.client_network import client_network
 from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
 from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
 from ridgeway.common.http.http_errors import ANTHROPIC_PATH, CLIENT_GONE, Problem, RefusedRequest, problem_of
+from ridgeway.common.http.key_budgets import Account
 from ridgeway.common.http.log_lines import FIELDS
 from ridgeway.common.http.request_context import RequestContext, begin_request, current_request
 from ridgeway.common.http.request_metrics import RequestMetrics
@@ -127,7 +128,9 @@ class RequestGuard:
             if is_preflight(scope, headers):
                 await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, answer)
                 return
-            self._check_key(scope, headers)
+            account = self._check_key(scope, headers)
+            if account is not None:
+                answer.headers = [*answer.headers, *((n.encode(), v.encode()) for n, v in account.headers.items())]
             if self._draining and scope["path"] == READY_PATH:
                 raise RefusedRequest("draining", 503, "the service is stopping", code="draining")
             if self._serving >= self._rules.max_requests and scope["path"] not in HEALTH_PATHS:
@@ -181,7 +184,7 @@ class RequestGuard:
             words = "a page of another site may not ask; see --allow-origin"
             raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
 
-    def _check_key(self, scope: Scope, headers: RequestHeaders) -> None:
+    def _check_key(self, scope: Scope, headers: RequestHeaders) -> Account | None:
         """Find out who asks, and refuse those who may not, or ask too often. The key goes no further."""
         ring = self._rules.keys
         presented = presented_key(headers)
@@ -190,12 +193,12 @@ class RequestGuard:
         if ring is None:
             if self._rate is not None and scope["path"] not in HEALTH_PATHS:
                 self._check_address(scope, self._rate)
-            return
+            return None
         record = None if presented is None else ring.find(presented)
         scope[HAS_KEY] = record is not None
         if record is None:
             self._check_stranger(scope, presented)
-            return
+            return None
         scope[CLIENT_NAME] = record.name
         current_request().key = record.name
         if record.scope == "metrics" and scope["path"] != METRICS_PATH and not is_open(scope):
@@ -204,6 +207,12 @@ class RequestGuard:
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
             check_rate(self._keyed, record.name, rate)
+        budget = record.budget
+        if budget is None or self._rules.usage is None or scope["method"] != "POST":
+            return None
+        account = self._rules.usage.enter(record.name, budget)
+        current_request().account = account
+        return account
 
     def _check_stranger(self, scope: Scope, presented: bytes | None) -> None:
         if scope["path"] in HEALTH_PATHS and is_open(scope):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from ridgeway.common.http.key_budgets import Account
+
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 MAX_TRACE_STATE = 512
@@ -22,12 +24,14 @@ class RequestContext:
 
     trace: the headers of the client's trace, as they came.
     key:   the name of the key that came with it; empty if there is none.
+    account: where is counted what the request spends, if its key has a budget.
     told:  what the log may say of the request: the expert that answered, and the like.
     """
 
     id: str
     trace: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
+    account: Account | None = None
     told: dict[str, str | int | float] = field(default_factory=dict)
 
 

@@ -6,13 +6,17 @@ Knows options and how results are shown.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+
+if TYPE_CHECKING:
+    from ridgeway.common.http.api_keys import KeyRecord
 
 KeyScope = Literal["all", "metrics"]
 
@@ -32,14 +36,22 @@ def add(
         float | None, typer.Option(help="Requests a second that this key may make. (default: serve's --rate)")
     ] = None,
     scope: Annotated[KeyScope, typer.Option(help="What the key is for: all, or metrics (/metrics alone).")] = "all",
+    window: Annotated[
+        str | None, typer.Option(metavar="minute|hour|day|month", help="The window of the key's budget.")
+    ] = None,
+    max_requests: Annotated[int | None, typer.Option(min=1, help="Requests in each window.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of prompts and answers in each window.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Cost in each window, by the experts' prices.")] = None,
     json: Json = False,
 ) -> None:
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its hash alone."""
     from ridgeway.common.http.api_keys import add_key
+    from ridgeway.common.http.key_budgets import make_budget
 
-    key, entry = add_key(file, name, rate, scope=scope)
+    budget = make_budget(window, max_requests, max_tokens, max_cost)
+    key, entry = add_key(file, name, rate, scope=scope, budget=budget)
     if json:
-        emit_json({"name": name, "key": key, "created": entry.created, "rate": entry.rate, "scope": entry.scope})
+        emit_json({"key": key, **_shown(entry)})
     else:
         print(key)
     sys.stdout.flush()
@@ -48,15 +60,34 @@ def add(
 
 @app.command("list")
 def listed(file: KeysPath, json: Json = False) -> None:
-    """Show whose keys a file holds."""
-    from ridgeway.common.http.api_keys import read_keys
+    """Show whose keys a file holds, their budgets, and what they have spent of them in the window that is now."""
+    from ridgeway.common.http.api_keys import read_keys, usage_path
+    from ridgeway.common.http.key_budgets import UsageBook
 
     entries = read_keys(file)
+    book = UsageBook(usage_path(file)) if usage_path(file).exists() else None
+    spent = {each.name: book.spent(each.name, each.window) for each in entries if book and each.window}
     if json:
-        emit_json([each.model_dump(exclude={"sha256"}) for each in entries])
+        told = {name: {"spent": asdict(usage)} for name, usage in spent.items()}
+        emit_json([_shown(each) | told.get(each.name, {}) for each in entries])
         return
-    rows = [(each.name, each.created, each.scope, "" if each.rate is None else f"{each.rate:g}") for each in entries]
-    table(("name", "created", "scope", "requests/s"), rows, numbers_from=3)
+    rows = [
+        (
+            each.name,
+            each.created,
+            each.scope,
+            "" if each.budget is None else each.budget.in_words(spent.get(each.name)),
+            "" if each.rate is None else f"{each.rate:g}",
+        )
+        for each in entries
+    ]
+    table(("name", "created", "scope", "budget", "requests/s"), rows, numbers_from=4)
+
+
+def _shown(entry: KeyRecord) -> dict[str, Any]:
+    """A key for programs; limits only where there are some."""
+    shown = entry.model_dump(include={"name", "created", "rate", "scope"})
+    return shown if entry.budget is None else shown | {"budget": asdict(entry.budget)}
 
 
 @app.command()

@@ -32,9 +32,18 @@ from ridgeway.coordinator.serve.gateway.failures import GARBAGE, ExpertFailure
 from ridgeway.coordinator.serve.gateway.health_checks import check_health
 from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
-from ridgeway.coordinator.serve.gateway.token_usage import StreamedUsage, TokenUsage, whole_usage
+from ridgeway.coordinator.serve.gateway.token_usage import (
+    BYTES_PER_TOKEN,
+    StreamedUsage,
+    TokenUsage,
+    WithoutUsage,
+    estimated_usage,
+    whole_usage,
+)
 from ridgeway.coordinator.serve.gateway.translation import (
+    AS_IT_IS,
     Translation,
+    asks_for_usage,
     expert_body,
     mistake_of,
     translation_for,
@@ -77,6 +86,8 @@ TOO_LONG = re.compile(
 )
 """How OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI say that a prompt is too long."""
 MAX_COMPLAINT_BYTES = 16_384
+STREAMS_OF_CHATS = (AS_IT_IS["/chat/completions"], AS_IT_IS["/completions"])
+"""Streams that say what they used only if they are asked to."""
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -286,11 +297,16 @@ class Gateway:
         if isinstance(answer, StreamAnswer):
             events = asking.translation.events
             translator = None if events is None else events(body.fields())
-            watch, note = StreamedUsage(), self._noting(link)
+            if asking.hides_usage:
+                translator = WithoutUsage()
+            watch, note = StreamedUsage(), self._noting(link, len(asking.request.body))
             streams = self._service.metrics.streams
-            return StreamRelay(answer, headers, streams, translator, watch.feed, lambda: note(watch.found))
+            return StreamRelay(
+                answer, headers, streams, translator, watch.feed, lambda: note(watch.found, watch.events)
+            )
         if answer.status < 400:
-            self._noting(link)(whole_usage(answer.body))
+            guess = len(answer.body) // BYTES_PER_TOKEN
+            self._noting(link, len(asking.request.body))(whole_usage(answer.body), guess)
         if asking.translation.answer is None:
             return Response(answer.body, answer.status, headers, JSON)
         if answer.status >= 400:
@@ -300,11 +316,18 @@ class Gateway:
         except ValueError:
             raise ExpertFailure(GARBAGE, link.name) from None
 
-    def _noting(self, link: ExpertLink) -> Callable[[TokenUsage | None], None]:
-        """Counts what an answer of this expert used and cost, for the key that asks now."""
-        key, metrics = current_request().key, self._service.metrics
+    def _noting(self, link: ExpertLink, asked: int) -> Callable[[TokenUsage | None, int], None]:
+        """Counts what an answer of this expert used and cost, for the key that asks now.
 
-        def note(usage: TokenUsage | None) -> None:
+        What is noted is what the answer says, and a guess at its tokens; a key's budget is charged for one of them.
+        asked: the bytes of the request.
+        """
+        key, account, metrics = current_request().key, current_request().account, self._service.metrics
+
+        def note(usage: TokenUsage | None, answered: int) -> None:
+            if account is not None:
+                used = usage or estimated_usage(asked, answered)
+                account.spend(sum(used), used.cost(link.expert))
             metrics.cost.labels(key, link.name).inc((usage or TokenUsage()).cost(link.expert))
             for kind, tokens in usage._asdict().items() if usage is not None else ():
                 metrics.tokens.labels(key, link.name, kind).inc(tokens)
@@ -376,15 +399,24 @@ class AskedExpert:
     endpoint: Endpoint
     translation: Translation
     request: ExpertRequest
+    hides_usage: bool
 
 
 def _asking(link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None) -> AskedExpert:
     """Raises Problem if this expert cannot be asked such a thing."""
     translation = translation_for(endpoint, link.expert)
-    asked = expert_body(translation, link.expert, body.fields())
+    fields = body.fields()
+    account = current_request().account
+    is_counted = account is not None and account.counts_tokens and body.streamed
+    hides_usage = is_counted and translation in STREAMS_OF_CHATS and not asks_for_usage(fields)
+    if hides_usage:  # the stream must say what it used
+        options = fields.get("stream_options")
+        fields["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    asked = expert_body(translation, link.expert, fields)
     hold(len(asked))
     goes_on = body.goes_on_from is not None
-    return AskedExpert(endpoint, translation, ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on))
+    request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on)
+    return AskedExpert(endpoint, translation, request, hides_usage)
 
 
 def _following(

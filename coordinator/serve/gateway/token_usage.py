@@ -14,6 +14,8 @@ from ridgeway.coordinator.serve.gateway.sse import BadStream, event_data
 
 MARK = b'"usage"'
 TOKENS_PER_PRICE = 1_000_000
+BYTES_PER_TOKEN = 4
+MAX_READ_BYTES = 256 * 1024
 
 
 class TokenUsage(NamedTuple):
@@ -30,12 +32,22 @@ class TokenUsage(NamedTuple):
         return prices / TOKENS_PER_PRICE
 
 
+def estimated_usage(asked: int, answered: int) -> TokenUsage:
+    """Where an answer says nothing: bytes of the request, and tokens of the answer."""
+    return TokenUsage(asked // BYTES_PER_TOKEN, answered)
+
+
 def whole_usage(body: bytes) -> TokenUsage | None:
-    """What a whole answer says."""
+    """What a whole answer says; of a long one, only what stands at its end is read."""
     if MARK not in body:
         return None
+    is_long = len(body) > MAX_READ_BYTES
     try:
-        told = from_json(body)
+        if is_long:
+            rest = body[body.rindex(MARK) + len(MARK) :][:MAX_READ_BYTES].lstrip(b": \t\r\n")
+            told = {"usage": from_json(rest, allow_partial=True)}
+        else:
+            told = from_json(body)
     except ValueError:
         return None
     return _found(told, TokenUsage()) if isinstance(told, dict) else None
@@ -46,8 +58,10 @@ class StreamedUsage:
 
     def __init__(self) -> None:
         self.found: TokenUsage | None = None
+        self.events = 0
 
     def feed(self, events: bytes) -> None:
+        self.events += events.count(b"data:")
         if MARK not in events:
             return
         try:
@@ -55,6 +69,27 @@ class StreamedUsage:
                 self.found = _found(event, self.found or TokenUsage()) or self.found
         except BadStream:
             return
+
+
+class WithoutUsage:
+    """Takes out the event that says what was used and nothing else, where the client has not asked for it."""
+
+    def feed(self, events: bytes) -> bytes:
+        if MARK not in events:
+            return events
+        return b"".join(line for line in events.splitlines(keepends=True) if not _says_usage_alone(line))
+
+    def finish(self) -> bytes:
+        return b""
+
+
+def _says_usage_alone(line: bytes) -> bool:
+    if MARK not in line or not line.startswith(b"data:"):
+        return False
+    try:
+        return all(event.get("choices") == [] for event in event_data(line))
+    except BadStream:
+        return False
 
 
 def _found(told: dict[str, Any], before: TokenUsage) -> TokenUsage | None:

@@ -33,7 +33,7 @@ class Translation:
     events: Callable[[Mapping[str, Any]], StreamTranslator] | None = None
 
 
-def _asks_for_usage(fields: Mapping[str, Any]) -> bool:
+def asks_for_usage(fields: Mapping[str, Any]) -> bool:
     options = fields.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
@@ -41,7 +41,7 @@ def _asks_for_usage(fields: Mapping[str, Any]) -> bool:
 AS_IT_IS = {endpoint: Translation(endpoint) for endpoint in get_args(Endpoint)}
 MESSAGES_AS_CHAT = Translation("/chat/completions", chat_request, message_answer, lambda fields: MessageEvents())
 CHAT_AS_MESSAGES = Translation(
-    "/messages", message_request, chat_answer, lambda fields: ChatEvents(_asks_for_usage(fields))
+    "/messages", message_request, chat_answer, lambda fields: ChatEvents(asks_for_usage(fields))
 )
 
 

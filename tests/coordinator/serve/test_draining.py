@@ -12,7 +12,6 @@ from threading import Semaphore
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
@@ -28,10 +27,6 @@ def served(folder: Path, expert: Expert, **environment: str) -> Iterator[Serving
     file = write_experts(folder / "experts.toml", {"code": expert.url, "law": expert.url})
     with Serving(folder, folder / "release", "--experts", file, **environment) as serving:
         yield serving
-
-
-def _has_started(server: uvicorn.Server) -> bool:
-    return bool(server.started)
 
 
 def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
@@ -87,7 +82,7 @@ def test_a_unix_socket_is_its_owners_and_replaces_one_that_was_left(tmp_path: Pa
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            wait_for("it has started", partial(_has_started, server))
+            wait_for("it has started", partial(getattr, server, "started"))
             with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
                 assert http.get("http://localhost/").json() == "hello"
             with pytest.raises(InputError, match="another service listens"):

@@ -1,0 +1,169 @@
+"""What each key may spend in a window of time: requests, tokens and cost, kept in a file over restarts and workers.
+
+Windows are those of the calendar in UTC. A request is counted when it is let in, tokens and cost when its answer has
+ended; so the last answer of a window may spend more than was left, and nothing is let in after it.
+
+Knows SQLite and a clock. Knows names of keys, and nothing of requests.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.http.http_errors import RefusedRequest
+
+Window = Literal["minute", "hour", "day", "month"]
+WINDOW_S: dict[Window, int] = {"minute": 60, "hour": 3600, "day": 86_400}
+KEPT_S = 400 * 86_400
+WAIT_S = 5.0
+"""For another process that writes."""
+TABLE = """CREATE TABLE IF NOT EXISTS usage (
+    name TEXT, start INTEGER, requests INTEGER NOT NULL, tokens INTEGER NOT NULL, cost REAL NOT NULL,
+    PRIMARY KEY (name, start))"""
+READ = "SELECT requests, tokens, cost FROM usage WHERE name = ? AND start = ?"
+ADD = """INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    requests = requests + excluded.requests, tokens = tokens + excluded.tokens, cost = cost + excluded.cost"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """What was spent in a window. Law: amounts add up, whoever spends them and in whatever order."""
+
+    requests: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBudget:
+    """The most that may be spent in a window; None: no limit."""
+
+    window: Window
+    requests: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+    def exceeded(self, spent: KeyUsage) -> str | None:
+        """Which limit lets nothing more in."""
+        for kind, limit in (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost)):
+            if limit is not None and getattr(spent, kind) >= limit:
+                return f"{getattr(spent, kind):g} of {limit:g} {kind if kind != 'cost' else 'units of cost'}"
+        return None
+
+    def headers(self, spent: KeyUsage, reset_s: int) -> dict[str, str]:
+        """What is left, as OpenAI's clients know it."""
+        told: dict[str, str] = {}
+        for kind, limit in (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost)):
+            if limit is not None:
+                left = max(0, limit - getattr(spent, kind))
+                told[f"x-ratelimit-limit-{kind}"] = f"{limit:.10g}"
+                told[f"x-ratelimit-remaining-{kind}"] = f"{left:.10g}"
+                told[f"x-ratelimit-reset-{kind}"] = f"{reset_s}s"
+        return told
+
+    def in_words(self, spent: KeyUsage | None) -> str:
+        """Limits, and what was spent of them."""
+        spent = spent or KeyUsage()
+        kinds = (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost))
+        told = [f"{getattr(spent, kind):g} of {limit:g} {kind}" for kind, limit in kinds if limit is not None]
+        return f"{', '.join(told)} a {self.window}"
+
+
+def make_budget(window: str | None, requests: int | None, tokens: int | None, cost: float | None) -> KeyBudget | None:
+    """What options say; None if they say nothing."""
+    if window is None and requests is None and tokens is None and cost is None:
+        return None
+    if window not in get_args(Window):
+        raise InputError(f"--window is minute, hour, day or month, and goes with a limit; not {window!r}")
+    if requests is None and tokens is None and cost is None:
+        raise InputError("--window needs a limit: --max-requests, --max-tokens or --max-cost")
+    if cost is not None and not 0 < cost < math.inf:
+        raise InputError(f"--max-cost is a number above 0, not {cost:g}")
+    return KeyBudget(cast(Window, window), requests, tokens, cost)
+
+
+def window_at(window: Window, now: float) -> tuple[int, int]:
+    """The window in which a time lies: its first second, and that of the next."""
+    if window != "month":
+        length = WINDOW_S[window]
+        start = int(now // length) * length
+        return start, start + length
+    moment = datetime.fromtimestamp(now, UTC)
+    first = datetime(moment.year, moment.month, 1, tzinfo=UTC)
+    following = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=UTC)
+    return int(first.timestamp()), int(following.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A request that was let in: what its key had left then, and where the rest is counted."""
+
+    book: UsageBook
+    name: str
+    start: int
+    headers: dict[str, str]
+    counts_tokens: bool
+
+    def spend(self, tokens: int, cost: float) -> None:
+        self.book.add(self.name, self.start, KeyUsage(0, tokens, cost))
+
+
+class UsageBook:
+    """The file in which is written what keys spend; it is made when the first key with a budget asks."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._file: sqlite3.Connection | None = None
+
+    def enter(self, name: str, budget: KeyBudget) -> Account:
+        """Count a request and let it in, or raise if a limit is reached."""
+        now = self._clock()
+        start, end = window_at(budget.window, now)
+        reset_s = max(1, math.ceil(end - now))
+        file = self._opened()
+        file.execute("BEGIN IMMEDIATE")
+        try:
+            spent = _read(file, name, start)
+            over = budget.exceeded(spent)
+            if over is None:
+                file.execute(ADD, (name, start, 1, 0, 0.0))
+        finally:
+            file.execute("COMMIT")
+        if over is not None:
+            words = f"the budget of this key is spent: {over} this {budget.window}; it begins anew in {reset_s} s"
+            headers = budget.headers(spent, reset_s) | {"retry-after": str(reset_s)}
+            raise RefusedRequest("budget", 429, words, code="budget_spent", headers=headers)
+        counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
+        counts_tokens = budget.tokens is not None or budget.cost is not None
+        return Account(self, name, start, budget.headers(counted, reset_s), counts_tokens)
+
+    def add(self, name: str, start: int, spent: KeyUsage) -> None:
+        self._opened().execute(ADD, (name, start, spent.requests, spent.tokens, spent.cost))
+
+    def spent(self, name: str, window: Window) -> KeyUsage:
+        """What a key has spent in the window that is now."""
+        return _read(self._opened(), name, window_at(window, self._clock())[0])
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._file is None:
+            self._path.touch(0o600)
+            self._file = sqlite3.connect(self._path, WAIT_S, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file.execute(TABLE)
+            self._file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
+        return self._file
+
+
+def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:
+    row = file.execute(READ, (name, start)).fetchone()
+    return KeyUsage() if row is None else KeyUsage(*row)
