@@ -168,15 +168,17 @@ static u32 merge_word(const Model *model, Cache *cache, const u8 *word, u64 size
 }
 
 /* Cutting into words */
-/* The class of the character at `at`, whose size in bytes goes to *size. */
-static inline u32 class_of(const Model *model, const u8 *at, u32 *size) {
+/* The character at `at`, whose size in bytes goes to *size. */
+static inline u32 code_at(const u8 *at, u32 *size) {
     u32 lead = *at;
-    if (lead < 0x80) { *size = 1; return model->classes[lead]; }
-    if (lead < 0xE0) { *size = 2; return model->classes[(lead & 31) << 6 | (at[1] & 63)]; }
-    if (lead < 0xF0) { *size = 3; return model->classes[(lead & 15) << 12 | (at[1] & 63) << 6 | (at[2] & 63)]; }
+    if (lead < 0x80) { *size = 1; return lead; }
+    if (lead < 0xE0) { *size = 2; return (lead & 31) << 6 | (at[1] & 63); }
+    if (lead < 0xF0) { *size = 3; return (lead & 15) << 12 | (at[1] & 63) << 6 | (at[2] & 63); }
     *size = 4;
-    return model->classes[(lead & 7) << 18 | (at[1] & 63) << 12 | (at[2] & 63) << 6 | (at[3] & 63)];
+    return (lead & 7) << 18 | (at[1] & 63) << 12 | (at[2] & 63) << 6 | (at[3] & 63);
 }
+
+static inline u32 class_of(const Model *model, const u8 *at, u32 *size) { return model->classes[code_at(at, size)]; }
 
 static inline const u8 *end_of_run(const Model *model, const u8 *at, const u8 *end, u32 class) {
     u32 size;
@@ -479,6 +481,43 @@ end:
     return found;
 }
 
+static u8 *write_code(u8 *at, u32 code) {
+    if (code < 0x80) { *at++ = (u8)code; return at; }
+    if (code < 0x800) *at++ = (u8)(0xC0 | code >> 6);
+    else {
+        if (code < 0x10000) *at++ = (u8)(0xE0 | code >> 12);
+        else { *at++ = (u8)(0xF0 | code >> 18); *at++ = (u8)(0x80 | (code >> 12 & 63)); }
+        *at++ = (u8)(0x80 | (code >> 6 & 63));
+    }
+    *at++ = (u8)(0x80 | (code & 63));
+    return at;
+}
+
+/* replaced(text, table) -> the text with each character that the table, uint32 by code points, has another one for. */
+static PyObject *replaced(PyObject *module, PyObject *args) {
+    PyObject *text, *made = NULL;
+    Py_buffer table;
+    Py_ssize_t size;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Uy*", &text, &table)) return NULL;
+    const u8 *at = (const u8 *)PyUnicode_AsUTF8AndSize(text, &size), *end = at + size;
+    u8 *first = at ? malloc(4 * (size_t)size + 1) : NULL, *out = first;  /* no character has more than four bytes */
+    if (at && !first) PyErr_NoMemory();
+    for (u32 bytes, code; first && at < end; at += bytes) {
+        code = code_at(at, &bytes);
+        if (code < (u64)table.len / 4) memcpy(&code, (const u8 *)table.buf + 4 * code, 4);
+        out = write_code(out, code);
+    }
+    if (first) made = PyUnicode_DecodeUTF8((const char *)first, out - first, NULL);
+    free(first);
+    PyBuffer_Release(&table);
+    return made;
+}
+
+static PyMethodDef functions[] = {
+    {"replaced", replaced, METH_VARARGS, "A text with characters replaced, one by one."},
+    {NULL, NULL, 0, NULL},
+};
 static PyMethodDef methods[] = {
     {"encode_many", (PyCFunction)encode_many, METH_O, "The ids of texts in one row, and how many each has."},
     {NULL, NULL, 0, NULL},
@@ -496,5 +535,5 @@ static int fill(PyObject *module) {
     return failed;
 }
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "byte_bpe", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "byte_bpe", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 PyMODINIT_FUNC PyInit_byte_bpe(void) { return PyModuleDef_Init(&module); }

@@ -1,4 +1,9 @@
 from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+def replaced(text: str, table: NDArray[Any], /) -> str: ...
 
 class Encoder:
     def __new__(

@@ -59,6 +59,9 @@ class HiddenStateTable:
         """The summed logits of texts, and their lengths."""
         return sums_by_reading(self, ids, lengths)
 
+    def operands(self) -> None:
+        """No extension knows hidden states."""
+
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, and the places of the tokens in it."""
         texts = np.split(ids, np.cumsum(lengths)[:-1])

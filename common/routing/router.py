@@ -5,10 +5,12 @@ Knows the compiled table, the selectors and a tokenizer. Knows nothing of traini
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property, reduce
 from math import exp, log, sqrt
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
-from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.encoding.tokenizer import Ids, Numbers, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares
 from ridgeway.common.routing.decision_view import decision_html, decision_line, explanation_html
 from ridgeway.common.routing.token_table import (
@@ -241,16 +243,47 @@ class Router:
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         ids, lengths = self.tokenizer.encode_raw(prompts)
-        found: Iterator[Decision]
+        found: Iterable[Decision]
         if self.selector.name == "average":
-            points, tokens = self.compiled.token_sums(ids, lengths)
-            found = map(self._decide, points, points, tokens, tokens)
+            found = self._by_average(ids, lengths)
         else:
             found = self._decisions(np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64))
         if self.familiar is None:
             return list(found if self._scope is None else map(self._if_known, found, prompts))
         known, _ = self.familiar.token_sums(ids, lengths)
         return [self._if_known(*each) for each in zip(found, prompts, known, strict=True)]
+
+    def _by_average(self, ids: Numbers, lengths: Numbers) -> Iterable[Decision]:
+        """Decisions on texts whose ids stand in one row, `lengths` of them each: by the extension, if it can."""
+        if self._extension is not None and (operands := self.compiled.operands()) is not None:
+            try:
+                return self._extension(self._rule, ids, lengths, *operands)
+            except OverflowError:  # numbers, or counts of letters, that are too large for it
+                pass
+        points, tokens = self.compiled.token_sums(ids, lengths)
+        return map(self._decide, points, points, tokens, tokens)
+
+    @cached_property
+    def _rule(self) -> tuple[Any, ...]:
+        """How points become decisions, as the extension is told."""
+        scope = self._scope
+        rule = Decision, self.domains, self._sharpness, self._power, self._threshold, self._fallback or None
+        return rule if scope is None else (*rule, self._unit, scope.slope, scope.growth, scope.offset, scope.least)
+
+    @cached_property
+    def _extension(self) -> Callable[..., list[Decision]] | None:
+        """What decides faster than Python, if it was built and decides the same."""
+        operands = self.compiled.operands()
+        if operands is None:
+            return None
+        from ridgeway.common.routing.token_sums import token_decisions
+
+        ids, lengths = np.zeros(3, dtype=np.int32), np.array([1, 0, 2], dtype=np.int64)
+        points, tokens = self.compiled.token_sums(ids, lengths)
+        same = token_decisions(self._rule, ids, lengths, *operands) == [
+            *map(self._decide, points, points, tokens, tokens)
+        ]
+        return token_decisions if same else None
 
     def explain(self, prompt: str | Chat) -> Explanation:
         """The decision on one prompt or chat, and what each of its words added to it."""
@@ -307,12 +340,12 @@ class Router:
         return map(self._decide, *lists)
 
     def _decide(self, points: Sequence[float], sums: Sequence[float], voters: float, tokens: int) -> Decision:
-        """Plain Python, since for a handful of domains it is quicker than arrays, and the same for one as for many."""
+        """One decision, by the very operations of the extension; what `sum` gives for floats depends on the Python."""
         most = max(points)
         winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
         sharpness = self._sharpness * voters**self._power if voters else 0.0
         odds = [exp((point - most) * sharpness) for point in points]
-        confidence = 1.0 / sum(odds)
+        confidence = 1.0 / reduce(add, odds)
         best = self.domains[winner]
         scores = {name: odd * confidence for name, odd in zip(self.domains, odds)}  # noqa: B905
         scope = None if self._scope is None else self._chance(points, most, voters)
@@ -327,7 +360,8 @@ class Router:
             return 0.0
         count, unit = len(points), self._unit / voters
         mean = sum(points) / count
-        spread = sum((point - mean) ** 2 for point in points) / count * unit * unit + 1 / count**2
+        squares = reduce(add, [(point - mean) * (point - mean) for point in points])
+        spread = squares / count * unit * unit + 1 / count**2
         above = (most - mean) * unit / sqrt((count - 1) * spread)
         scope = self._scope
         return 1 / (1 + exp(-(scope.slope * above + scope.growth * log(voters) + scope.offset)))

@@ -1,69 +1,171 @@
-/* The rows of a table added up over the tokens of each text, and over the runs of letters in its words: what numpy does
-   in token_table.py and word_table.py, without its overhead.
+/* The rows of a table added up over the tokens of each text, and over the runs of letters in its words, and the decisions
+   that follow: what token_table.py, word_table.py and router.py do with numpy and Python, without their overhead.
 
    Safety. Every id, count, length and place of a letter is checked before anything is read by it. Sums are taken in
    unsigned numbers, which wrap; with rows of 32 bits that takes 2^32 tokens, more than a text can have. Runs of letters
    are counted in 32 bits; a text of more than MAX_LETTERS letters is refused, since it could have more of a kind.
 
+   Numbers. Decisions are Python's own, bit for bit: the same operations of the same library in the same order.
+
    Threads. Nothing is kept between calls, and the interpreter's lock is free while rows are added. */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include "../encoding/word_grams.h"
 
 #define MAX_LETTERS ((int64_t)1 << 28)    /* each ends at most six runs, so that counts stay below 2^31 */
 #define MAX_BUCKETS (1 << 24)
+#define EXACT_DOUBLES ((int64_t)1 << 53)
+#define BEGINS_APART 1                    /* no word goes on from the token before */
+#define ENDS_APART 2                      /* no word goes on into the token behind */
 
 typedef enum { FITS, WRONG, TOO_LONG } Verdict;
 typedef struct { const int32_t *rows; int64_t height, width; } Table;
-/* What words say; without them, `buckets` has no rows. */
-typedef struct { Table buckets; Spelling spelling; int64_t letters; Sketch sketch; } Words;
+/* What words say; without them, `buckets` has no rows. `alone` has, if it is there, the row of each token with its own
+   letters' rows added as if it stood alone, and in one more column where words end at its borders. */
+typedef struct { Table buckets; Spelling spelling; int64_t letters; Sketch sketch; Table alone; } Words;
 
-static inline void add_row(const Table *table, int64_t place, uint64_t times, uint64_t *restrict sums) {
+static inline void add_row(const Table *table, int64_t place, int32_t times, uint64_t *restrict sums, int64_t width) {
     const int32_t *restrict row = table->rows + place * table->width;
-    for (int64_t column = 0; column < table->width; column++) sums[column] += times * (uint64_t)(int64_t)row[column];
+    for (int64_t column = 0; column < width; column++) sums[column] += (uint64_t)((int64_t)times * row[column]);
 }
 
 /* Adds the rows of `count` ids. */
 static Verdict add_rows(const Table *table, const int32_t *ids, int64_t count, uint64_t *restrict sums) {
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] < 0 || ids[i] >= table->height) return WRONG;
-        add_row(table, ids[i], 1, sums);
+        add_row(table, ids[i], 1, sums, table->width);
     }
     return FITS;
 }
 
-/* Adds the rows of the runs of letters in a text whose ids were checked; leaves the sketch empty. */
-static Verdict add_words(const Words *words, const int32_t *ids, int64_t count, uint64_t *restrict sums) {
-    int64_t letters = 0;
+/* Counts the runs of letters of ids that were checked; `letters` grows by theirs. */
+static Verdict count_runs(const Words *words, const int32_t *ids, int64_t count, int64_t *letters) {
     for (int64_t i = 0; i < count; i++) {
         int64_t start = words->spelling.starts[ids[i]], end = words->spelling.starts[ids[i] + 1];
         if (start < 0 || end < start || end > words->letters) return WRONG;
-        if ((letters += end - start) > MAX_LETTERS) return TOO_LONG;
+        if ((*letters += end - start) > MAX_LETTERS) return TOO_LONG;
     }
     count_words(&words->sketch, &words->spelling, ids, count);
+    return FITS;
+}
+
+/* Adds the rows of what was counted, and empties the sketch. */
+static void add_counted(const Words *words, uint64_t *restrict sums) {
     for (int64_t i = 0; i < words->buckets.height; i++)
         if (words->sketch.counts[i]) {
-            add_row(&words->buckets, i, (uint64_t)(int64_t)(int32_t)words->sketch.counts[i], sums);
+            add_row(&words->buckets, i, (int32_t)words->sketch.counts[i], sums, words->buckets.width);
             words->sketch.counts[i] = 0;
         }
-    return FITS;
+}
+
+/* The same as rows and runs of letters, with less to count: a token in which no word begins or ends elsewhere adds one
+   row, and only tokens that share words are spelt out. */
+static Verdict add_alone(const Table *table, const Words *words, const int32_t *ids, int64_t count, int64_t *letters,
+                         uint64_t *restrict sums) {
+    const int32_t *flags = words->alone.rows + table->width;
+    int64_t stride = words->alone.width;
+    Verdict verdict = FITS;
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= table->height) return WRONG;
+    for (int64_t first = 0, last; first < count && verdict == FITS; first = last) {
+        for (last = first + 1; last < count; last++)
+            if ((flags[ids[last - 1] * stride] & ENDS_APART) || (flags[ids[last] * stride] & BEGINS_APART)) break;
+        if (last == first + 1) add_row(&words->alone, ids[first], 1, sums, table->width);
+        else {
+            verdict = count_runs(words, ids + first, last - first, letters);
+            for (int64_t i = first; i < last; i++) add_row(table, ids[i], 1, sums, table->width);
+        }
+    }
+    return verdict;
+}
+
+static Verdict add_text(const Table *table, const Words *words, const int32_t *ids, int64_t count, uint64_t *sums) {
+    int64_t letters = 0;
+    Verdict verdict;
+    if (words->alone.height) verdict = add_alone(table, words, ids, count, &letters, sums);
+    else {
+        verdict = add_rows(table, ids, count, sums);
+        if (verdict == FITS && words->buckets.height) verdict = count_runs(words, ids, count, &letters);
+    }
+    if (verdict == FITS && letters) add_counted(words, sums);
+    return verdict;
 }
 
 static Verdict add_texts(const Table *table, const Words *words, const int32_t *ids, int64_t left,
                          const int64_t *counts, int64_t texts, uint64_t *sums) {
-    Verdict verdict = FITS;
     for (int64_t i = 0; i < texts; i++, sums += table->width) {
         if (counts[i] < 0 || counts[i] > left) return WRONG;
-        verdict = add_rows(table, ids, counts[i], sums);
-        if (verdict == FITS && words->buckets.height) verdict = add_words(words, ids, counts[i], sums);
+        Verdict verdict = add_text(table, words, ids, counts[i], sums);
         if (verdict != FITS) return verdict;
         ids += counts[i];
         left -= counts[i];
     }
     return left ? WRONG : FITS;
+}
+
+/* The buffers of a call, and what was made of them. */
+enum { IDS, COUNTS, TABLE, BUCKETS, LETTERS, STARTS, ALONE, BUFFERS };
+typedef struct {
+    Py_buffer view[BUFFERS];
+    int held;
+    Table table;
+    Words words;
+    uint64_t *sums;
+    int64_t texts;
+} Call;
+
+static void end_call(Call *call) {
+    free(call->sums);
+    free(call->words.sketch.counts);
+    while (call->held) PyBuffer_Release(&call->view[--call->held]);
+}
+
+/* Takes the buffers from `first` on up to the last that was given, and looks whether they fit. Sets an error, or 1. */
+static int begin_call(Call *call, PyObject **object, int first, Py_ssize_t width) {
+    Py_buffer *view = call->view;
+    memset(call, 0, sizeof *call);
+    for (; call->held < BUFFERS; call->held++) {
+        if (call->held < first) { view[call->held] = (Py_buffer){0}; continue; }
+        if (!object[call->held]) break;
+        if (PyObject_GetBuffer(object[call->held], &view[call->held], PyBUF_CONTIG_RO)) return 0;
+    }
+    int right = width > 0 && width < 1 << 24 && !(view[TABLE].len % (4 * width)) && !(view[IDS].len % 4);
+    right = right && !(view[COUNTS].len % 8) && (call->held == BUCKETS || call->held >= ALONE);
+    right = right && view[TABLE].len / 4 / width <= INT32_MAX;
+    if (right) call->table = (Table){view[TABLE].buf, view[TABLE].len / 4 / width, width};
+    call->texts = view[COUNTS].len / 8;
+    if (right && call->held >= ALONE) {
+        int64_t buckets = view[BUCKETS].len / 4 / width, height = call->table.height;
+        right = buckets && buckets <= MAX_BUCKETS && view[BUCKETS].len == 4 * width * buckets;
+        right = right && view[STARTS].len == 8 * (height + 1);
+        right = right && (call->held == ALONE || view[ALONE].len == 4 * (width + 1) * height);
+        uint32_t *counts = right ? calloc((size_t)buckets, sizeof *counts) : NULL;
+        if (right && !counts) { PyErr_NoMemory(); return 0; }
+        call->words = (Words){{view[BUCKETS].buf, buckets, width}, {view[LETTERS].buf, view[STARTS].buf},
+                              view[LETTERS].len, {counts, (uint64_t)buckets}, {NULL, 0, width + 1}};
+        if (right && call->held > ALONE) call->words.alone = (Table){view[ALONE].buf, height, width + 1};
+    }
+    if (!right) PyErr_Format(PyExc_ValueError, "the ids, the counts and the table do not fit together");
+    return right;
+}
+
+/* Fills the sums of a call that was begun. Sets an error, or 1. */
+static int sum_up(Call *call) {
+    Verdict verdict;
+    call->sums = calloc((size_t)(call->texts * call->table.width) + 1, sizeof *call->sums);
+    if (!call->sums) { PyErr_NoMemory(); return 0; }
+    Py_BEGIN_ALLOW_THREADS
+    verdict = add_texts(&call->table, &call->words, call->view[IDS].buf, call->view[IDS].len / 4,
+                        call->view[COUNTS].buf, call->texts, call->sums);
+    Py_END_ALLOW_THREADS
+    if (verdict == WRONG) PyErr_Format(PyExc_ValueError, "the ids, the counts and the table do not fit together");
+    if (verdict == TOO_LONG) PyErr_Format(PyExc_OverflowError, "a text has more letters than can be counted");
+    return verdict == FITS;
 }
 
 static PyObject *as_list(const int64_t *numbers, int64_t count) {
@@ -84,55 +186,169 @@ static PyObject *as_lists(const int64_t *numbers, int64_t height, int64_t width)
     return lists;
 }
 
-/* token_sums(table, width, ids, counts[, buckets, letters, starts]) -> (sums of each text, counts): buffers of int32,
-   int32 and int64, then of int32, bytes and int64. */
+/* token_sums(ids, counts, table, width[, buckets, letters, starts[, alone]]) -> (sums of each text, counts): buffers of
+   int32, int64 and int32, then of int32, bytes, int64 and int32. */
 static PyObject *token_sums(PyObject *module, PyObject *args) {
-    enum { TABLE, IDS, COUNTS, BUCKETS, LETTERS, STARTS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *found = NULL;
-    Py_buffer view[BUFFERS];
     Py_ssize_t width;
-    uint64_t *sums = NULL;
-    uint32_t *sketch = NULL;
-    int held = 0;
+    Call call;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OnOO|OOO", &object[TABLE], &width, &object[IDS], &object[COUNTS], &object[BUCKETS],
-                          &object[LETTERS], &object[STARTS])) return NULL;
-    for (; held < BUFFERS && object[held]; held++)
-        if (PyObject_GetBuffer(object[held], &view[held], PyBUF_CONTIG_RO)) goto end;
-    int64_t texts = view[COUNTS].len / 8, ids = view[IDS].len / 4;
-    int right = width > 0 && width < 1 << 24 && !(view[TABLE].len % (4 * width)) && !(view[IDS].len % 4);
-    right = right && !(view[COUNTS].len % 8) && (held == BUCKETS || held == BUFFERS);
-    Table table = {view[TABLE].buf, right ? view[TABLE].len / 4 / width : 0, width};
-    Words words = {{NULL, 0, width}, {NULL, NULL}, 0, {NULL, 0}};
-    if (right && held == BUFFERS) {
-        int64_t buckets = view[BUCKETS].len / 4 / width;
-        right = buckets && buckets <= MAX_BUCKETS && view[BUCKETS].len == 4 * width * buckets;
-        right = right && view[STARTS].len == 8 * (table.height + 1);
-        if (right && !(sketch = calloc((size_t)buckets, sizeof *sketch))) { PyErr_NoMemory(); goto end; }
-        words = (Words){{view[BUCKETS].buf, buckets, width}, {view[LETTERS].buf, view[STARTS].buf}, view[LETTERS].len,
-                        {sketch, (uint64_t)buckets}};
-    }
-    if (right && !(sums = calloc((size_t)(texts * width) + 1, sizeof *sums))) { PyErr_NoMemory(); goto end; }
-    Verdict verdict = WRONG;
-    Py_BEGIN_ALLOW_THREADS
-    if (right) verdict = add_texts(&table, &words, view[IDS].buf, ids, view[COUNTS].buf, texts, sums);
-    Py_END_ALLOW_THREADS
-    if (verdict == FITS) {
-        PyObject *lists = as_lists((int64_t *)sums, texts, width), *counts = as_list(view[COUNTS].buf, texts);
+    if (!PyArg_ParseTuple(args, "OOOn|OOOO", &object[IDS], &object[COUNTS], &object[TABLE], &width, &object[BUCKETS],
+                          &object[LETTERS], &object[STARTS], &object[ALONE])) return NULL;
+    if (begin_call(&call, object, IDS, width) && sum_up(&call)) {
+        PyObject *lists = as_lists((int64_t *)call.sums, call.texts, width);
+        PyObject *counts = as_list(call.view[COUNTS].buf, call.texts);
         if (lists && counts) found = PyTuple_Pack(2, lists, counts);
         Py_XDECREF(lists);
         Py_XDECREF(counts);
-    } else if (verdict == WRONG) PyErr_Format(PyExc_ValueError, "the ids, the counts and the table do not fit together");
-    else PyErr_Format(PyExc_OverflowError, "a text has more letters than can be counted");
-end:
-    free(sums);
-    free(sketch);
-    while (held) PyBuffer_Release(&view[--held]);
+    }
+    end_call(&call);
     return found;
+}
+
+/* alone_rows(table, width, buckets, letters, starts) -> what `alone` is, as bytes. */
+static PyObject *alone_rows(PyObject *module, PyObject *args) {
+    PyObject *object[BUFFERS] = {NULL}, *made = NULL;
+    Py_ssize_t width;
+    Call call;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OnOOO", &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS]))
+        return NULL;
+    if (!begin_call(&call, object, TABLE, width)) goto end;
+    made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(4 * (width + 1) * call.table.height));
+    uint64_t *sums = calloc((size_t)width, sizeof *sums);
+    if (made && !sums) { PyErr_NoMemory(); Py_CLEAR(made); }
+    int32_t *row = made ? (int32_t *)PyByteArray_AsString(made) : NULL;
+    Verdict verdict = FITS;
+    Py_BEGIN_ALLOW_THREADS
+    for (int32_t id = 0; row && id < call.table.height && verdict == FITS; id++, row += width + 1) {
+        int64_t letters = 0, start = call.words.spelling.starts[id], end = call.words.spelling.starts[id + 1];
+        memset(sums, 0, sizeof *sums * (size_t)width);
+        add_row(&call.table, id, 1, sums, width);
+        verdict = count_runs(&call.words, &id, 1, &letters);
+        if (verdict != FITS) break;
+        add_counted(&call.words, sums);
+        for (int64_t column = 0; column < width; column++) row[column] = (int32_t)(uint32_t)sums[column];
+        const uint8_t *spelt = call.words.spelling.letters;
+        int begins = start < end && !is_word_byte(spelt[start]), ends = start < end && !is_word_byte(spelt[end - 1]);
+        row[width] = (begins ? BEGINS_APART : 0) | (ends ? ENDS_APART : 0);
+    }
+    Py_END_ALLOW_THREADS
+    free(sums);
+    if (made && verdict != FITS) {
+        Py_CLEAR(made);
+        PyErr_Format(PyExc_ValueError, "the spelling and the table do not fit together");
+    }
+end:
+    end_call(&call);
+    return made;
+}
+
+/* How points become decisions; router.py says what each number is. */
+typedef struct {
+    PyTypeObject *kind;
+    PyObject *names, *fallback;
+    double sharpness, power, threshold, unit, slope, growth, offset, least;
+    int scoped;
+} Rule;
+
+/* A product that no compiler adds to anything without rounding it first. */
+static double product(double one, double other) {
+    volatile double made = one * other;
+    return made;
+}
+
+/* The chance that a text belongs to any domain; below 0 where these numbers do not hold it as Python's do. */
+static double chance(const Rule *rule, const int64_t *points, int64_t width, int64_t most, int64_t voters) {
+    int64_t total = 0;
+    if (!voters) return 0.0;
+    for (int64_t i = 0; i < width; i++) {
+        if (points[i] > EXACT_DOUBLES / width || points[i] < -EXACT_DOUBLES / width) return -1.0;
+        total += points[i];
+    }
+    double count = (double)width, unit = rule->unit / (double)voters, mean = (double)total / count, squares = 0.0;
+    for (int64_t i = 0; i < width; i++) {
+        double off = (double)points[i] - mean;
+        squares += product(off, off);
+    }
+    double spread = product(squares / count * unit, unit) + 1.0 / (count * count);
+    double above = ((double)most - mean) * unit / sqrt((count - 1.0) * spread);
+    double grown = product(rule->growth, log((double)voters));
+    double odds = exp(-(product(rule->slope, above) + grown + rule->offset));
+    return isfinite(odds) ? 1.0 / (1.0 + odds) : -1.0;
+}
+
+/* scores: room for `width` numbers. */
+static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width, int64_t tokens, double *scores) {
+    int64_t winner = 0;
+    double total = 0.0;
+    for (int64_t i = 1; i < width; i++)
+        if (points[i] > points[winner]) winner = i;
+    double sharpness = tokens ? rule->sharpness * pow((double)tokens, rule->power) : 0.0;
+    for (int64_t i = 0; i < width; i++) {
+        scores[i] = exp((double)(points[i] - points[winner]) * sharpness);
+        total += scores[i];
+    }
+    double confidence = 1.0 / total, scope = 0.0;
+    if (rule->scoped && (scope = chance(rule, points, width, points[winner], tokens)) < 0) {
+        PyErr_Format(PyExc_OverflowError, "these numbers are Python's to reckon with");
+        return NULL;
+    }
+    int belongs = !rule->scoped || scope >= rule->least, taken = belongs && confidence >= rule->threshold;
+    PyObject *best = PyTuple_GetItem(rule->names, (Py_ssize_t)winner), *by_name = PyDict_New(), *made = NULL;
+    for (int64_t i = 0; by_name && i < width; i++) {
+        PyObject *score = PyFloat_FromDouble(scores[i] * confidence);
+        if (!score || PyDict_SetItem(by_name, PyTuple_GetItem(rule->names, (Py_ssize_t)i), score)) Py_CLEAR(by_name);
+        Py_XDECREF(score);
+    }
+    PyObject *fields = !by_name ? NULL : Py_BuildValue(
+        "((OdNOOLNO))", taken || rule->fallback == Py_None ? best : rule->fallback, confidence, by_name,
+        taken ? Py_False : Py_True, best, (long long)tokens,
+        rule->scoped ? PyFloat_FromDouble(scope) : Py_NewRef(Py_None), belongs ? Py_True : Py_False);
+    if (fields) made = ((newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new))(rule->kind, fields, NULL);
+    Py_XDECREF(fields);
+    return made;
+}
+
+/* token_decisions(rule, ids, counts, table, width[, …]) -> a decision for each text; the rest as in token_sums.
+   rule: the class of decisions, a tuple; the domains; sharpness, power, threshold, fallback; unit, slope, growth, offset
+   and least chance of the scope, if there is one. */
+static PyObject *token_decisions(PyObject *module, PyObject *args) {
+    PyObject *object[BUFFERS] = {NULL}, *rule_given, *made = NULL;
+    Py_ssize_t width;
+    Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    double *scores = NULL;
+    Call call;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!OOOn|OOOO", &PyTuple_Type, &rule_given, &object[IDS], &object[COUNTS],
+                          &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS], &object[ALONE]))
+        return NULL;
+    if (!PyArg_ParseTuple(rule_given, "O!O!dddO|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
+                          &rule.sharpness, &rule.power, &rule.threshold, &rule.fallback, &rule.unit, &rule.slope,
+                          &rule.growth, &rule.offset, &rule.least)) return NULL;
+    rule.scoped = PyTuple_Size(rule_given) > 6;
+    if (!PyType_IsSubtype(rule.kind, &PyTuple_Type) || PyTuple_Size(rule.names) != width) {
+        PyErr_Format(PyExc_ValueError, "the rule and the table do not fit together");
+        return NULL;
+    }
+    if (begin_call(&call, object, IDS, width) && sum_up(&call)) {
+        scores = calloc((size_t)width, sizeof *scores);
+        made = scores ? PyList_New((Py_ssize_t)call.texts) : PyErr_NoMemory();
+        for (int64_t i = 0; made && i < call.texts; i++) {
+            int64_t tokens = ((const int64_t *)call.view[COUNTS].buf)[i];
+            PyObject *each = decision(&rule, (int64_t *)call.sums + i * width, width, tokens, scores);
+            if (!each || PyList_SetItem(made, (Py_ssize_t)i, each)) Py_CLEAR(made);
+        }
+    }
+    free(scores);
+    end_call(&call);
+    return made;
 }
 
 static PyMethodDef functions[] = {
     {"token_sums", token_sums, METH_VARARGS, "The sums of table rows over the tokens of each text."},
+    {"alone_rows", alone_rows, METH_VARARGS, "The rows of tokens with those of their own letters."},
+    {"token_decisions", token_decisions, METH_VARARGS, "The decision on each text."},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef_Slot slots[] = {{0, NULL}};

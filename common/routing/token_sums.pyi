@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -5,12 +6,17 @@ from numpy.typing import NDArray
 from ridgeway.common.encoding.tokenizer import Numbers
 
 def token_sums(
-    table: NDArray[Any],
-    width: int,
     ids: Numbers,
     counts: Numbers,
+    table: NDArray[Any],
+    width: int,
     buckets: NDArray[Any] = ...,
     letters: NDArray[Any] = ...,
     starts: NDArray[Any] = ...,
+    alone: Numbers = ...,
     /,
 ) -> tuple[list[list[int]], list[int]]: ...
+def alone_rows(
+    table: NDArray[Any], width: int, buckets: NDArray[Any], letters: NDArray[Any], starts: NDArray[Any], /
+) -> bytearray: ...
+def token_decisions(rule: Sequence[Any], ids: Numbers, counts: Numbers, /, *operands: Any) -> list[Any]: ...

@@ -73,8 +73,16 @@ class TokenTable:
     def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
         """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
         if self._compiled is not None:
-            return self._compiled(self.logits, self.logits.shape[1], ids, lengths)
+            return self._compiled(ids, lengths, *self._given)
         return sums_by_reading(self, ids, lengths)
+
+    def operands(self) -> tuple[Any, ...] | None:
+        """What the extension is given beside texts; None if it is not used."""
+        return None if self._compiled is None else self._given
+
+    @cached_property
+    def _given(self) -> tuple[Any, ...]:
+        return self.logits, self.domains
 
     @cached_property
     def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
@@ -86,8 +94,7 @@ class TokenTable:
         ids, lengths = np.arange(min(len(self.logits), 5), dtype=np.int32), np.array([0, 1, 0], dtype=np.int64)
         lengths[2] = len(ids) - 1
         expected = segment_sums(self.logits.take(ids, axis=0).astype(np.int64), lengths).tolist(), lengths.tolist()
-        found = token_sums(self.logits, self.logits.shape[1], ids, lengths)
-        return token_sums if found == expected else None
+        return token_sums if token_sums(ids, lengths, *self._given) == expected else None
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """The table in which texts are looked up, and where in it each of their tokens stands."""
@@ -116,6 +123,7 @@ class RouterTable(Protocol):
     @property
     def domains(self) -> int: ...
     def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]: ...
+    def operands(self) -> tuple[Any, ...] | None: ...
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def without(self, position: int) -> RouterTable: ...

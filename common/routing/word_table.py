@@ -6,10 +6,10 @@ a run of letters speaks with the token that it ends in. Knows numpy and token id
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,9 @@ from ridgeway.common.routing.token_table import TokenTable, exact_logits, in_ste
 
 MAX_GRAMS_PER_LETTER = 2 * len(GRAM_SIZES)
 """A letter ends one run of each size, and if a word ends with it, the border behind it ends as many."""
+
+CALLS_BEFORE_FAST = 256
+"""Adding up letters costs as much in as many calls as making the rows with which most letters need no adding up."""
 
 TOKENS_AT_ONCE = 1 << 16
 """Of a long row of tokens about as many are spelt out at a time."""
@@ -73,15 +76,37 @@ class WordTable:
         """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
         if self._compiled is not None:
             try:
-                return self._compiled(self.logits, self.domains, ids, lengths, *self._of_words)
+                return self._compiled(ids, lengths, *self._given())
             except OverflowError:  # more letters than its counters hold
                 pass
         return sums_by_reading(self, ids, lengths)
 
+    def operands(self) -> tuple[Any, ...] | None:
+        """What the extension is given beside texts; None if it is not used."""
+        return None if self._compiled is None else self._given()
+
+    def make_fast(self) -> None:
+        """Work out at once what is otherwise worked out after some use."""
+        vars(self)["_calls"] = count(CALLS_BEFORE_FAST)
+        self.operands()
+
+    def _given(self) -> tuple[Any, ...]:
+        return self._with_words if next(self._calls) < CALLS_BEFORE_FAST else self._with_rows
+
     @cached_property
-    def _of_words(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """What the extension is given of words."""
-        return self.buckets, self.words.spelling.letters, self.words.spelling.starts
+    def _calls(self) -> Iterator[int]:
+        return count()
+
+    @cached_property
+    def _with_words(self) -> tuple[Any, ...]:
+        return self.logits, self.domains, self.buckets, self.words.spelling.letters, self.words.spelling.starts
+
+    @cached_property
+    def _with_rows(self) -> tuple[Any, ...]:
+        """The same, and the rows of tokens with those of their own letters: most words are single tokens."""
+        from ridgeway.common.routing.token_sums import alone_rows
+
+        return *self._with_words, alone_rows(*self._with_words)
 
     @cached_property
     def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
@@ -92,7 +117,7 @@ class WordTable:
             return None
         ids = np.linspace(0, len(self.logits) - 1, 9).astype(np.int32)
         lengths = np.array([3, 0, 6], dtype=np.int64)
-        found = token_sums(self.logits, self.domains, ids, lengths, *self._of_words)
+        found = token_sums(ids, lengths, *self._with_words)
         return token_sums if found == sums_by_reading(self, ids, lengths) else None
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:

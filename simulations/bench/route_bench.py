@@ -5,25 +5,30 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import create_identity, load_identity
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.base.threads import serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
+from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.word_table import WordTable
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.bench.bench_text import BenchText
 from ridgeway.simulations.bench.measuring import Result, Work, at_least, at_most, seconds_in_turns
 
 MAX_PROMPTS = 2000
 MAX_BATCHES = 12
+PROMPT_TOKENS = (16, 160)
 TIMES = 10
 """How often we tokenise what the library tokenises once: else the time is too short to be measured."""
 
@@ -87,6 +92,40 @@ def bench_route(release: Path, text: BenchText) -> list[Result]:
         at_most("route, to tokenising the prompt", single / encode, 0.15, ours, theirs),
         at_least("route_many, to tokenising the batch", batch / many, 10, ours_many, theirs_many),
     ]
+
+
+def bench_words(encoder: TableEncoder, text: BenchText) -> list[Result]:
+    """`route` with words by their letters beside `route` without. Weights are random: they do not change the time."""
+    bare = TableEncoder(encoder.name, encoder.definition, encoder.table, encoder.scale)
+    plain, worded = (_random_router(each, text.domains) for each in (bare, with_words(bare, WordFeatures())))
+    found = []
+    for size in PROMPT_TOKENS:
+        cut = (_beginning(plain, prompt, size) for prompt in text.prompts)
+        prompts = [prompt for prompt in cut if prompt][:MAX_PROMPTS]
+        if not prompts:
+            continue
+        ours, theirs = seconds_in_turns(lambda: _each(worded.route, prompts), lambda: _each(plain.route, prompts))  # noqa: B023
+        micro = 1e6 / len(prompts)
+        name = f"route with words, to without, {size} tokens"
+        found.append(at_most(name, ours / theirs, 1.5, f"{ours * micro:.1f} µs", f"{theirs * micro:.1f} µs a prompt"))
+    return found
+
+
+def _beginning(router: Router, prompt: str, size: int) -> str:
+    """The first words of a prompt that have `size` tokens together; nothing if it has fewer."""
+    words = router.tokenizer.words(prompt)
+    counts = list(itertools.accumulate(len(ids) for _, ids in words))
+    last = bisect_left(counts, size)
+    return "".join(piece for piece, _ in words[: last + 1]) if last < len(words) else ""
+
+
+def _random_router(encoder: TableEncoder, domains: Sequence[str]) -> Router:
+    weights = np.random.default_rng(0).standard_normal((encoder.width + 1, len(domains)))
+    made = compile_router(encoder, DEFAULT.sampling, weights)
+    if isinstance(made, WordTable):
+        made.make_fast()
+    encoder.tokenizer.make_fast()
+    return Router(domains, made, encoder.tokenizer, DEFAULT.selector)
 
 
 def _each(work: Callable[[str], object], prompts: list[str]) -> None:

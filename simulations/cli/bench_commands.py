@@ -189,12 +189,19 @@ def _add_files(report: BenchReport, options: BenchOptions) -> None:
 
 def add_route(report: BenchReport, options: BenchOptions) -> None:
     """The tokenizer, routing a prompt beside tokenising it, and the whole command."""
-    from ridgeway.simulations.bench.route_bench import bench_command, bench_route, bench_tokenizer, make_release
+    from ridgeway.simulations.bench.route_bench import (
+        bench_command,
+        bench_route,
+        bench_tokenizer,
+        bench_words,
+        make_release,
+    )
 
     text = _text(report, options, "route")
     encoder = options.find_encoder()
     release = make_release(encoder, text, WORK)
-    report.add([*bench_tokenizer(encoder, text), *bench_route(release, text), *bench_command(release)])
+    report.add([*bench_tokenizer(encoder, text), *bench_route(release, text), *bench_words(encoder, text)])
+    report.add(bench_command(release))
 
 
 def add_serve(report: BenchReport, options: BenchOptions) -> None:

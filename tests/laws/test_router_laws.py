@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError, ShapeMismatch
-from ridgeway.common.base.settings import Confidence, Selector, SelectorName
+from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Decision, Router
@@ -120,13 +121,48 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     assert decision.confidence == decision.scores[decision.best]
 
 
-@given(table=tables(), prompts=st.lists(texts, max_size=4))
-def test_routing_without_the_extension_gives_the_same_bits(table: TokenTable, prompts: list[str]) -> None:
-    """Where there was no compiler, numpy adds up the rows."""
+@settings(max_examples=200)
+@given(
+    table=tables(),
+    prompts=st.lists(texts, max_size=4),
+    heat=st.floats(1e-12, 1e3),
+    growth=st.floats(0, 1),
+    threshold=st.sampled_from([0.0, 0.4, 0.9]),
+    scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
+)
+def test_routing_without_the_extension_gives_the_same_bits(
+    table: TokenTable, prompts: list[str], heat: float, growth: float, threshold: float, scope: Scope | None
+) -> None:
+    """Where there was no compiler, numpy adds up the rows and Python decides."""
     plain = TokenTable(table.logits, table.step, table.entropies)
     vars(plain)["_compiled"] = None
-    one, other = (router_of(each, Selector("average")) for each in (table, plain))
-    assert one.route_many(prompts) == other.route_many(prompts) == [one.route(prompt) for prompt in prompts]
+    confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope)
+    one, other = (router_of(each, Selector("average"), confidence) for each in (table, plain))
+    assert repr(one.route_many(prompts)) == repr(other.route_many(prompts)) == repr([*map(one.route, prompts)])
+    if importlib.util.find_spec("ridgeway.common.routing.token_sums"):
+        assert one._extension is not None and other._extension is None
+
+
+def test_points_beyond_what_doubles_hold_are_decided_by_python() -> None:
+    """The extension hands back what it would have to round twice."""
+    logits = np.tile(np.array([[(1 << 31) - 1, (1 << 31) - 8]], dtype=np.int32), (ROWS, 1))
+    table = TokenTable(logits, 1.0, np.zeros(ROWS, dtype=np.float32))
+    router = router_of(table, Selector("average"), Confidence(scope=Scope(1.0, 0.0, 0.0, 0.0)))
+    ids, lengths = np.zeros(1 << 22, dtype=np.int32), np.array([1 << 22])
+    [found] = router._by_average(ids, lengths)
+    points = [((1 << 31) - 1) << 22, ((1 << 31) - 8) << 22]
+    assert found == router._decide(points, points, 1 << 22, 1 << 22)
+
+
+def test_rules_that_do_not_fit_are_refused() -> None:
+    """A name for each domain, and a class that is a tuple."""
+    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
+    rest = np.zeros(1, dtype=np.int32), np.array([1]), np.zeros((3, 2), dtype=np.int32), 2
+    for rule in ((Decision, ("a",), 1.0, 0.0, 0.0, None), (int, ("a", "b"), 1.0, 0.0, 0.0, None)):
+        with pytest.raises(ValueError, match="do not fit together"):
+            found.token_decisions(rule, *rest)
+    with pytest.raises(TypeError):
+        found.token_decisions((Decision, ("a", "b"), "1", 0.0, 0.0, None), *rest)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +184,7 @@ def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[i
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(np.zeros((3, 2), dtype=np.int32), width, *given)
+        found.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
 
 
 @settings(max_examples=300)

@@ -44,7 +44,7 @@ def main() -> int:
         for name in EXTENSIONS:
             source = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".c")
             library = Path(folder) / f"{source.stem}.abi3.so"
-            subprocess.run(["gcc", *flags, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+            subprocess.run(["gcc", *flags, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"], check=True)
         found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         environment = os.environ | {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
         again = [sys.executable, "-m", "tests.support.fuzz_tokenizer", "--built", folder]
@@ -103,6 +103,9 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
             [chance.choice((chance.randrange(most), 0xFFFFFFFF)) for _ in range(count)], np.uint32
         ).tobytes()
 
+    with contextlib.suppress(UnicodeDecodeError):  # where the table has what is no character
+        text = "".join(map(chr, chance.choices([*range(0x900), 0xFFFD, 0x1F600], k=20)))
+        module.replaced(text, np.frombuffer(numbers(chance.randrange(0x900), chance.choice((0x80, 0xD000))), np.uint8))
     classes = bytes(chance.choices(range(4), k=64)) * (0x110000 // 64)
     tables: list[Any] = [chance.randrange(4), classes, numbers(256, 300), numbers(3 * chance.randrange(60), 300)]
     for _ in range(2):
@@ -136,7 +139,7 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0) if ids else means
             assert np.array_equal(means, (2 * sums + counts[:, None]) // (2 * counts[:, None]))
     with contextlib.suppress(ValueError):
-        found, _ = modules["token_sums"].token_sums(table.astype(np.int32), given, numbers, counts)
+        found, _ = modules["token_sums"].token_sums(numbers, counts, table.astype(np.int32), given)
         if given == width and ids:
             assert found == np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0).tolist()
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
@@ -144,7 +147,13 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
     starts = np.sort(rolls.integers(-wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))))
     with contextlib.suppress(ValueError):
         words = buckets, letters, starts
-        found, _ = modules["token_sums"].token_sums(table.astype(np.int32), given, numbers, counts, *words)
+        operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
+        found, _ = modules["token_sums"].token_sums(numbers, counts, *operands)
+        operands += (modules["token_sums"].alone_rows(*operands),)
+        assert modules["token_sums"].token_sums(numbers, counts, *operands)[0] == found
+        rule = tuple, tuple(map(str, range(width))), rolls.random(), -0.5, 0.4, "other", *rolls.random(5 * wrong)
+        decided = modules["token_sums"].token_decisions(rule, numbers, counts, *operands)
+        assert [each[5] for each in decided] == counts.tolist()
         if given == width and ids:
             sketch = WordSketch(WordFeatures(width=len(buckets)), Spelling(letters, starts))
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
+from unicodedata import ucd_3_2_0
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
-from ridgeway.common.encoding.lower_case import lower_case
+from ridgeway.common.encoding.lower_case import _by_numpy, lower_case
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
 
 LETTERS = "abcdefghij ,é"
@@ -102,6 +104,20 @@ def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_a
 def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None:
     """Two odd letters, and those that are newer than the oldest tables, stay as they are."""
     assert lower_case(text) == expected
+
+
+@given(st.text(st.characters()))
+def test_lower_case_is_the_same_without_the_extension(text: str) -> None:
+    """And it is that of the tables, letter by letter, over all of Unicode."""
+    assert lower_case(text) == _by_numpy(text)
+
+
+def test_every_letter_has_the_lower_case_of_the_oldest_tables() -> None:
+    """Whatever this Python knows beyond them."""
+    for letter in map(chr, range(sys.maxunicode + 1)):
+        known = letter.lower() != letter and ucd_3_2_0.category(letter) != "Cn" and letter not in "\u0130\u03a3"
+        if known or letter.lower() != letter:
+            assert lower_case(letter) == (letter.lower() if known else letter), hex(ord(letter))
 
 
 @given(st.text())

@@ -85,6 +85,8 @@ def test_points_are_the_definition_s_by_the_extension_and_by_numpy(seed: int, te
     compiled, numbers = table(seed), ENCODER.tokenizer.encode_raw(texts)
     expected = [points_by_hand(compiled, text) for text in texts]
     assert compiled.token_sums(*numbers)[0] == expected
+    compiled.make_fast()
+    assert compiled.token_sums(*numbers)[0] == expected
     assert plain(compiled).token_sums(*numbers)[0] == expected
     assert sums_by_reading(compiled, *numbers)[0] == expected
 
@@ -98,6 +100,16 @@ def test_many_prompts_are_routed_as_each_alone_and_as_without_the_extension(
     one = router(selector=selector)
     other = Router(DOMAINS, plain(table()), ENCODER.tokenizer, selector, one.confidence)
     assert one.route_many(prompts) == [one.route(prompt) for prompt in prompts] == other.route_many(prompts)
+
+
+def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some calls letters are no longer added up for them; nothing else changes."""
+    pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
+    monkeypatch.setattr(word_table, "CALLS_BEFORE_FAST", 3)
+    compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc a. bc", "a"])
+    found = [(compiled.token_sums(*numbers), len(compiled.operands() or ())) for _ in range(4)]
+    assert [each for each, _ in found] == [sums_by_reading(compiled, *numbers)] * 4
+    assert [size for _, size in found] == [5, 6, 6, 6]
 
 
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
@@ -249,9 +261,9 @@ def test_compiled_sums_refuse_words_that_do_not_fit(
     ids, counts = np.arange(3, dtype=np.int32), np.array([3])
     rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(np.zeros((3, 2), dtype=np.int32), 2, ids, counts, *rest)
+        found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(np.zeros((3, 2), dtype=np.int32), 2, ids, counts, buckets)
+        found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, buckets)
 
 
 def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
@@ -260,7 +272,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
     row, long = np.ones((1, 2), dtype=np.int32), np.full(1 << 20, ord("a"), dtype=np.uint8)
     rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)])
     with pytest.raises(OverflowError, match="more letters"):
-        found.token_sums(row, 2, np.zeros(257, dtype=np.int32), np.array([257]), *rest)
+        found.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc"])
     expected = compiled.token_sums(*numbers)
 
@@ -404,7 +416,10 @@ def test_the_real_encoder_with_words_routes_the_same_by_every_path(smollm2: Tabl
     ]
     texts.append(" ".join(texts) * 40)
     numbers = encoder.tokenizer.encode_raw(texts)
-    assert compiled.token_sums(*numbers) == plain(compiled).token_sums(*numbers)
+    expected = plain(compiled).token_sums(*numbers)
+    assert compiled.token_sums(*numbers) == expected
+    compiled.make_fast()
+    assert compiled.token_sums(*numbers) == expected
     one = Router("abcde", compiled, encoder.tokenizer, Selector())
     assert one.route_many(texts) == [one.route(text) for text in texts]
     assert one.route(texts[0]) == one.route(texts[0].upper())
