@@ -30,9 +30,9 @@ test: setup
 test-quick: setup
 	$(PYTEST) --quick
 
-# Every seed of the tests that invent their course of events: minutes more, before a release.
+# Every seed of the tests that invent their course of events, every example of laws: minutes more, before a release.
 test-long: setup
-	$(PYTEST) --long -m long
+	$(PYTEST) --long
 
 check: setup
 	$(BIN)/ruff check .

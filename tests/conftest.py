@@ -1,7 +1,7 @@
 """Fixtures that every test may use, the order of a run, and its quick form. No test touches the user's cache or keys.
 
 `pytest --quick` leaves out what the markers in LEFT_OUT name, and tries few examples of each law. `pytest --long` tries
-seeds that an ordinary run leaves out.
+seeds and examples that an ordinary run leaves out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +34,7 @@ LONGEST = (
     "coordinator/round/test_masked_rounds_under_faults.py",
     "client/round/test_session_fuzzing.py",
     "coordinator/round/test_rounds_under_faults.py",
+    "client/cluster/test_ray_engine.py",
     "end_to_end/test_accuracy.py",
     "laws/test_gpu_laws.py",
     "client/sums/test_transformer_sums.py",
@@ -49,6 +51,8 @@ LONGEST = (
 )
 """Files that take most, longest first: they begin first, so that no worker is still busy when the others are done."""
 QUICK_EXAMPLES = 10
+USUAL_SHARE = 2
+"""An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
 """Workers beyond the cores: deployments, servers and clients wait now and then."""
@@ -77,7 +81,7 @@ settings.load_profile("ridgeway")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes long; few examples of each law")
-    parser.addoption("--long", action="store_true", help="try all seeds of tests that invent their course of events")
+    parser.addoption("--long", action="store_true", help="try all seeds, and all examples of each law")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,15 +91,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files that take long begin first; a quick run leaves out tests and examples, and any but a long one seeds."""
+    """Files that take long begin first; a quick run leaves out tests, and any but a long one seeds and examples."""
     files = [list(file) for _, file in groupby(items, lambda item: item.path)]
     items[:] = [item for file in sorted(files, key=_rank) for item in file]
     quick = config.getoption("quick")
     left_out = (*(LEFT_OUT if quick else ()), *(() if config.getoption("long") else ("long",)))
     config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item, left_out, quick)])
     items[:] = [item for item in items if not _is_left_out(item, left_out, quick)]
-    for item in items if quick else ():
-        _try_few_examples(item)
+    for law in set() if config.getoption("long") else {getattr(item, "function", None) for item in items}:
+        _try_fewer_examples(law, quick)
 
 
 def _rank(file: list[pytest.Item]) -> int:
@@ -109,12 +113,18 @@ def _is_left_out(item: pytest.Item, markers: tuple[str, ...], quick: bool) -> bo
     return whole or any(item.get_closest_marker(name) for name in markers)
 
 
-def _try_few_examples(item: pytest.Item) -> None:
+def _try_fewer_examples(law: Any, quick: bool) -> None:
     """Limit a law's examples, also where the law itself asks for more than the profile."""
-    law = getattr(item, "obj", None)
     if own := getattr(law, "_hypothesis_internal_use_settings", None):
-        few = settings(own, max_examples=min(own.max_examples, QUICK_EXAMPLES))
-        law._hypothesis_internal_use_settings = few  # type: ignore[union-attr]
+        usual = max(own.max_examples // USUAL_SHARE, QUICK_EXAMPLES)
+        few = settings(own, max_examples=min(own.max_examples, QUICK_EXAMPLES if quick else usual))
+        law._hypothesis_internal_use_settings = few
+
+
+@pytest.fixture(scope="session")
+def long_run(pytestconfig: pytest.Config) -> bool:
+    """Whether all is to be tried, however long it takes."""
+    return bool(pytestconfig.getoption("long"))
 
 
 @pytest.fixture(scope="session", autouse=True)

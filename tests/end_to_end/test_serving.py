@@ -1,6 +1,6 @@
 """`ridgeway serve` before real experts, asked with the official `openai` client and with curl.
 
-The experts are small language models made for this test, each a process of its own (`tests.support.real_expert`). Their
+The experts are small language models made for this test, in a process of their own (`tests.support.real_expert`). Their
 text is nonsense, but each one's own nonsense: the same question gets the same answer from the same expert.
 """
 

@@ -1,9 +1,10 @@
-"""A small real expert in a process of its own: a language model of this moment behind the addresses of OpenAI's API.
+"""Small real experts in a process of their own: language models of this moment behind the addresses of OpenAI's API.
 
-    python -m tests.support.real_expert NAME SEED PORT
+    python -m tests.support.real_expert PORT NAME...
 
-The model is made with `tests.support.tiny_experts`; its tokens are single characters. Text is drawn greedily, so two
-experts made of other seeds answer the same question otherwise, and each answers it the same way every time.
+Each has its own address, /NAME/v1. A model is made with `tests.support.tiny_experts`; its tokens are single characters.
+Text is drawn greedily, so two experts made of other seeds answer the same question otherwise, and each answers it the
+same way every time.
 """
 
 from __future__ import annotations
@@ -77,10 +78,6 @@ class ExpertModel:
 def expert(model: ExpertModel, name: str) -> FastAPI:
     app = FastAPI()
     numbers = count()
-
-    @app.get("/health")
-    def health() -> dict[str, str]:
-        return {"status": "ok"}
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
@@ -161,11 +158,18 @@ def _event(frame: dict[str, Any], choice: dict[str, Any]) -> str:
     return f"data: {json.dumps(frame | {'choices': [choice]})}\n\n"
 
 
-def main(name: str, seed: str, port: str) -> None:
+def main(port: str, *names: str) -> None:
     torch.set_num_threads(1)
-    with TemporaryDirectory() as folder:
-        model = ExpertModel(make_language_model(Path(folder), int(seed)))
-    uvicorn.run(expert(model, name), host="127.0.0.1", port=int(port), log_level="warning")
+    app = FastAPI()
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    for seed, name in enumerate(names):
+        with TemporaryDirectory() as folder:
+            app.mount(f"/{name}", expert(ExpertModel(make_language_model(Path(folder), seed)), name))
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -243,27 +244,23 @@ def while_asking(ask: Callable[[], object], done: Callable[[], bool], seconds: f
     return asked
 
 
-class RealExpert(Process):
-    """`tests.support.real_expert` on a port of its own; another seed is another model."""
+@dataclass(frozen=True, slots=True)
+class RealExpert:
+    """One of the experts of `tests.support.real_expert`."""
 
-    def __init__(self, folder: Path, name: str, seed: int) -> None:
-        port = free_port()
-        self.name = name
-        self.url = f"http://127.0.0.1:{port}/v1"
-        command = [sys.executable, "-m", "tests.support.real_expert", name, str(seed), str(port)]
-        super().__init__(command, f"http://127.0.0.1:{port}/health", folder / f"{name}.log")
+    name: str
+    url: str
 
 
 @contextlib.contextmanager
 def real_experts(folder: Path, names: Sequence[str]) -> Iterator[list[RealExpert]]:
-    """Experts of these names, started together."""
-    experts = [RealExpert(folder, name, seed) for seed, name in enumerate(names)]
+    """Experts of these names, each another model, in one process."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.support.real_expert", str(port), *names]
+    process = Process(command, f"http://127.0.0.1:{port}/health", folder / "experts.log")
     try:
-        for each in experts:
-            each.begin()
-        for each in experts:
-            each.until_ready()
-        yield experts
+        process.begin()
+        process.until_ready()
+        yield [RealExpert(name, f"http://127.0.0.1:{port}/{name}/v1") for name in names]
     finally:
-        for each in experts:
-            each.end()
+        process.end()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import traceback
-import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -24,7 +20,6 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.candidates import Grid
 from tests.support.faults import (
     Crash,
-    Looking,
     Network,
     Steps,
     let_steps_be_seen,
@@ -32,6 +27,7 @@ from tests.support.faults import (
     raise_crash,
     turn_to,
 )
+from tests.support.killed_rounds import BULKY, kill_at_every_step
 from tests.support.masked_faults import Storm, Witness, let_holders_fall, make_more_haste
 from tests.support.masked_oracle import JOINED_OR_LEFT, Known, MaskedOracle
 from tests.support.masked_session import small_neighbourhoods
@@ -49,9 +45,9 @@ SEEDS = 200
 CHUNKS = 16
 USUAL_CHUNKS = 6
 """An ordinary run tries these, a long one all."""
+USUAL_STRIDE = 2
+"""And it is killed at every other step; the stories end at many steps too."""
 MOST_STEPS = 160
-DIED = 77
-BULKY = ("cache", "held-out", "logs")
 
 
 @dataclass(frozen=True)
@@ -261,60 +257,16 @@ def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
 
 @pytest.mark.slow
 def test_wherever_the_coordinator_is_killed_the_next_masked_round_goes_on_from_there(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, long_run: bool
 ) -> None:
     """A process that ends at once, step after step: the members are the same, so a total may be opened again."""
-    steps = _steps_of_a_round(world, tmp_path / "whole")
-    assert len(steps) > 40
-    for step in steps:
-        try:
-            _kill_at(world, tmp_path / str(step), step)
-        except BaseException as error:
-            raise AssertionError(f"killed at step {step}: {error!r}") from error
-        shutil.rmtree(tmp_path / str(step))
 
+    def goes_on(parties: Parties, calm: Network) -> None:
+        before = world.oracle.check(parties, Witness())
+        published = run_round(parties.federation(), calm, no_watch)
+        assert world.oracle.check(parties, Witness()) == published.number
+        assert published.number - before in (0, 1)  # it died with the release, or before it
+        assert {member.name for member in published.members} == set(THERE)
 
-def _steps_of_a_round(world: World, folder: Path) -> list[int]:
-    """All that leave something else behind than the one before."""
-    parties = world.parties.copy(folder, *BULKY)
-    steps = Looking(parties)
-    with pytest.MonkeyPatch.context() as patch:
-        let_steps_be_seen(patch, steps)
-        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
-    return steps.new
-
-
-def _kill_at(world: World, folder: Path, last: int) -> None:
-    """Run a round in a process that is killed at a step, then another here."""
-    parties, nobody = world.parties.copy(folder, *BULKY), Witness()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of threads in a process that forks
-        child = os.fork()
-    if child == 0:
-        _live_until(parties, last)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == DIED
-    before = world.oracle.check(parties, nobody)
-    published = run_round(parties.federation(), calm(parties, Steps(raise_crash)), no_watch)
-    assert world.oracle.check(parties, nobody) == published.number
-    assert published.number - before in (0, 1)  # it died with the release, or before it
-    assert {member.name for member in published.members} == set(THERE)
-
-
-def calm(parties: Parties, steps: Steps) -> Network:
-    """A network without faults."""
-    holders = [parties.holder(name) for name in THERE]
-    return Network(holders, lambda: parties.federation().ledger.standing(), random.Random(0), steps, 0.0)
-
-
-def _live_until(parties: Parties, last: int) -> NoReturn:
-    """The coordinator's process, and its end."""
-    try:
-        steps = Steps(lambda: os._exit(DIED))
-        steps.allow(last)
-        let_steps_be_seen(pytest.MonkeyPatch(), steps)
-        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+    stride = 1 if long_run else USUAL_STRIDE
+    assert kill_at_every_step(world.parties, THERE, tmp_path, goes_on, stride) > 40

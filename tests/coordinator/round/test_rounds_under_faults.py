@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
-import traceback
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -23,7 +19,6 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.candidates import Grid
 from tests.support.faults import (
     Crash,
-    Looking,
     Network,
     Oracle,
     Steps,
@@ -32,6 +27,7 @@ from tests.support.faults import (
     raise_crash,
     turn_to,
 )
+from tests.support.killed_rounds import BULKY, kill_at_every_step
 from tests.support.seeds import seeds
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 
@@ -43,9 +39,9 @@ SEEDS = 320
 CHUNKS = 16
 USUAL_CHUNKS = 6
 """An ordinary run tries these, a long one all."""
+USUAL_STRIDE = 2
+"""And it is killed at every other step; the stories end at many steps too."""
 MOST_STEPS = 110
-DIED = 77
-BULKY = ("cache", "held-out", "logs")
 
 
 @dataclass(frozen=True)
@@ -173,59 +169,16 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
 
 
 @pytest.mark.slow
-def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(world: World, tmp_path: Path) -> None:
+def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
+    world: World, tmp_path: Path, long_run: bool
+) -> None:
     """A process that ends at once, step after step: no clean-up, temporary files and open transactions left behind."""
-    steps = _steps_of_a_round(world, tmp_path / "whole")
-    assert len(steps) > 15
-    for step in steps:
-        try:
-            _kill_at(world, tmp_path / str(step), step)
-        except BaseException as error:
-            raise AssertionError(f"killed at step {step}: {error!r}") from error
-        shutil.rmtree(tmp_path / str(step))
 
+    def goes_on(parties: Parties, calm: Network) -> None:
+        before = world.oracle.check(parties)
+        number = run_round(parties.federation(), calm, no_watch, even_unchanged=True).number
+        assert world.oracle.check(parties) == number == before + 1
+        assert world.oracle.cohort(parties.federation(), number) == set(THERE)
 
-def _steps_of_a_round(world: World, folder: Path) -> list[int]:
-    """All that leave something else behind than the one before."""
-    parties = world.parties.copy(folder, *BULKY)
-    steps = Looking(parties)
-    with pytest.MonkeyPatch.context() as patch:
-        let_steps_be_seen(patch, steps)
-        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
-    return steps.new
-
-
-def _kill_at(world: World, folder: Path, last: int) -> None:
-    """Run a round in a process that is killed at a step, then another here."""
-    parties = world.parties.copy(folder, *BULKY)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of threads in a process that forks
-        child = os.fork()
-    if child == 0:
-        _live_until(parties, last)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == DIED
-    before = world.oracle.check(parties)
-    again = calm(parties, Steps(raise_crash))
-    number = run_round(parties.federation(), again, no_watch, even_unchanged=True).number
-    assert world.oracle.check(parties) == number == before + 1
-    assert world.oracle.cohort(parties.federation(), number) == set(THERE)
-
-
-def calm(parties: Parties, steps: Steps) -> Network:
-    """A network without faults, in which nothing is asked for that the ledger has."""
-    holders = [parties.holder(name) for name in THERE]
-    return Network(holders, lambda: parties.federation().ledger.standing(), random.Random(0), steps, 0.0)
-
-
-def _live_until(parties: Parties, last: int) -> NoReturn:
-    """The coordinator's process, and its end."""
-    try:
-        steps = Steps(lambda: os._exit(DIED))
-        steps.allow(last)
-        let_steps_be_seen(pytest.MonkeyPatch(), steps)
-        run_round(parties.federation(steps.clock), calm(parties, steps), steps)
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+    stride = 1 if long_run else USUAL_STRIDE
+    assert kill_at_every_step(world.parties, THERE, tmp_path, goes_on, stride) > 15
