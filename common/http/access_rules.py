@@ -18,6 +18,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.api_keys import KeyRing, check_rate_option, usage_path
 from ridgeway.common.http.held_bytes import MAX_HELD_BYTES
 from ridgeway.common.http.key_budgets import UsageBook
+from ridgeway.common.http.workers import SharedTimes
 
 MAX_BODY_MIB = 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -33,6 +34,7 @@ class AccessRules:
 
     keys:         the keys that let a client in; None: every client is let in.
     usage:        where keys with budgets are counted.
+    rates:        the file in which several workers count rates together.
     rate:         requests a second, for each key that has no rate of its own; without keys, for each address.
     hosts:        the names by which the service may be called; None: any.
     origins:      the sites whose pages may ask, besides the service's own.
@@ -43,6 +45,7 @@ class AccessRules:
 
     keys: KeyRing | None = None
     usage: UsageBook | None = None
+    rates: Path | None = None
     rate: float | None = None
     hosts: frozenset[bytes] | None = None
     origins: frozenset[bytes] = frozenset()
@@ -165,13 +168,20 @@ class RateLimiter:
     """A bucket of requests for every client; one number each, the time by which what was taken is paid off.
 
     max_clients: of more, the buckets of those that asked last are kept; a bucket that is made anew is full.
+    shared:      where several processes keep their buckets together.
 
     Law: in any t seconds no client is let through more than per_s·(t + a tick) + burst times, whatever others do.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, max_clients: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        max_clients: int | None = None,
+        shared: SharedTimes | None = None,
+    ) -> None:
         self._clock = clock
         self._max_clients = max_clients
+        self._shared = shared
         self._paid: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -180,11 +190,20 @@ class RateLimiter:
     def wait_s(self, who: str, rate: Rate) -> float:
         """0 if a request may go on, and then it is counted; else the seconds until one may."""
         now = self._clock()
-        paid = max(self._paid.get(who, now), now)
-        early = paid - now - (rate.burst - 1) / rate.per_s
-        refused = early > TICK_S
-        self._paid[who] = paid if refused else paid + 1 / rate.per_s
+        if self._shared is not None:
+            with self._shared as times:
+                paid, wait_s = _settled(times.get(who, now), now, rate)
+                times.put(who, paid)
+            return wait_s
+        self._paid[who], wait_s = _settled(self._paid.get(who, now), now, rate)
         self._paid.move_to_end(who)
         if self._max_clients is not None and len(self._paid) > self._max_clients:
             self._paid.popitem(last=False)
-        return early if refused else 0.0
+        return wait_s
+
+
+def _settled(paid: float, now: float, rate: Rate) -> tuple[float, float]:
+    """The time by which what was taken is paid off after one more request, and how long that is too early."""
+    paid = max(paid, now)
+    early = paid - now - (rate.burst - 1) / rate.per_s
+    return (paid, early) if early > TICK_S else (paid + 1 / rate.per_s, 0.0)

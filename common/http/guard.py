@@ -21,10 +21,11 @@ from ridgeway.common.base.client_network import client_network
 from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
 from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
 from ridgeway.common.http.http_errors import ANTHROPIC_PATH, CLIENT_GONE, Problem, RefusedRequest, problem_of
-from ridgeway.common.http.key_budgets import Account
+from ridgeway.common.http.key_budgets import KeyAccount
 from ridgeway.common.http.log_lines import FIELDS
 from ridgeway.common.http.request_context import RequestContext, begin_request, current_request
 from ridgeway.common.http.request_metrics import RequestMetrics
+from ridgeway.common.http.workers import SharedTimes
 
 log = logging.getLogger("ridgeway.http")
 
@@ -101,17 +102,18 @@ class RequestGuard:
         self.app = app
         self._rules = rules
         self._rate = rate_of(rules.rate) if rules.rate is not None else None
-        self._keyed = RateLimiter(clock)
-        self._addresses = RateLimiter(clock, MAX_STRANGERS)
+        shared = None if rules.rates is None else SharedTimes(rules.rates)
+        self._keyed = RateLimiter(clock, None, shared)
+        self._addresses = RateLimiter(clock, MAX_STRANGERS, shared)
         self._headers = [*SECURITY_HEADERS, TLS_ONLY] if rules.tls else SECURITY_HEADERS
         self._counter = RequestCounter(metrics)
         self.held = HeldBytes(rules.max_held_bytes, self._counter.refused)
         self._serving = 0
         self._draining = False
 
-    def drain(self) -> None:
+    def drain(self, is_ready: bool = False) -> None:
         """Go on serving, but say that the service is not ready any more, and let no connection stay open."""
-        self._draining = True
+        self._draining = not is_ready
         self._headers = [*self._headers, (b"connection", b"close")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,7 +186,7 @@ class RequestGuard:
             words = "a page of another site may not ask; see --allow-origin"
             raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
 
-    def _check_key(self, scope: Scope, headers: RequestHeaders) -> Account | None:
+    def _check_key(self, scope: Scope, headers: RequestHeaders) -> KeyAccount | None:
         """Find out who asks, and refuse those who may not, or ask too often. The key goes no further."""
         ring = self._rules.keys
         presented = presented_key(headers)

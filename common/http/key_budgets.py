@@ -103,7 +103,7 @@ def window_at(window: Window, now: float) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class KeyAccount:
     """A request that was let in: what its key had left then, and where the rest is counted."""
 
     book: UsageBook
@@ -124,7 +124,7 @@ class UsageBook:
         self._clock = clock
         self._file: sqlite3.Connection | None = None
 
-    def enter(self, name: str, budget: KeyBudget) -> Account:
+    def enter(self, name: str, budget: KeyBudget) -> KeyAccount:
         """Count a request and let it in, or raise if a limit is reached."""
         now = self._clock()
         start, end = window_at(budget.window, now)
@@ -144,7 +144,7 @@ class UsageBook:
             raise RefusedRequest("budget", 429, words, code="budget_spent", headers=headers)
         counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
         counts_tokens = budget.tokens is not None or budget.cost is not None
-        return Account(self, name, start, budget.headers(counted, reset_s), counts_tokens)
+        return KeyAccount(self, name, start, budget.headers(counted, reset_s), counts_tokens)
 
     def add(self, name: str, start: int, spent: KeyUsage) -> None:
         self._opened().execute(ADD, (name, start, spent.requests, spent.tokens, spent.cost))

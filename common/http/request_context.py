@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from ridgeway.common.http.key_budgets import Account
+from ridgeway.common.http.key_budgets import KeyAccount
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -31,7 +31,7 @@ class RequestContext:
     id: str
     trace: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
-    account: Account | None = None
+    account: KeyAccount | None = None
     told: dict[str, str | int | float] = field(default_factory=dict)
 
 

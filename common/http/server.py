@@ -16,6 +16,7 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -28,6 +29,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.http.http_protocol import HttpConnection
 from ridgeway.common.http.log_lines import LogFormat, LogLevel, log_handler
+from ridgeway.common.http.workers import RETIRE
 
 log = logging.getLogger("ridgeway.http")
 
@@ -190,19 +192,35 @@ class DrainingServer(uvicorn.Server):
     Ctrl-C, or a second SIGTERM, lets it take no new connections.
     """
 
-    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._drain_s = drain_s
+        self._on_started = on_started
         self._end: float | None = None
         self._busy = (0.0, -1)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM and self._end is None and not self.should_exit and self._drain_s > 0:
-            self._end = time.monotonic() + self._drain_s
-            self.config.timeout_graceful_shutdown = CUT_S  # type: ignore[assignment]
-            getattr(self.config.app, "drain", _nothing)()
+            self._drain(is_ready=False)
         else:
             super().handle_exit(sig, frame)
+
+    def retire(self) -> None:
+        """Take no more connections, since another process does; and end when those that are open are closed."""
+        if self._end is None and not self.should_exit:
+            for server in self.servers:
+                server.close()
+            self._drain(is_ready=True)
+
+    def _drain(self, is_ready: bool) -> None:
+        self._end = time.monotonic() + self._drain_s
+        self.config.timeout_graceful_shutdown = CUT_S  # type: ignore[assignment]
+        getattr(self.config.app, "drain", _nothing)(is_ready)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
 
     async def on_tick(self, counter: int) -> bool:
         if self._end is not None and self._is_drained(time.monotonic(), self._end):
@@ -217,7 +235,7 @@ class DrainingServer(uvicorn.Server):
         return now >= end or now - self._busy[0] >= QUIET_S
 
 
-def _nothing() -> None:
+def _nothing(*arguments: object) -> None:
     pass
 
 
@@ -229,6 +247,7 @@ def run(
     keep_alive_s: float = KEEP_ALIVE_S,
     logs: LogFormat = "text",
     level: LogLevel = "warning",
+    on_started: Callable[[], None] = _nothing,
 ) -> None:
     """Serve until told to stop; what is being answered then has `drain_s` seconds to be finished."""
     handler = log_handler(logs)
@@ -236,18 +255,23 @@ def run(
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("ridgeway").setLevel(level.upper())
     HttpConnection.max_open = connection_limit()
-    server = make_server(app, certificate, drain_s, keep_alive_s)
+    server = make_server(app, certificate, drain_s, keep_alive_s, on_started)
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.collect()
     gc.freeze()  # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn stops in good order, then raises the signal once more
+    signal.signal(RETIRE, lambda *_: server.retire())
     server.run(sockets)
 
 
 def make_server(
-    app: Any, certificate: Certificate | None = None, drain_s: float = DRAIN_S, keep_alive_s: float = KEEP_ALIVE_S
-) -> uvicorn.Server:
+    app: Any,
+    certificate: Certificate | None = None,
+    drain_s: float = DRAIN_S,
+    keep_alive_s: float = KEEP_ALIVE_S,
+    on_started: Callable[[], None] = _nothing,
+) -> DrainingServer:
     """uvicorn as it is used here: it logs errors alone, and does not tell clients what it is."""
     config = uvicorn.Config(
         app,
@@ -266,7 +290,7 @@ def make_server(
     )
     config.load()
     config.ssl = certificate.context if certificate else None
-    return DrainingServer(config, drain_s)
+    return DrainingServer(config, drain_s, on_started)
 
 
 def connection_limit() -> int:

@@ -5,6 +5,7 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,6 +53,7 @@ def serve(
         float, typer.Option(min=0, help="Seconds that requests under way have on SIGTERM, which readiness tells first.")
     ] = 10.0,
     keep_alive: Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")] = 5.0,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")] = 1,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -85,15 +87,9 @@ def serve(
 
     RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
     """
-    from ridgeway.common.experts.experts_file import find_experts
     from ridgeway.common.http.access_rules import is_loopback, make_rules
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
-    from ridgeway.coordinator.serve.gateway.gateway import Gateway
-    from ridgeway.coordinator.serve.http_app import create_app
-    from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
-    from ridgeway.coordinator.serve.routing.drift import DriftSettings
-    from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-    from ridgeway.coordinator.serve.tracing import find_tracing
+    from ridgeway.common.http.workers import PeerMetrics, ServingWorker, Supervisor, shared_folder
 
     address = Address(host, port, find_certificate(tls_cert, tls_key), unix_socket)
     rules = make_rules(
@@ -109,22 +105,47 @@ def serve(
     )
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
     sockets = bind_sockets(address)
-    known = find_experts(experts, mu)
-    check = known.check if known else None
-    source = ReleaseSource(find_release(release), key, model, device, check, changes)
-    tracing = find_tracing()
-    service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage), tracing=tracing)
-    served = service.current.served
-    step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
-    if address.certificate is not None:
-        service.watchers.append(address.certificate.watch)
-    elif not is_loopback(host):
-        step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
-    gateway = Gateway(service, known) if known else None
-    if gateway is not None:
-        step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
-        for words in gateway.notes():
-            step("note", words)
-    step("serving", address.url)
-    parts = create_app(service, gateway=gateway, rules=rules), sockets, address.certificate
-    run(*parts, drain, keep_alive, log_format, log_level)
+
+    def serve_here(worker: ServingWorker | None) -> None:
+        """In this process; what takes threads is imported after the others were started."""
+        from ridgeway.common.experts.experts_file import find_experts
+        from ridgeway.coordinator.serve.gateway.gateway import Gateway
+        from ridgeway.coordinator.serve.http_app import create_app
+        from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
+        from ridgeway.coordinator.serve.routing.drift import DriftSettings
+        from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+        from ridgeway.coordinator.serve.tracing import find_tracing
+
+        known = find_experts(experts, mu)
+        check = known.check if known else None
+        source = ReleaseSource(find_release(release), key, model, device, check, changes)
+        tracing = find_tracing()
+        service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage), tracing=tracing)
+        served = service.current.served
+        step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+        if address.certificate is not None:
+            service.watchers.append(address.certificate.watch)
+        elif not is_loopback(host):
+            step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
+        gateway = Gateway(service, known) if known else None
+        if gateway is not None:
+            step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
+            for words in gateway.notes():
+                step("note", words)
+        step("serving", address.url)
+        own = rules
+        if worker is not None:
+            own = replace(rules, rates=worker.rates)
+            service.share_metrics(PeerMetrics(worker.folder))
+            service.watchers.append(worker.watch_parent)
+        parts = create_app(service, gateway=gateway, rules=own), sockets, address.certificate
+        started = [] if worker is None else [worker.started]
+        run(*parts, drain, keep_alive, log_format, log_level, *started)
+
+    if workers == 1:
+        serve_here(None)
+        return
+    with shared_folder() as folder:
+        code = Supervisor(workers, serve_here, folder).run()
+    if code:
+        raise typer.Exit(code)

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from ridgeway.common.base.threads import cores
 from ridgeway.common.http.file_watch import WATCH_S, Look, watching
+from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision, Explanation, Router
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
@@ -184,6 +185,7 @@ class RoutingService:
         self.activity = Activity()
         self.drift = DriftMonitor(drift or DriftSettings())
         self._watch_s = watch_s
+        self.peers: PeerMetrics | None = None
         self.watchers: list[Look] = [self._watch_release]
         self._note_release()
 
@@ -242,7 +244,13 @@ class RoutingService:
         for gauge, name in ((self.metrics.low_confidence, "low_confidence_share"), (self.metrics.leverage, "leverage")):
             gauge.set(math.nan if drift[name] is None else drift[name])
         self.metrics.alarm.set(drift["alarm"])
-        return self.metrics.exposition()
+        own = self.metrics.exposition()
+        return own if self.peers is None else self.peers.merged(own)
+
+    def share_metrics(self, peers: PeerMetrics) -> None:
+        """From now on, what this and the other workers count is told together."""
+        self.peers = peers
+        self.watchers.append(lambda: peers.publish(self.metrics.exposition()))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -251,6 +259,8 @@ class RoutingService:
             async with watching(self.watchers, self._watch_s):
                 yield
         finally:
+            if self.peers is not None:
+                self.peers.publish(self.metrics.exposition())
             self.batcher.close()
             await asyncio.to_thread(self.tracing.close)
 

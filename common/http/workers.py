@@ -1,0 +1,278 @@
+"""Several processes that serve at one address: started, watched, restarted one by one; and what they share.
+
+The first process binds the sockets and starts the workers, each of which loads everything. A worker that ends
+by itself is started anew. On SIGHUP each in turn is replaced: the new one serves before the old one takes no more
+connections, so that no request fails. Rates are counted in a file that all map into memory; each writes its metrics
+every second, and whoever is asked adds up those of all.
+
+Knows processes, and the text in which Prometheus reads metrics. Knows nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import math
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.base.files import write_whole
+
+log = logging.getLogger("ridgeway.http")
+
+LOOK_S = 0.05
+RESTART_PAUSE_S = 1.0
+"""A worker that ends by itself is started again no sooner."""
+RETIRE = signal.SIGUSR1
+"""Tells a worker to take no more connections, and to end when those that it has are closed."""
+SLOTS = 1 << 16
+SLOT = struct.Struct("<Qd")
+SUMMED_GAUGES = ("ridgeway_streams", "ridgeway_requests_in_flight", "ridgeway_expert_requests_in_flight")
+
+
+@dataclass(frozen=True, slots=True)
+class ServingWorker:
+    """One of several processes. folder: what they share. started: to be called when it serves."""
+
+    folder: Path
+    parent: int
+    started: Callable[[], None]
+
+    @property
+    def rates(self) -> Path:
+        return self.folder / "rates"
+
+    def watch_parent(self) -> None:
+        """End in good order if nobody would start or stop this process any more."""
+        if os.getppid() != self.parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class SharedTimes:
+    """A number for each name, in a file that processes share; a name may lose its number to another.
+
+    Use it in a `with`, one process at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self._handle, SLOTS * SLOT.size)
+        self._map = mmap.mmap(self._handle, SLOTS * SLOT.size)
+
+    def __enter__(self) -> SharedTimes:
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.lockf(self._handle, fcntl.LOCK_UN)
+
+    def get(self, name: str, default: float) -> float:
+        mark, place = _slot(name)
+        held, value = SLOT.unpack_from(self._map, place)
+        return float(value) if held == mark else default
+
+    def put(self, name: str, value: float) -> None:
+        mark, place = _slot(name)
+        SLOT.pack_into(self._map, place, mark, value)
+
+
+def _slot(name: str) -> tuple[int, int]:
+    mark = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") | 1
+    return mark, (mark >> 1) % SLOTS * SLOT.size
+
+
+class PeerMetrics:
+    """The metrics of all workers: each writes down its own, and adds those of the others when it is asked.
+
+    What a worker that has ended had counted stays counted; what it measured last does not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own = folder / f"{os.getpid()}.metrics"
+
+    def publish(self, own: bytes) -> None:
+        write_whole(self._own, own)
+
+    def merged(self, own: bytes) -> bytes:
+        texts = [(own, True)]
+        for path in sorted(self._folder.glob("*.metrics")):
+            if path != self._own:
+                with contextlib.suppress(OSError):
+                    texts.append((path.read_bytes(), _is_running(int(path.stem))))
+        return merged_metrics(texts)
+
+
+def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
+    """Metrics of several processes as those of one; of those that do not run, counts alone."""
+    families: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for text, is_running in texts:
+        for family in text_string_to_metric_families(text.decode()):
+            if not is_running and family.type not in ("counter", "histogram"):
+                continue
+            families.setdefault(family.name, family)
+            found = values.setdefault(family.name, {})
+            is_sum = family.type in ("counter", "histogram") or family.name in SUMMED_GAUGES
+            for sample in family.samples:
+                place = sample.name, tuple(sorted(sample.labels.items()))
+                before = found.get(place)
+                if before is None or math.isnan(before):
+                    found[place] = sample.value
+                elif is_sum:
+                    found[place] = before + sample.value
+                elif not math.isnan(sample.value):
+                    found[place] = max(before, sample.value)
+    return "".join(_written(family, values[name]) for name, family in families.items()).encode()
+
+
+def _written(family: Metric, values: dict[tuple[str, tuple[tuple[str, str], ...]], float]) -> str:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    lines = [f"# HELP {name} {family.documentation}", f"# TYPE {name} {family.type}"]
+    for (sample, labels), value in values.items():
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+        lines.append(f"{sample}{{{inside}}} {value!r}" if inside else f"{sample} {value!r}")
+    return "\n".join(lines).replace(" nan", " NaN") + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps `count` workers running until it is told to stop.
+
+    work: what a worker does; it returns when it has been told to stop.
+    """
+
+    count: int
+    work: Callable[[ServingWorker], None]
+    folder: Path
+    _running: set[int] = field(default_factory=set)
+    _stopping: bool = False
+    _renewing: bool = False
+    _code: int = 0
+
+    def run(self) -> int:
+        """The exit code: 0, or that of a worker that could not begin."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, self._renew)
+        for _ in range(self.count):
+            if not self._stopping and self._start() is None:
+                self._stop()
+        while self._running:
+            if self._renewing and not self._stopping:
+                self._renewing = False
+                self._replace_all()
+            self._reap()
+            time.sleep(LOOK_S)
+        return self._code
+
+    def _stop(self, *signalled: object) -> None:
+        self._stopping = True
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _renew(self, *signalled: object) -> None:
+        self._renewing = True
+
+    def _replace_all(self) -> None:
+        """One after the other, and only if the new one serves."""
+        for pid in tuple(self._running):
+            if self._stopping or self._start() is None:
+                log.error("workers are not renewed: a new one could not begin, and the old ones go on")
+                return
+            os.kill(pid, RETIRE)
+            while pid in self._running and not self._stopping:
+                self._reap(expected=pid)
+                time.sleep(LOOK_S)
+
+    def _reap(self, expected: int | None = None) -> None:
+        """Take note of a worker that has ended, and start another in its place if nobody wanted that."""
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        self._running.discard(pid)
+        if pid != expected and not self._stopping:
+            log.error("a worker ended with %d, and another is started", os.waitstatus_to_exitcode(status))
+            time.sleep(RESTART_PAUSE_S)
+            self._start()
+
+    def _start(self) -> int | None:
+        """The process of a worker, once it serves; None if it ended before."""
+        reader, writer = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            os.close(reader)
+            _be_a_worker(lambda: self.work(ServingWorker(self.folder, parent, partial(_say_started, writer))))
+        os.close(writer)
+        self._running.add(pid)
+        while not select.select([reader], [], [], LOOK_S)[0] and not self._stopping:
+            pass
+        has_ended = not self._stopping and not os.read(reader, 1)
+        os.close(reader)
+        if not has_ended:
+            return pid
+        _, status = os.waitpid(pid, 0)
+        self._running.discard(pid)
+        self._code = self._code or os.waitstatus_to_exitcode(status)
+        return None
+
+
+def _say_started(writer: int) -> None:
+    os.write(writer, b"1")
+    os.close(writer)
+
+
+def _be_a_worker(work: Callable[[], None]) -> None:
+    """Never returns: what the first process would do next is none of a worker's business."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, RETIRE):
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+        work()
+        code = 0
+    except RidgewayError as error:
+        print(f"ridgeway: {error}", file=sys.stderr)
+        code = 2
+    except BaseException as error:
+        log.error("a worker failed: %s", type(error).__name__)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def shared_folder() -> Iterator[Path]:
+    """What workers share while they run."""
+    with tempfile.TemporaryDirectory(prefix="ridgeway-serve-") as folder:
+        yield Path(folder)
