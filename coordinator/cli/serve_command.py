@@ -31,11 +31,11 @@ LogLevel = Literal["error", "warning", "info"]
 
 def serve(
     release: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="RELEASE",
             envvar="RIDGEWAY_SERVE_RELEASE",
-            help="The folder of a release, or a coordinator's folder: then its newest.",
+            help="The folder of a release, or a coordinator's folder: then its newest; or an https:// address.",
         ),
     ],
     experts: Annotated[
@@ -54,6 +54,7 @@ def serve(
     ] = 10.0,
     keep_alive: Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")] = 5.0,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")] = 1,
+    pull_every: Annotated[float, typer.Option(min=1, help="Seconds between looks at an https:// address.")] = 60.0,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -85,7 +86,8 @@ def serve(
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
 
-    RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it.
+    RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it;
+    or the https:// address of a release's folder, with --key.
     """
     from ridgeway.common.http.access_rules import is_loopback, make_rules
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
@@ -113,14 +115,19 @@ def serve(
         from ridgeway.coordinator.serve.http_app import create_app
         from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
         from ridgeway.coordinator.serve.routing.drift import DriftSettings
+        from ridgeway.coordinator.serve.routing.release_pull import SCHEME, PulledRelease
         from ridgeway.coordinator.serve.routing.routing_service import RoutingService
         from ridgeway.coordinator.serve.tracing import find_tracing
 
         known = find_experts(experts, mu)
         check = known.check if known else None
-        source = ReleaseSource(find_release(release), key, model, device, check, changes)
+        pulled = PulledRelease(release, key, pull_every) if release.startswith(SCHEME) else None
+        folder = find_release(Path(release)) if pulled is None else pulled.first()
+        source = ReleaseSource(folder, key, model, device, check, changes)
         tracing = find_tracing()
         service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage), tracing=tracing)
+        if pulled is not None:
+            service.watchers.append(pulled.watch)
         served = service.current.served
         step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
         if address.certificate is not None:
