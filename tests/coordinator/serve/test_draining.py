@@ -16,7 +16,19 @@ from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.server import Address, bind_sockets, make_server
-from tests.support.faulty_experts import WORDS, Expert, hangs_after_two, step_by_step
+from tests.support.faulty_experts import (
+    CHUNKED,
+    END,
+    EVENTS,
+    WORDS,
+    Asked,
+    Expert,
+    hangs_after_two,
+    step_by_step,
+    token,
+)
+from tests.support.in_process import experts_toml
+from tests.support.in_process import served as local_service
 from tests.support.serving import Serving, complaint, release_of, tokens_of, word_of, write_experts
 from tests.support.waiting import wait_for, wait_for_end
 
@@ -92,3 +104,35 @@ def test_a_unix_socket_is_its_owners_and_replaces_one_that_was_left(tmp_path: Pa
             thread.join(30)
     with pytest.raises(InputError, match="cannot be made"):
         bind_sockets(Address(path=tmp_path / "none" / "serve.sock"))
+
+
+def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
+    """Streams that began under the first release get every word while twenty others take its place."""
+    turns, streams = 20, 5
+    steps = Semaphore(0)
+
+    def a_word_for_each_release(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        asked.chunk(token("begun"))
+        for turn in range(turns):
+            steps.acquire()
+            asked.chunk(token(str(turn)))
+        asked.chunk(END)
+        asked.chunk(b"")
+
+    release = tmp_path / "release"
+    release_of(release, ["code", "law"])
+    with Expert(a_word_for_each_release) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        with local_service(release, file) as local, contextlib.ExitStack() as stack:
+            opened = [stack.enter_context(local.streamed()) for _ in range(streams)]
+            readers = [tokens_of(each.iter_lines()) for each in opened]
+            assert {word_of(next(reader)) for reader in readers} == {"begun"}
+            for turn in range(turns):
+                taken = release_of(release, ["code", "law"], strength=200 + turn)
+                wait_for("the release is taken", lambda: local.service.current.served.id == taken)  # noqa: B023
+                for _ in range(streams):
+                    steps.release()
+            whole = [*map(str, range(turns)), "[DONE]"]
+            assert all([word_of(event) for event in reader] == whole for reader in readers)
