@@ -42,8 +42,6 @@ ASSET_PREFIX = "/page/"
 FOREIGN_SITES = frozenset((b"cross-site", b"same-site"))
 HAS_KEY = "ridgeway.has_key"
 """In the scope: whether a request came with a key; not there where there are no keys."""
-CLIENT_NAME = "ridgeway.client_name"
-"""In the scope: the name of the key that a request came with."""
 PATH_SERVED = "ridgeway.path_served"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 BODY_IS_SLOW = "ridgeway.body_is_slow"
@@ -201,7 +199,6 @@ class RequestGuard:
         if record is None:
             self._check_stranger(scope, presented)
             return None
-        scope[CLIENT_NAME] = record.name
         current_request().key = record.name
         if record.scope == "metrics" and scope["path"] != METRICS_PATH and not is_open(scope):
             words = f"this key is for {METRICS_PATH} alone; ask with another"

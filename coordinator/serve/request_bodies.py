@@ -21,9 +21,9 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from ridgeway.common.experts.experts_file import AUTO
-from ridgeway.common.http.guard import CLIENT_NAME
 from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
+from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.conversation import Turn, weighted_turns
 from ridgeway.coordinator.serve.conversations import Message, Talk, talk_of
 from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
@@ -314,7 +314,7 @@ async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) ->
         routed = cut_turns(checked.turns())
     else:
         user, session = fields.get("user"), request.headers.get(SESSION_HEADER, "")
-        client = request.scope.get(CLIENT_NAME, "")
+        client = current_request().key
         talk = talk_of(checked.said(), user if isinstance(user, str) else "", session, client)
         routed = talk.turns
     return GatewayBody(content, checked.model, streamed, routed, goes_on_from, talk)
