@@ -138,6 +138,23 @@ def test_spans_are_off_unless_the_environment_asks_for_them(monkeypatch: pytest.
         find_tracing(asked)
 
 
+def test_spans_are_sent_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By OTLP over HTTP, at the latest when the service ends."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with Expert(lambda asked: asked.reply(200, b"{}")) as collector:
+        address = collector.url.removesuffix("/v1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "router-of-the-shop")
+        tracing = find_tracing()
+        assert tracing.is_on
+        with tracing.span("route") as span:
+            span.set_attribute("ridgeway.domain", "law")
+        tracing.close()
+        sent = collector.last()
+    assert sent.path == "/v1/traces"
+    assert b"router-of-the-shop" in sent.body and b"ridgeway.domain" in sent.body
+
+
 # Logs
 
 
