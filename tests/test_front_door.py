@@ -81,7 +81,7 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
     assert public == {
         *("explain", "explain_turns", "load", "route", "route_many", "route_turns"),
-        *("with_confidence", "with_selector", "without"),
+        *("make_fast", "with_confidence", "with_selector", "without"),
     }
     assert ridgeway.Decision._fields == (
         "domain",

@@ -33,6 +33,7 @@ from ridgeway.common.routing.token_table import (
     tally,
     tally_texts,
 )
+from ridgeway.common.routing.word_table import WordTable, side_by_side
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.quality import QualityTable
@@ -241,49 +242,65 @@ class Router:
         with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool:
             return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
 
+    def make_fast(self) -> bool:
+        """Work out at once what else comes with use; whether the compiled tokenizer then does the work."""
+        if isinstance(self._side_by_side, WordTable):
+            self._side_by_side.make_fast()
+        return self.tokenizer.make_fast()
+
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         ids, lengths = self.tokenizer.encode_raw(prompts)
-        found: Iterable[Decision]
+        found = self._by_extension(ids, lengths)
+        if found is None:
+            found = self._by_python(ids, lengths)
+        if self.familiar is None and self._scope is None:
+            return found
+        told = zip(found, prompts, strict=True)
+        return [each if any(map(str.isalnum, prompt)) else self._unknown(each) for each, prompt in told]
+
+    def _by_python(self, ids: Numbers, lengths: Numbers) -> list[Decision]:
+        """Decisions on texts whose ids stand in one row, `lengths` of them each."""
+        found: Iterator[Decision]
         if self.selector.name == "average":
-            found = self._by_average(ids, lengths)
+            points, tokens = self.compiled.token_sums(ids, lengths)
+            found = map(self._decide, points, points, tokens, tokens)
         else:
             found = self._decisions(np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64))
         if self.familiar is None:
-            return list(found if self._scope is None else map(self._if_known, found, prompts))
-        known, _ = self.familiar.token_sums(ids, lengths)
-        return [self._if_known(*each) for each in zip(found, prompts, known, strict=True)]
+            return list(found)
+        return [self._if_known(each, known) for each, [known] in zip(found, self.familiar.token_sums(ids, lengths)[0])]  # noqa: B905
 
-    def _by_average(self, ids: Numbers, lengths: Numbers) -> Iterable[Decision]:
-        """Decisions on texts whose ids stand in one row, `lengths` of them each: by the extension, if it can."""
-        if self._extension is not None and (operands := self.compiled.operands()) is not None:
-            try:
-                return self._extension(self._rule, ids, lengths, *operands)
-            except OverflowError:  # numbers, or counts of letters, that are too large for it
-                pass
-        points, tokens = self.compiled.token_sums(ids, lengths)
-        return map(self._decide, points, points, tokens, tokens)
+    def _by_extension(self, ids: Numbers, lengths: Numbers) -> list[Decision] | None:
+        """The same in compiled code, bit for bit; None where there is none, or numbers are too large for it."""
+        if self._extension is None or self._side_by_side is None:
+            return None
+        try:
+            return self._extension(self._rule, ids, lengths, *(self._side_by_side.operands() or ()))
+        except OverflowError:
+            return None
+
+    @cached_property
+    def _side_by_side(self) -> RouterTable | None:
+        """The table that the extension adds up: with the column that tells unfamiliar text, if there is one."""
+        return self.compiled if self.familiar is None else side_by_side(self.compiled, self.familiar)
 
     @cached_property
     def _rule(self) -> tuple[Any, ...]:
         """How points become decisions, as the extension is told."""
-        scope = self._scope
-        rule = Decision, self.domains, self._sharpness, self._power, self._threshold, self._fallback or None
+        scope, unfamiliar = self._scope, self.familiar is not None
+        rule = Decision, self.domains, self._sharpness, self._power, self._threshold, self._fallback or None, unfamiliar
         return rule if scope is None else (*rule, self._unit, scope.slope, scope.growth, scope.offset, scope.least)
 
     @cached_property
     def _extension(self) -> Callable[..., list[Decision]] | None:
         """What decides faster than Python, if it was built and decides the same."""
-        operands = self.compiled.operands()
-        if operands is None:
+        if self.selector.name != "average" or self.compiled.operands() is None or self._side_by_side is None:
             return None
         from ridgeway.common.routing.token_sums import token_decisions
 
         ids, lengths = np.zeros(3, dtype=np.int32), np.array([1, 0, 2], dtype=np.int64)
-        points, tokens = self.compiled.token_sums(ids, lengths)
-        same = token_decisions(self._rule, ids, lengths, *operands) == [
-            *map(self._decide, points, points, tokens, tokens)
-        ]
-        return token_decisions if same else None
+        found = token_decisions(self._rule, ids, lengths, *(self._side_by_side.operands() or ()))
+        return token_decisions if found == self._by_python(ids, lengths) else None
 
     def explain(self, prompt: str | Chat) -> Explanation:
         """The decision on one prompt or chat, and what each of its words added to it."""
@@ -371,16 +388,19 @@ class Router:
     ) -> Decision:
         if self.familiar is None and self._scope is None:
             return decision
-        text = "".join(turn.text for turn in turns)
-        if self.familiar is None:
-            return self._if_known(decision, text)
-        known, _ = self.familiar.token_sums(ids, lengths)
-        return self._if_known(decision, text, [sum(each for [each] in known)])
+        if not any(str.isalnum(letter) for turn in turns for letter in turn.text):
+            return self._unknown(decision)
+        known = sum(each for [each] in self.familiar.token_sums(ids, lengths)[0]) if self.familiar else 0
+        return self._if_known(decision, known)
 
-    def _if_known(self, decision: Decision, prompt: str, known: Sequence[int] = (0,)) -> Decision:
-        """The same decision, unless the prompt has neither letters nor digits, or is like nothing that was learnt."""
-        if known[0] >= 0 and any(map(str.isalnum, prompt)):
-            return decision if decision.scope is not None else decision._replace(scope=1.0)
+    def _if_known(self, decision: Decision, known: int) -> Decision:
+        """The same decision, unless its text is like nothing that was learnt."""
+        if known < 0:
+            return self._unknown(decision)
+        return decision if decision.scope is not None else decision._replace(scope=1.0)
+
+    def _unknown(self, decision: Decision) -> Decision:
+        """The decision on a text that has neither letters nor digits, or is like nothing that was learnt."""
         return decision._replace(domain=self._fallback or decision.best, abstained=True, scope=0.0, belongs=False)
 
     def __repr__(self) -> str:

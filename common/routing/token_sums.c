@@ -249,7 +249,7 @@ typedef struct {
     PyTypeObject *kind;
     PyObject *names, *fallback;
     double sharpness, power, threshold, unit, slope, growth, offset, least;
-    int scoped;
+    int scoped, familiar;           /* familiar: one more column tells, below 0, text that is like nothing known */
 } Rule;
 
 /* A product that no compiler adds to anything without rounding it first. */
@@ -278,7 +278,7 @@ static double chance(const Rule *rule, const int64_t *points, int64_t width, int
     return isfinite(odds) ? 1.0 / (1.0 + odds) : -1.0;
 }
 
-/* scores: room for `width` numbers. */
+/* width: the number of domains. scores: room for as many numbers. */
 static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width, int64_t tokens, double *scores) {
     int64_t winner = 0;
     double total = 0.0;
@@ -294,7 +294,9 @@ static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width
         PyErr_Format(PyExc_OverflowError, "these numbers are Python's to reckon with");
         return NULL;
     }
-    int belongs = !rule->scoped || scope >= rule->least, taken = belongs && confidence >= rule->threshold;
+    int known = !rule->familiar || points[width] >= 0, told = rule->scoped || rule->familiar;
+    int belongs = known && (!rule->scoped || scope >= rule->least), taken = belongs && confidence >= rule->threshold;
+    if (rule->familiar) scope = !known ? 0.0 : rule->scoped ? scope : 1.0;
     PyObject *best = PyTuple_GetItem(rule->names, (Py_ssize_t)winner), *by_name = PyDict_New(), *made = NULL;
     for (int64_t i = 0; by_name && i < width; i++) {
         PyObject *score = PyFloat_FromDouble(scores[i] * confidence);
@@ -304,39 +306,40 @@ static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width
     PyObject *fields = !by_name ? NULL : Py_BuildValue(
         "((OdNOOLNO))", taken || rule->fallback == Py_None ? best : rule->fallback, confidence, by_name,
         taken ? Py_False : Py_True, best, (long long)tokens,
-        rule->scoped ? PyFloat_FromDouble(scope) : Py_NewRef(Py_None), belongs ? Py_True : Py_False);
+        told ? PyFloat_FromDouble(scope) : Py_NewRef(Py_None), belongs ? Py_True : Py_False);
     if (fields) made = ((newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new))(rule->kind, fields, NULL);
     Py_XDECREF(fields);
     return made;
 }
 
 /* token_decisions(rule, ids, counts, table, width[, …]) -> a decision for each text; the rest as in token_sums.
-   rule: the class of decisions, a tuple; the domains; sharpness, power, threshold, fallback; unit, slope, growth, offset
-   and least chance of the scope, if there is one. */
+   rule: the class of decisions, a tuple; the domains; sharpness, power, threshold, fallback; whether one more column
+   tells unfamiliar text; unit, slope, growth, offset and least chance of the scope, if there is one. */
 static PyObject *token_decisions(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS] = {NULL}, *rule_given, *made = NULL;
     Py_ssize_t width;
-    Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     double *scores = NULL;
     Call call;
     (void)module;
     if (!PyArg_ParseTuple(args, "O!OOOn|OOOO", &PyTuple_Type, &rule_given, &object[IDS], &object[COUNTS],
                           &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS], &object[ALONE]))
         return NULL;
-    if (!PyArg_ParseTuple(rule_given, "O!O!dddO|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
-                          &rule.sharpness, &rule.power, &rule.threshold, &rule.fallback, &rule.unit, &rule.slope,
-                          &rule.growth, &rule.offset, &rule.least)) return NULL;
-    rule.scoped = PyTuple_Size(rule_given) > 6;
-    if (!PyType_IsSubtype(rule.kind, &PyTuple_Type) || PyTuple_Size(rule.names) != width) {
+    if (!PyArg_ParseTuple(rule_given, "O!O!dddOp|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
+                          &rule.sharpness, &rule.power, &rule.threshold, &rule.fallback, &rule.familiar, &rule.unit,
+                          &rule.slope, &rule.growth, &rule.offset, &rule.least)) return NULL;
+    rule.scoped = PyTuple_Size(rule_given) > 7;
+    Py_ssize_t domains = PyTuple_Size(rule.names);
+    if (!PyType_IsSubtype(rule.kind, &PyTuple_Type) || domains < 1 || domains + rule.familiar != width) {
         PyErr_Format(PyExc_ValueError, "the rule and the table do not fit together");
         return NULL;
     }
     if (begin_call(&call, object, IDS, width) && sum_up(&call)) {
-        scores = calloc((size_t)width, sizeof *scores);
+        scores = calloc((size_t)domains, sizeof *scores);
         made = scores ? PyList_New((Py_ssize_t)call.texts) : PyErr_NoMemory();
         for (int64_t i = 0; made && i < call.texts; i++) {
             int64_t tokens = ((const int64_t *)call.view[COUNTS].buf)[i];
-            PyObject *each = decision(&rule, (int64_t *)call.sums + i * width, width, tokens, scores);
+            PyObject *each = decision(&rule, (int64_t *)call.sums + i * width, domains, tokens, scores);
             if (!each || PyList_SetItem(made, (Py_ssize_t)i, each)) Py_CLEAR(made);
         }
     }

@@ -19,7 +19,15 @@ from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BYTES, Spelling, WordSketch
-from ridgeway.common.routing.token_table import TokenTable, exact_logits, in_steps, of_logits, step_for, sums_by_reading
+from ridgeway.common.routing.token_table import (
+    RouterTable,
+    TokenTable,
+    exact_logits,
+    in_steps,
+    of_logits,
+    step_for,
+    sums_by_reading,
+)
 
 MAX_GRAMS_PER_LETTER = 2 * len(GRAM_SIZES)
 """A letter ends one run of each size, and if a word ends with it, the border behind it ends as many."""
@@ -167,6 +175,21 @@ def compile_words(encoder: TableEncoder, words: WordSketch, weights: NDArray[np.
     buckets = weights[own:-1] * (encoder.scale * words.options.amplitude)
     step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()))
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
+
+
+def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
+    """The columns of two tables in one, so that they are added up together; None where that cannot be."""
+    if isinstance(one, TokenTable) and isinstance(other, TokenTable):
+        return TokenTable(np.hstack([one.logits, other.logits]), one.step, one.entropies)
+    if not isinstance(one, WordTable) or not isinstance(other, WordTable):
+        return None
+    logits, buckets = np.hstack([one.logits, other.logits]), np.hstack([one.buckets, other.buckets])
+    try:
+        return replace(one, logits=logits, buckets=buckets)
+    except (
+        FormatError
+    ):  # each fits 32 bits, but not the largest tokens of the one with the largest letters of the other
+        return None
 
 
 def check_spelling(spelling: Spelling, rows: int) -> None:

@@ -21,7 +21,6 @@ from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.word_table import WordTable
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.bench.bench_text import BenchText
 from ridgeway.simulations.bench.measuring import Result, Work, at_least, at_most, seconds_in_turns
@@ -75,7 +74,7 @@ def bench_tokenizer(encoder: TableEncoder, text: BenchText) -> list[Result]:
 def bench_route(release: Path, text: BenchText) -> list[Result]:
     router = Router.load(release)
     bare = Tokenizer.from_file(str(release / "tokenizer.json"))
-    router.tokenizer.make_fast()
+    router.make_fast()
     prompts = text.prompts[:: max(1, len(text.prompts) // MAX_PROMPTS)]
     single, encode, many, batch = seconds_in_turns(
         lambda: _each(router.route, prompts),
@@ -121,11 +120,9 @@ def _beginning(router: Router, prompt: str, size: int) -> str:
 
 def _random_router(encoder: TableEncoder, domains: Sequence[str]) -> Router:
     weights = np.random.default_rng(0).standard_normal((encoder.width + 1, len(domains)))
-    made = compile_router(encoder, DEFAULT.sampling, weights)
-    if isinstance(made, WordTable):
-        made.make_fast()
-    encoder.tokenizer.make_fast()
-    return Router(domains, made, encoder.tokenizer, DEFAULT.selector)
+    router = Router(domains, compile_router(encoder, DEFAULT.sampling, weights), encoder.tokenizer, DEFAULT.selector)
+    router.make_fast()
+    return router
 
 
 def _each(work: Callable[[str], object], prompts: list[str]) -> None:

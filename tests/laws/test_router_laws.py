@@ -129,16 +129,27 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     growth=st.floats(0, 1),
     threshold=st.sampled_from([0.0, 0.4, 0.9]),
     scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
+    familiar=st.none() | tables(1, 1),
 )
 def test_routing_without_the_extension_gives_the_same_bits(
-    table: TokenTable, prompts: list[str], heat: float, growth: float, threshold: float, scope: Scope | None
+    table: TokenTable,
+    prompts: list[str],
+    heat: float,
+    growth: float,
+    threshold: float,
+    scope: Scope | None,
+    familiar: TokenTable | None,
 ) -> None:
     """Where there was no compiler, numpy adds up the rows and Python decides."""
     plain = TokenTable(table.logits, table.step, table.entropies)
     vars(plain)["_compiled"] = None
     confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope)
-    one, other = (router_of(each, Selector("average"), confidence) for each in (table, plain))
-    assert repr(one.route_many(prompts)) == repr(other.route_many(prompts)) == repr([*map(one.route, prompts)])
+    one, other = (
+        Router(names(table), each, TOKENIZER, Selector("average"), confidence, familiar=familiar)
+        for each in (table, plain)
+    )
+    found = [list(map(tuple, many)) for many in (one.route_many(prompts), other.route_many(prompts))]
+    assert found[0] == found[1] == [tuple(one.route(prompt)) for prompt in prompts]
     if importlib.util.find_spec("ridgeway.common.routing.token_sums"):
         assert one._extension is not None and other._extension is None
 
@@ -149,7 +160,8 @@ def test_points_beyond_what_doubles_hold_are_decided_by_python() -> None:
     table = TokenTable(logits, 1.0, np.zeros(ROWS, dtype=np.float32))
     router = router_of(table, Selector("average"), Confidence(scope=Scope(1.0, 0.0, 0.0, 0.0)))
     ids, lengths = np.zeros(1 << 22, dtype=np.int32), np.array([1 << 22])
-    [found] = router._by_average(ids, lengths)
+    assert router._by_extension(ids, lengths) is None
+    [found] = router._by_python(ids, lengths)
     points = [((1 << 31) - 1) << 22, ((1 << 31) - 8) << 22]
     assert found == router._decide(points, points, 1 << 22, 1 << 22)
 
@@ -158,11 +170,15 @@ def test_rules_that_do_not_fit_are_refused() -> None:
     """A name for each domain, and a class that is a tuple."""
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     rest = np.zeros(1, dtype=np.int32), np.array([1]), np.zeros((3, 2), dtype=np.int32), 2
-    for rule in ((Decision, ("a",), 1.0, 0.0, 0.0, None), (int, ("a", "b"), 1.0, 0.0, 0.0, None)):
+    for rule in (
+        (Decision, ("a",), 1.0, 0.0, 0.0, None, False),
+        (Decision, ("a", "b"), 1.0, 0.0, 0.0, None, True),
+        (int, ("a", "b"), 1.0, 0.0, 0.0, None, False),
+    ):
         with pytest.raises(ValueError, match="do not fit together"):
             found.token_decisions(rule, *rest)
     with pytest.raises(TypeError):
-        found.token_decisions((Decision, ("a", "b"), "1", 0.0, 0.0, None), *rest)
+        found.token_decisions((Decision, ("a", "b"), "1", 0.0, 0.0, None, False), *rest)
 
 
 @pytest.mark.parametrize(

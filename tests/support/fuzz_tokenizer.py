@@ -151,7 +151,7 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
         found, _ = modules["token_sums"].token_sums(numbers, counts, *operands)
         operands += (modules["token_sums"].alone_rows(*operands),)
         assert modules["token_sums"].token_sums(numbers, counts, *operands)[0] == found
-        rule = tuple, tuple(map(str, range(width))), rolls.random(), -0.5, 0.4, "other", *rolls.random(5 * wrong)
+        rule = tuple, tuple(map(str, range(width))), rolls.random(), -0.5, 0.4, "other", False, *rolls.random(5 * wrong)
         decided = modules["token_sums"].token_decisions(rule, numbers, counts, *operands)
         assert [each[5] for each in decided] == counts.tolist()
         if given == width and ids:

@@ -18,7 +18,6 @@ from ridgeway.common.routing import drift_sketch
 from ridgeway.common.routing.drift_sketch import DriftSketch
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
 from ridgeway.common.routing.router import Router, router_of
-from ridgeway.common.routing.word_table import WordTable
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -47,9 +46,7 @@ class ServedRelease:
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", str(self.router.release))  # what every request reads is worked out once
         object.__setattr__(self, "runs_a_model", self.router.compiled.runs_a_model)
-        if isinstance(self.router.compiled, WordTable):
-            self.router.compiled.make_fast()
-        object.__setattr__(self, "is_quick", self.router.tokenizer.make_fast() and not self.runs_a_model)
+        object.__setattr__(self, "is_quick", self.router.make_fast() and not self.runs_a_model)
 
     def card(self) -> dict[str, Any]:
         manifest = self.release.manifest
