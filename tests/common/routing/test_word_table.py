@@ -27,8 +27,8 @@ from ridgeway.common.routing.drift_sketch import DriftSketch, companion
 from ridgeway.common.routing.drift_sketch import load as load_sketch
 from ridgeway.common.routing.evaluation import beginnings_routed
 from ridgeway.common.routing.hidden_state_table import compile_router
-from ridgeway.common.routing.release import load_release
-from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
+from ridgeway.common.routing.release import load_release, save_release
+from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
 from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams, side_by_side
 from ridgeway.coordinator.solving.publish import RouterChoices, draft, issue, make_sketch
@@ -322,6 +322,19 @@ def test_a_release_with_words_is_loaded_as_it_was_made_without_spelling_tokens_a
         assert np.array_equal(loaded.compiled.arrays()[name], array)
     one, other = Router.load(release), Router(DOMAINS, made, ENCODER.tokenizer, Selector())
     assert one.route("ABC cab 9") == other.route("ABC cab 9")
+
+
+def test_a_release_without_a_retired_domain_routes_as_its_router(release: Path, tmp_path: Path) -> None:
+    """What `coordinator retire` writes: two tables with a column less, under the same facts of the encoder."""
+    loaded = load_release(release)
+    kept = router_of(loaded).without("law")
+    facts = loaded.manifest | {"domains": list(kept.domains), "confidence": kept.confidence.to_json()}
+    definition = contents(release)["tokenizer.json"]
+    save_release(
+        tmp_path / "r", facts, np.delete(loaded.weights, 1, axis=1), kept.compiled, definition, fixed_identity()
+    )
+    texts = ["abc ab", "Cab 9", ""]
+    assert Router.load(tmp_path / "r").route_many(texts) == kept.route_many(texts)
 
 
 def test_an_older_ridgeway_cannot_take_it_for_a_table_of_tokens(release: Path) -> None:
