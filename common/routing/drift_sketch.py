@@ -53,8 +53,11 @@ class SketchedWords:
     def of(self, ids: Ids) -> NDArray[np.float32]:
         """What each token of a text has of the runs of letters that end in it."""
         owners, buckets, signs = self.words.grams(ids, np.array([0, len(ids)]))
-        counts = np.bincount(owners * self.words.width + buckets, signs, len(ids) * self.words.width)
-        return counts.reshape(len(ids), -1).astype(np.float32) @ self.buckets.astype(np.float32)
+        found, order = np.zeros((len(ids), self.buckets.shape[1]), dtype=np.float32), np.argsort(owners, kind="stable")
+        rows, owners = self.buckets[buckets[order]] * signs[order, None].astype(np.float32), owners[order]
+        if len(firsts := np.flatnonzero(np.diff(owners, prepend=-1))):  # no product: its threads would wait for cores
+            found[owners[firsts]] = np.add.reduceat(rows, firsts, axis=0)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
