@@ -54,10 +54,10 @@ def test_a_federation_that_chooses_by_itself_reaches_the_same(
     And conversations made of the test files stay with their expert, and change over with their topic.
     """
     save_encoder(smollm2, tmp_path / "encoder")
-    done = simulate(
-        tmp_path / "work", lambda event: None, data=shared_data / setting, encoder=f"dir:{tmp_path / 'encoder'}"
-    )
+    data, release = shared_data / setting, tmp_path / "release"
+    encoder = f"dir:{tmp_path / 'encoder'}"
+    done = simulate(tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder)
     assert done.evaluation.accuracy >= least
-    stays, follows = followed(Router.load(done.release), dialogues(shared_data / setting, "test", OTHER_FOLLOW_UPS, 60))
+    stays, follows = followed(Router.load(release), dialogues(data, "test", OTHER_FOLLOW_UPS, 60))
     assert stays >= stay
     assert follows >= 90.0

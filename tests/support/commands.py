@@ -130,7 +130,8 @@ def workshop(folder: Path) -> Workshop:
         summed = without_cache(work, encoder, folder / "home" / f"cache-{domain}").prepared
         parts.append(Prepared(domain, summed.encoder_name, summed.fingerprint, summed.sampling, summed.statistics))
         save_prepared(parts[-1], folder / f"{domain}.stats")
-    choices = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector, Confidence())
+    own = DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector
+    choices = RouterChoices(*own, Confidence(), abstain=DEFAULT.abstain)
     publish(parts, encoder, choices, create_identity(made.key), folder / "release")
     return made
 
