@@ -267,15 +267,19 @@ def test_documents_pay_for_sums_or_for_counts(parties: Parties) -> None:
 
 
 def test_the_journal_of_another_folder_is_refused(parties: Parties) -> None:
-    """Neither a colleague's journal nor an empty one gives a budget back."""
+    """Neither a colleague's journal, without what this holder has sent, nor an empty one gives a budget back."""
     asked, home = Hostile(parties, list(MEMBERS), round="ef" * 16), parties.homes["law-1"]
     blobs = [prior_bytes(parties.federation().prior)]
     parties.change_corpus("law-1")
-    for other in (parties.homes["law-2"] / "journal.db", None):
-        for path in home.glob("journal.db*"):
+    shutil.copytree(home / FOLDER, home / "kept")
+    for other in (parties.homes["law-2"], None):
+        for path in [*home.glob("journal.db*"), *(home / FOLDER).glob(f"*{NOISY}")]:
             path.unlink()
         if other:
-            shutil.copy(other, home / "journal.db")
+            for path in other.glob("journal.db*"):
+                shutil.copy(path, home)
+        else:
+            shutil.copytree(home / "kept", home / FOLDER, dirs_exist_ok=True)
         assert code_of(asked.ask("law-1", Announce(terms=asked.terms), blobs)) == "foreign_journal"
 
 
