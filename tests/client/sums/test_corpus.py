@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import ridgeway.client.sums.corpus
-from ridgeway.client.sums.corpus import DOCUMENT_LIMIT, Counters, Position, cut, documents, find_sources
+from ridgeway.client.sums.corpus import DOCUMENT_LIMIT, WHOLE_LIMIT, Counters, Position, cut, documents, find_sources
 from ridgeway.common.base.errors import CorpusError, InputError
-from tests.support.corpora_on_disk import read
+from tests.support.corpora_on_disk import read, write_jsonl
 
 TEXTS = ["first record", "second, with a comma", "third\nwith a line end", 'fourth "quoted"', "naïve \u2028 😀"]
 BLOCK = 1 << 20
@@ -482,3 +482,36 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(tmp_path: Path, 
     assert str(path) in places[0]
     with pytest.raises(CorpusError, match="skip_broken"):
         list(documents(source, ("text",), Counters(), Position()))
+
+
+# Whole documents
+
+
+def whole(*roots: Path) -> list[str]:
+    """The documents of a corpus where each counts as one, however long it is."""
+    sources, _ = find_sources(roots)
+    return [text for each in sources for text in documents(each, ("text",), Counters(), Position(), whole=True)]
+
+
+def test_a_file_of_text_is_one_whole_document_in_however_many_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may read another piece: the first stands for the file, and the others count for nothing."""
+    monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 64)
+    text = "".join(f"line {number}\n" for number in range(100))
+    (tmp_path / "long.txt").write_text(text)
+    write_jsonl(tmp_path / "records.jsonl", ["a" * 100, "b" * 100, " "])
+    assert len(find_sources([tmp_path])[0]) > 4
+    assert whole(tmp_path) == [text, "a" * 100, "b" * 100]
+
+
+def test_of_a_whole_document_the_first_characters_count(tmp_path: Path) -> None:
+    """As many of a record as of a file, at most: what follows them changes nothing."""
+    long = "a word\n" * (WHOLE_LIMIT // 6)
+    (tmp_path / "long.txt").write_text(long)
+    write_jsonl(tmp_path / "records.jsonl", [long])
+    from_file, from_record = whole(tmp_path)
+    assert from_record == long[:WHOLE_LIMIT] and long.startswith(from_file)
+    assert WHOLE_LIMIT - 20 * 16 < len(from_file) <= WHOLE_LIMIT
+    (tmp_path / "long.txt").write_text(long + "and more")
+    assert whole(tmp_path) == [from_file, from_record]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ridgeway.client.round import held_out
 from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, NoisyVectors, expenses, spent
+from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import BoundExceeded, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
@@ -409,6 +412,20 @@ def test_a_long_text_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (files / "long.txt").write_text(long + "\n" + long)
     parties.rewrite("law-1", f'"{corpus}"', f'"{files}"')
     assert exact(parties, "law-1").documents == 1
+
+
+def test_no_document_pushes_another_out_of_those_that_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample of a fixed size would let one document more move two numbers, so all that are held out count."""
+    make_haste(monkeypatch)
+    monkeypatch.setattr(held_out, "MAX_HELD_OUT_DOCUMENTS", 1)
+    parties = settled(tmp_path, "columns")
+    parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.75")
+    [corpus] = parties.holder("law-1").settings.corpus
+    texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
+    counted = parties.holder("law-1").held_out(parties.federation().terms).lengths
+    assert len(counted) == sum(is_held_out(text, 0.75) for text in texts) > 1
 
 
 def test_a_folder_without_the_prior_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
