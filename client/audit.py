@@ -64,7 +64,7 @@ def read_summed(
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
     sums = {each: accumulators(encoder.table, each, encoder.words)() for each in samplings}
-    for batch in text_batches(_summed_documents(job, watch or Watch())):
+    for batch in text_batches(summed_documents(job, watch or Watch())):
         ids, lengths = encoder.tokenizer.encode_many(batch)
         for accumulator in (tokens, *sums.values()):
             accumulator.add(ids, lengths)
@@ -76,12 +76,14 @@ def read_summed(
     return counts, {sampling: each.statistics(each.state(), job.threads) for sampling, each in sums.items()}
 
 
-def _summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
+def summed_documents(job: PrepareJob, watch: Watch, *, whole: bool = False) -> Iterator[str]:
+    """The documents that `prepare` sums, one after another; whole: long ones are not cut."""
     sources, _ = find_sources(job.roots)
     total, done = sum(source.bytes for source in sources), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, Counters(), position, [] if job.skip_broken else None):
+        skipped: list[str] | None = [] if job.skip_broken else None
+        for text in documents(source, job.text_fields, Counters(), position, skipped, whole=whole):
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")
             if not is_held_out(text, job.holdout):

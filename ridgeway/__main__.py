@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": ("simulations.cli.bench_commands", "app", RESEARCHER),
     "client": ("client.cli.corpus_commands", "app", HOLDER),
     "coordinator": ("coordinator.cli.solve_commands", "app", OPERATOR),
+    "plan": ("coordinator.cli.plan_command", "plan", OPERATOR),
     "prior": ("client.cli.prior_commands", "app", OPERATOR),
     "serve": ("coordinator.cli.serve_command", "serve", OPERATOR),
     "experts": ("coordinator.cli.expert_commands", "app", OPERATOR),

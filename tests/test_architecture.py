@@ -29,7 +29,7 @@ ROOMS = {
     "common/http": "common/base",
     "common/experts": "common/base common/routing",
     "common/cli": "common/base common/encoding common/statistics common/routing common/experts common/http",
-    "common": "common/base common/statistics",
+    "common": "common/base common/privacy common/statistics",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
     "client/round": "common/base common/encoding common/privacy common/statistics common/routing common/masking "
     "common/protocol client/sums",

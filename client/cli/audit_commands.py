@@ -20,16 +20,26 @@ from ridgeway.common.cli.terminal import CountingBar, count, emit_json, progress
 
 if TYPE_CHECKING:
     from ridgeway.client.audit import Finding
+    from ridgeway.client.private_audit import PrivateAudit
     from ridgeway.client.round.holder import HolderSettings
     from ridgeway.client.sums.prepare import PrepareJob, Watch
     from ridgeway.common.base.settings import Sampling
     from ridgeway.common.encoding.table_encoder import TableEncoder
+    from ridgeway.common.privacy.privacy_settings import Privacy
+    from ridgeway.common.privacy.public_prior import PublicPrior
     from ridgeway.common.statistics.statistics_file import Prepared
 
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf.")
 ]
 EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+AuditedEpsilon = Annotated[
+    float | None, typer.Option("--epsilon", help="Attack sums of documents under noise of this ε instead.")
+]
+AuditedMode = Annotated[str, typer.Option("--privacy", help="What is noised and sent: columns or full.")]
+PriorFile = Annotated[
+    Path | None, typer.Option("--prior", metavar="FILE", help="The public prior. (default: of built-in text)")
+]
 
 RARE = "rare tokens: those that occur once or twice in what was summed"
 CHANCE = "by chance: what finding as many tokens at random would recover"
@@ -49,6 +59,9 @@ def audit(
     encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
+    epsilon: AuditedEpsilon = None,
+    privacy: AuditedMode = "columns",
+    prior: PriorFile = None,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
@@ -57,10 +70,14 @@ def audit(
     With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
     found, and whether that is proven. Of a holder's folder, the sums are those that it offered last, and client.toml
     names corpus, fields and encoder.
+
+    With --epsilon, one half of the documents is summed under noise, as in a round with differential privacy, and what
+    the attacks find is held against both halves: the other one is a control.
     """
     from ridgeway.client.audit import advice, attack_holder, must_fit, survives_weighting, true_counts
     from ridgeway.common.cli.plots import check_plot
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
+    from ridgeway.common.encoding.table_encoder import without_words
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
 
@@ -80,8 +97,13 @@ def audit(
         found = needs_table(find_by_fingerprint(*made_with), "the audit")
     must_fit(prepared, found)
     truth = None
+    job = replace(job_of(prepared, corpus or [], text_field), skip_broken=skip_broken)
+    if epsilon is not None:
+        plain = without_words(found)
+        told = audit_under_noise(job, plain, *audited_terms(plain, epsilon, privacy, prior))
+        emit_json({"domain": job.domain, **told.to_json()}) if json else show_private(told)
+        return
     if corpus:
-        job = replace(job_of(prepared, corpus, text_field), skip_broken=skip_broken)
         with watching(prepared.domain) as watch:
             truth = true_counts(prepared, job, found, watch)
         step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
@@ -98,6 +120,46 @@ def audit(
     if truth is None:
         _show_tokens(findings[0], found)
     print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
+
+
+def audited_terms(encoder: TableEncoder, epsilon: float, mode: str, prior: Path | None) -> tuple[Privacy, PublicPrior]:
+    """The terms that options name, and their prior."""
+    from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
+    from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
+
+    chosen = check_privacy(mode, epsilon)
+    if chosen == "none":
+        raise InputError("without privacy there is no noise to audit; leave --epsilon out")
+    public = built_in_prior(encoder) if prior is None else read_prior(prior)
+    public.must_fit(encoder)
+    return Privacy(mode=chosen, epsilon=epsilon, prior=public.fingerprint), public
+
+
+def audit_under_noise(job: PrepareJob, encoder: TableEncoder, terms: Privacy, public: PublicPrior) -> PrivateAudit:
+    """Audit the documents of a corpus under noise."""
+    from ridgeway.client.audit import summed_documents
+    from ridgeway.client.private_audit import audit_halves, halves
+
+    if not job.roots:
+        raise InputError("what noise leaves is held against the text, so it is needed too: give --corpus")
+    with watching(job.domain) as watch:
+        own, control = halves(summed_documents(job, watch, whole=True), encoder, public)
+    step("read", job.domain, count(len(own.rows), "document"), f"{len(control.rows):,} as a control")
+    return audit_halves(own, control, encoder, public, terms)
+
+
+def show_private(told: PrivateAudit) -> None:
+    rows = []
+    for each in told.findings:
+        known = each.own, each.control
+        shares = [_percent(side.recovered) for side in known], [_percent(side.rare_recovered) for side in known]
+        rows.append([each.view, f"{each.own.found:,}", *shares[0], *shares[1], _percent(each.own.chance)])
+    table(("view", "named", "recovered", "of the control", "rare", "of the control", "by chance"), rows)
+    print(
+        f"{RARE}\n{CHANCE}\n"
+        f"a summed document scores above a control in {_percent(told.membership)}; who knows all else tells it in "
+        f"{_percent(told.of_noise)}, and ε = {told.privacy.epsilon:g} allows {_percent(told.allowed)}; 50 % is guessing"
+    )
 
 
 def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings, Path]:

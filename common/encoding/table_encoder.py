@@ -88,6 +88,11 @@ def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
     return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
 
 
+def without_words(encoder: TableEncoder) -> TableEncoder:
+    """The same table of tokens alone: what documents are seen by in private rounds."""
+    return TableEncoder(encoder.name.removesuffix(WORDS), encoder.definition, encoder.table, encoder.scale)
+
+
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:
     """The integer table nearest to V×h embeddings, and its scale. The same bits on every machine."""
     largest = float(np.abs(embeddings).max())

@@ -107,8 +107,8 @@ def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPr
 
     Groups of a few texts are taken together.
     """
-    if not isinstance(encoder, TableEncoder):
-        raise InputError(f"a prior needs an encoder with a table, and {encoder.name} has none; name another encoder")
+    if not isinstance(encoder, TableEncoder) or encoder.words:
+        raise InputError(f"a prior needs an encoder with a table of tokens alone, not {encoder.name}; name another one")
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
     means = [_means(encoder, group) for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)]
     means = [group for group in means if len(group)]

@@ -1,14 +1,15 @@
 """Sums over documents under noise → the weights of an ordinary router, over the encoder's own features.
 
-    columns, counts → mean directions → shrunk by what noise explains → (C·Σ + Σ m mᵀ)V = M → W = PᵀV, bias = −Wᵀμ
+    columns, counts → mean directions → apart from their centre, shrunk by what noise explains → (C·Σ + Σ m mᵀ)V = M
 
-Every step but the sums themselves is public, so that it costs no privacy, and can be done again. Scores have no offset
-of their own: a document counts by its direction alone, as it was summed, and how long a prompt's vector is does not
-matter for who is ahead. Knows the prior and the units of the sums. Knows nothing of holders, rounds or releases.
+Every step but the sums themselves is public, so that it costs no privacy, and can be done again. Documents were summed
+at length 1, and a table cannot bring a prompt to that length: TYPICAL_LENGTH stands for all of them.
+Knows the prior and the units of the sums. Knows nothing of holders, rounds or releases.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +29,14 @@ EDGE_SHARE = 0.8
 """Eigenvalues move towards their mean by this share of the largest that noise alone would have."""
 
 LEAST_EIGENVALUE = 0.5
-"""Relative to their mean: what noise has made small or negative is raised to it.
+"""Relative to their mean: what noise has made small or negative is raised to it."""
 
-These two were chosen on held-out training text of three sets, for 500 documents a domain and all, at ε = 1 and 3."""
+TYPICAL_LENGTH = 0.7
+"""What a prompt's vector is divided by in place of its own length, in units of the prior.
 
+These three were chosen on held-out training text of three sets, for 500 documents a domain and all, at ε = 1 and 3."""
+
+LEAST_KEPT = 0.1
 LEAST_SPREAD = 0.1
 """Vectors of length 1 vary by at most 1 in all; around their domains' means they are taken to vary by this at least."""
 
@@ -59,7 +64,7 @@ def solve_columns(
     scale: the encoder's.
     """
     found = noisy_means("columns", columns, counts, sigma_squared)
-    return _weights(_ridge(found, np.eye(prior.width) / prior.width), prior, scale)
+    return _weights(found, np.eye(prior.width) / prior.width, prior, scale)
 
 
 def solve_full(
@@ -76,23 +81,25 @@ def solve_full(
     shares: by what the variance of the noise on products, which members draw together, is above `sigma_squared`.
     """
     found = noisy_means("full", columns, counts, sigma_squared)
-    noise = float(np.sqrt(sigma_squared * shares)) / VECTOR_LENGTH**2
-    return _weights(_ridge(found, _within(products / VECTOR_LENGTH**2, found, noise)), prior, scale)
+    noise = math.sqrt(sigma_squared * shares) / VECTOR_LENGTH**2
+    return _weights(found, _within(products / VECTOR_LENGTH**2, found, noise), prior, scale)
 
 
 def noisy_means(mode: PrivacyMode, columns: Integers, counts: Integers, sigma_squared: float) -> NoisyMeans:
     """What columns and counts say of each domain."""
     documents = np.maximum(counts / count_unit(mode), MIN_DOCUMENTS)
     unit = float(row_unit(mode) * VECTOR_LENGTH)
-    return NoisyMeans((columns / unit / documents).T, documents, sigma_squared / (unit * documents) ** 2)
+    return NoisyMeans((columns / unit / documents).T, documents, float(sigma_squared) / (unit * documents) ** 2)
 
 
-def _shrunk(found: NoisyMeans) -> Matrix:
-    """Means drawn to their common centre by what noise explains of their differences (James and Stein)."""
-    centre = found.means.mean(axis=0)
-    apart = found.means - centre
+def _apart(found: NoisyMeans) -> Matrix:
+    """Means relative to their centre, drawn to it by what noise explains of their differences (James and Stein).
+
+    Something always remains: directions that are mostly noise still say more than none.
+    """
+    apart = found.means - found.means.mean(axis=0)
     seen, expected = np.square(apart).sum(), found.variances.mean() * (len(apart) - 1) * apart.shape[1]
-    return np.asarray(centre + apart * max(0.0, 1 - expected / max(seen, np.finfo(np.float64).tiny)))
+    return np.asarray(apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny)))
 
 
 def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
@@ -110,22 +117,21 @@ def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
     return np.asarray((vectors * np.maximum(kept, LEAST_EIGENVALUE * level)) @ vectors.T)
 
 
-def _ridge(found: NoisyMeans, within: Matrix) -> Matrix:
-    """V of least squares to one-hot targets, for domains of equal weight with these means and this variation.
+def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float) -> Matrix:
+    """Least squares to one-hot targets, for domains of equal weight with these means and this variation.
 
-    The λ on the diagonal is the noise of a mean: what is known less surely counts less.
+    The λ on the diagonal is the noise of a mean: what is known less surely counts less. Whitening and centring are
+    folded in, so that the router is a table as ever.
     """
     from scipy.linalg import solve
     from threadpoolctl import threadpool_limits
 
-    means = _shrunk(found)
+    apart, domains = _apart(found), len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
     with threadpool_limits(1):
-        return np.asarray(solve(len(means) * varied + means.T @ means, means.T, assume_a="pos"))
-
-
-def _weights(directions: Matrix, prior: PublicPrior, scale: float) -> Matrix:
-    """The same scores from embeddings: whitening and centring are folded in, so that the router is a table as ever."""
-    weights = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits).T @ directions
-    bias = -np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
+        directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
+        whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
+        weights = whitening.T @ directions / TYPICAL_LENGTH
+    offset = 1 / domains - found.means.mean(axis=0) @ directions  # at the centre all domains are alike
+    bias = offset - np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
     return np.vstack([weights / scale, bias])

@@ -14,18 +14,24 @@ import typer
 
 from ridgeway.client.cli.audit_commands import (
     RARE,
+    AuditedEpsilon,
+    AuditedMode,
     EncoderOption,
     Plot,
+    PriorFile,
     attack_bar,
+    audit_under_noise,
+    audited_terms,
     draw,
     job_of,
     show_findings,
+    show_private,
     watching,
 )
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json
-from ridgeway.common.cli.terminal import count, emit_json, step
+from ridgeway.common.cli.terminal import count, emit_json, step, ticking
 
 if TYPE_CHECKING:
     from ridgeway.client.sums.prepare import PrepareJob
@@ -55,6 +61,11 @@ def audit(
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
+    epsilon: AuditedEpsilon = None,
+    privacy: AuditedMode = "columns",
+    prior: PriorFile = None,
+    canaries: Annotated[int, typer.Option(min=0, help="With --epsilon: documents to plant in each run.")] = 200,
+    runs: Annotated[int, typer.Option(min=1, help="With --epsilon: how often to plant them.")] = 100,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
@@ -62,14 +73,24 @@ def audit(
 
     The views: the holder's statistics in the clear, its column of B alone, a total over all holders, and two totals
     that differ by the holder. Each attack takes up to a few minutes with the default encoder.
+
+    With --epsilon, the holder's documents are summed under noise, as in a round with differential privacy, and held
+    against a control; and planted documents show the ε that can be proven at least.
     """
     from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.table_encoder import without_words
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
     from ridgeway.simulations.cohort_audit import audit as attack
     from ridgeway.simulations.cohort_audit import choose_holder, parse_windows
 
     _check_options(statistics, corpus, data, windows, plot)
+    if epsilon is not None:
+        if statistics or plot is not None:
+            raise InputError("an audit under noise reads text and draws nothing; give --data, without files and --plot")
+        plain = without_words(needs_table(find_encoder(encoder), "the audit"))
+        _audit_private(data, holder, plain, epsilon, privacy, prior, canaries, runs, json)
+        return
     parts = [load_prepared(path) for path in statistics or []]
     jobs = _jobs(parts, corpus or [], text_field)
     chosen = [parts[0].sampling] if parts else parse_windows(windows)
@@ -90,6 +111,53 @@ def audit(
         emit_json({**facts, "findings": [each.to_json() for each in findings]})
         return
     show_findings(findings, f"holder {members[place].domain} in a cohort of {len(members)}")
+
+
+def _audit_private(
+    data: Path | None,
+    holder: str | None,
+    encoder: TableEncoder,
+    epsilon: float,
+    mode: str,
+    prior: Path | None,
+    count_planted: int,
+    runs: int,
+    json: bool,
+) -> None:
+    """Attack the documents of one holder under noise, then those that are planted."""
+    import numpy as np
+
+    from ridgeway.client.sums.prepare import PrepareJob
+    from ridgeway.common.base.jsonl import DEFAULT_FIELDS
+    from ridgeway.common.base.settings import DEFAULT
+    from ridgeway.common.base.threads import cores
+    from ridgeway.simulations import corpora
+    from ridgeway.simulations.canaries import canaries, plant
+
+    terms, public = audited_terms(encoder, epsilon, mode, prior)
+    with tempfile.TemporaryDirectory(prefix="ridgeway-") as name:
+        if data is None:
+            corpora.write(corpora.builtin(), Path(name))
+        texts = {path.name.removesuffix(corpora.TRAIN): path for path in (data or Path(name)).glob(f"*{corpora.TRAIN}")}
+        chosen = holder or min(texts, key=lambda each: texts[each].stat().st_size, default="")
+        if chosen not in texts:
+            raise InputError(f"there is no holder {chosen!r}; there are {', '.join(sorted(texts)) or 'none'}")
+        job = PrepareJob((texts[chosen],), chosen, DEFAULT.sampling, DEFAULT.holdout, DEFAULT_FIELDS, cores())
+        told = audit_under_noise(job, encoder, terms, public)
+    rng = np.random.default_rng()
+    with ticking("planted", runs) as tick:
+        planted = (
+            plant(terms, canaries(encoder, public, count_planted, rng), runs, rng, tick=tick) if count_planted else None
+        )
+    if json:
+        emit_json({"holder": chosen, **told.to_json(), "canaries": planted and planted.to_json()})
+        return
+    show_private(told)
+    if planted:
+        print(
+            f"of documents planted or not, {planted.guesses:,} guesses: right in {100 * planted.auc:.1f} % of pairs, "
+            f"which proves ε ≥ {planted.at_least:.2f} (95 %) where {epsilon:g} is promised"
+        )
 
 
 def _check_options(

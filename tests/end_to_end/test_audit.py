@@ -256,3 +256,50 @@ def test_a_missing_matplotlib_is_named(shop: Workshop, monkeypatch: pytest.Monke
     )
     assert done.code == 2
     assert done.stderr == "ridgeway: drawing a plot needs the package matplotlib; install ridgeway[client]\n"
+
+
+# Under noise
+
+
+@pytest.fixture(scope="module")
+def public(shop: Workshop) -> Path:
+    """A prior of the workshop's own text, and enough of it for two halves."""
+    write_jsonl(shop / "more" / "law.train.jsonl", sentences("law", 120))
+    done = shop.call("prior", "make", shop / "data", "--encoder", shop.encoder, "--out", shop / "prior")
+    assert done.code == 0, done
+    return shop / "prior"
+
+
+@pytest.mark.parametrize("mode", ["columns", "full"])
+def test_documents_under_noise_are_held_against_a_control(shop: Workshop, public: Path, mode: str) -> None:
+    """Both halves, chance, and membership beside what ε allows; in words and for programs."""
+    words = ("--data", shop / "more", "--epsilon", "1", "--privacy", mode, "--prior", public, "--runs", "5")
+    told = audit(shop, *words, "--json").json
+    assert (told["holder"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
+    assert {"own", "control", "view"} == set(told["findings"][0]) and set(told["findings"][0]["own"]) == SHARES
+    assert told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
+    assert told["canaries"]["guesses"] == 1000 and told["canaries"]["at_least"] < 1
+    shown = audit(shop, *words, "--canaries", "0").stdout
+    assert "of the control" in shown and "allows 73.1 %" in shown and "planted" not in shown
+
+
+def test_a_holder_audits_its_own_documents_under_noise(shop: Workshop, public: Path) -> None:
+    """The statistics file names domain and held-out share; the documents are read whole."""
+    text = shop / "more" / "law.train.jsonl"
+    assert shop.prepare(text, "--domain", "law", "--out", shop / "more.stats").code == 0
+    told = audit_own(shop, "more.stats", "--corpus", text, "--epsilon", "8", "--prior", public, "--json").json
+    assert told["domain"] == "law" and 20 <= told["documents"] < 100
+
+
+def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -> None:
+    """One sentence each, and no traceback."""
+    for words, told in (
+        (("audit", "law.stats", "--epsilon", "1"), "give --data"),
+        (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "give --corpus"),
+        (("client", "audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "no noise to audit"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
+    ):
+        done = shop.call(*words, "--encoder", shop.encoder)
+        assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr, done

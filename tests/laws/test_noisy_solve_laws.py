@@ -42,7 +42,7 @@ def summed(mode: PrivacyMode, prior: PublicPrior, count: int) -> list[DocumentSu
 
 def solved(mode: PrivacyMode, parts: list[DocumentSums], noise: float, prior: PublicPrior, seed: int = 0) -> Matrix:
     """The router of these domains' sums; noise: σ relative to what a document can move."""
-    rng, sigma = np.random.default_rng(seed), noise * moved_square(mode) ** 0.5
+    rng, sigma = np.random.default_rng(seed), round(noise * moved_square(mode) ** 0.5)
     noisy = [each.column + np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64) for each in parts]
     columns: Integers = np.stack(noisy, axis=1)
     if mode == "columns":
@@ -67,11 +67,16 @@ def test_the_router_finds_the_domains_again(mode: PrivacyMode, prior: PublicPrio
 
 
 @modes
-def test_scores_vanish_where_documents_are_as_the_public_ones(mode: PrivacyMode, prior: PublicPrior) -> None:
-    """Centring is folded into the weights: there is no offset by which a domain wins a text that says nothing."""
-    weights = solved(mode, summed(mode, prior, 50), 1.0, prior)
-    middle = np.ldexp(prior.mean.astype(float), -MEAN_BITS) * ENCODER.scale
-    assert np.allclose(middle @ weights[:-1] + weights[-1], 0, atol=1e-9)
+def test_halfway_between_all_domains_none_is_ahead(mode: PrivacyMode, prior: PublicPrior) -> None:
+    """Whitening and centring are folded into the weights: the embedding of the domains' centre scores 1/C for each."""
+    parts = summed(mode, prior, 50)
+    weights = solved(mode, parts, 0, prior)
+    columns = np.stack([each.column for each in parts], axis=1)
+    centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(axis=0)
+    whitening = np.ldexp(prior.whitening.astype(float), -prior.scale_bits)
+    middle = np.ldexp(prior.mean.astype(float), -MEAN_BITS)
+    embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
+    assert np.allclose(embedding * ENCODER.scale @ weights[:-1] + weights[-1], 1 / 3)
 
 
 @modes

@@ -1,0 +1,56 @@
+"""Planted documents: they prove no more than the terms allow, and notice noise that is too small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
+from ridgeway.common.privacy_attacks import auc_allowed, auc_of_noise
+from ridgeway.simulations.canaries import canaries, epsilon_at_least, plant
+from tests.support.tiny import LETTERS, tiny_encoder
+
+ENCODER = tiny_encoder(width=24)
+modes = pytest.mark.parametrize("mode", ["columns", "full"])
+
+
+@pytest.fixture(scope="module")
+def prior() -> PublicPrior:
+    rng = np.random.default_rng(0)
+    return make_prior(ENCODER, [["".join(rng.choice(list(LETTERS), 40)) for _ in range(200)]])
+
+
+@modes
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_planted_documents_prove_no_more_than_the_terms_allow(
+    mode: PrivacyMode, epsilon: float, prior: PublicPrior
+) -> None:
+    """6,000 guesses: the bound is below ε, and the attack as good as the noise lets the best one be, and no better."""
+    rng = np.random.default_rng(5)
+    privacy = Privacy(mode=mode, epsilon=epsilon, prior=prior.fingerprint)
+    found = plant(privacy, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes)
+    assert found.guesses == 6_000 and found.at_least < epsilon
+    assert found.auc == pytest.approx(auc_of_noise(epsilon, privacy.delta), abs=0.03)
+    assert found.auc < auc_allowed(epsilon, privacy.delta) + 0.03
+
+
+@modes
+def test_noise_that_is_too_small_is_noticed(mode: PrivacyMode, prior: PublicPrior) -> None:
+    """What was noised for ε = 20 cannot pass for ε = 1: the bound proves more than was promised."""
+    rng = np.random.default_rng(6)
+    weak = Privacy(mode=mode, epsilon=20.0, prior=prior.fingerprint)
+    assert plant(weak, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes).at_least > 1.5
+
+
+def test_nothing_is_proven_by_guessing() -> None:
+    """Scores that know nothing give a bound of nought, or next to it."""
+    rng = np.random.default_rng(7)
+    assert epsilon_at_least(rng.normal(size=5000), rng.normal(size=5000), 1e-8) < 0.1
+
+
+def test_what_always_tells_proves_much() -> None:
+    """The bound grows with the number of guesses where documents are told every time."""
+    few, many = (epsilon_at_least(np.ones(count), np.zeros(count), 1e-8) for count in (100, 10_000))
+    assert 2 < few < many
