@@ -240,9 +240,10 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
 
 
 def _short(sampling: Sampling) -> str:
-    """`64`, or `8 in 32, documents × 32`."""
+    """`64`, `8 in 32, documents × 32`, or `8 in 32, units 320, mistyped × 160`."""
     apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
-    return f"{sampling.window}{apart}" + (f", documents × {sampling.documents}" if sampling.documents else "")
+    more = {"documents × ": sampling.documents, "units ": sampling.units, "mistyped × ": sampling.mistyped}
+    return ", ".join([f"{sampling.window}{apart}", *(f"{words}{value}" for words, value in more.items() if value)])
 
 
 def _percent(share: float | None) -> str:

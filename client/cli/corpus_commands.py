@@ -41,6 +41,19 @@ Documents = Annotated[
     int | None,
     typer.Option(help="Count whole documents so many times beside their windows; 0: not. (default: the preset's)"),
 ]
+Units = Annotated[
+    int | None,
+    typer.Option(
+        help="Divide so many units over each document's windows, beginnings and whole; 0: count windows once each. "
+        "(default: the preset's)"
+    ),
+]
+Mistyped = Annotated[
+    int | None,
+    typer.Option(
+        help="Count a copy of each beginning with typing errors so many times; 0: not. (default: the preset's)"
+    ),
+]
 MaxTokens = Annotated[
     int | None, typer.Option(help="Cut documents after so many tokens; 0: never. (default: the preset's)")
 ]
@@ -86,6 +99,8 @@ def prepare(
     window: Window = None,
     stride: Stride = None,
     documents: Documents = None,
+    units: Units = None,
+    mistyped: Mistyped = None,
     max_tokens: MaxTokens = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
@@ -114,6 +129,7 @@ def prepare(
     from ridgeway.common.statistics.statistics_file import save_prepared
 
     given = {"window": window, "max_tokens": max_tokens, "stride": stride, "documents": documents}
+    given |= {"units": units, "mistyped": mistyped}
     numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
     changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
@@ -306,12 +322,14 @@ def inspect(
         ("max_tokens", terms.max_tokens, "per document (0: no limit)"),
         ("stride", terms.stride, "a window every so many tokens (0: one after another)"),
         ("documents", terms.documents, "so many times a whole document counts beside its windows (0: not at all)"),
+        ("units", terms.units, "divided over each document's windows, beginnings and whole (0: windows count once)"),
+        ("mistyped", terms.mistyped, "so many times a copy of its beginning with typing errors counts (0: not at all)"),
         ("holdout", prepared.holdout, "share of documents kept out of the sums"),
         ("features", sums.shape[0], "the encoder's width and a constant"),
         (
             "samples",
             sums.mass,
-            "how many windows and documents were summed: it tells the size of the corpus",
+            "how much windows and documents counted in all: it tells the size of the corpus",
         ),
         ("numbers", triangle.size + cross.size, "64-bit integers: the triangle of gram, and cross"),
         ("largest", int(max(abs(triangle).max(), abs(cross).max())), "of them, in absolute value"),

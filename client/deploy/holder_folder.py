@@ -63,11 +63,15 @@ require_masking = {require_masking}
 # "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
 weightings = {weightings}
 # How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
-# document besides, counted `documents` times (0: not at all); documents are cut after `max_tokens` (0: never). Sums
-# over single tokens give away how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
+# document besides, counted `documents` times (0: not at all). Or every document has as many `units` (0: windows count
+# once each), divided over its windows, the whole and two beginnings of it. A copy of its beginning with typing errors
+# counts `mistyped` times (0: not at all). Documents are cut after `max_tokens` (0: never). Sums over single tokens give
+# away how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
 window = {window}
 stride = {stride}
 documents = {documents}
+units = {units}
+mistyped = {mistyped}
 max_tokens = {max_tokens}
 # The fewest holders that a cohort must have. Masked ones have three at least.
 min_cohort = {min_cohort}

@@ -31,8 +31,8 @@ class Policy(Record):
     share_ratio: how many times the share of another holder of its domain a holder may have, at most.
     privacy:     "columns" or "full": refuse rounds in which documents are not bounded and noised in this way.
     max_epsilon: what all vectors that ever left under noise may cost a document together, at a δ of `max_delta`.
-    window:      tokens a sample; with `max_tokens`, `stride` and `documents` it says how text is sampled: so and no
-                 other way, since sums over many different windows of one text would tell more about it.
+    window:      tokens a sample; with `max_tokens`, `stride`, `documents`, `units` and `mistyped` it says how text is
+                 sampled: so and no other way, since sums over many different windows of one text would tell more.
     """
 
     coordinator: PublicKey
@@ -43,6 +43,8 @@ class Policy(Record):
     max_tokens: int = Field(default=0, ge=0)
     stride: int = Field(default=0, ge=0)
     documents: int = Field(default=0, ge=0)
+    units: int = Field(default=0, ge=0)
+    mistyped: int = Field(default=0, ge=0)
     min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
     min_difference: int = Field(default=2, ge=1)
     mass: int = Field(default=EQUAL_MASS, ge=1, le=1 << 37)
@@ -59,7 +61,7 @@ class Policy(Record):
 
     @property
     def sampling(self) -> Sampling:
-        return checked_sampling(self.window, self.max_tokens, self.stride, self.documents)
+        return checked_sampling(self)
 
 
 def check_terms(policy: Policy, terms: Terms) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -159,64 +159,67 @@ def compiled_products() -> Callable[..., None] | None:
         return None
     samples = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
     centre, gram = -samples[3], np.zeros((10, 10), dtype=np.int64)
-    byte_products(samples, centre, gram)
+    byte_products(samples, centre, gram, 3)
     features = np.ones((40, 10), dtype=np.int64)
     features[:, :-1] = samples - centre
-    return byte_products if np.array_equal(np.triu(gram), np.triu(features.T @ features)) else None
+    return byte_products if np.array_equal(np.triu(gram), np.triu(3 * features.T @ features)) else None
 
 
 class ExactGram:
-    """Σ φφᵀ over integer samples with a constant one behind each.
+    """Σ n φφᵀ over integer samples that count n times, with a constant one behind each.
 
-    From each column a whole number near its mean is first taken, and put back at the end, because small numbers are
-    multiplied faster: byte by byte where an extension does that, else as floats, whose products are exact nevertheless.
-    Whatever the order, a partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴,
-    float32 holds every partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one
-    does, since rounding keeps order. The few columns where it does are taken again in float64.
+    Samples wait until there are enough that count alike, and are then multiplied at once. From each column a whole
+    number near its mean is first taken, and put back at the end, because small numbers are multiplied faster: byte by
+    byte where an extension does that, else as floats, whose products are exact nevertheless. Whatever the order, a
+    partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every
+    partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding
+    keeps order. The few columns where it does are taken again in float64.
     """
 
     def __init__(self, width: int) -> None:
         self._features = width + 1
         self._products = compiled_products()
-        size = FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
-        self._block = np.empty((size, width), dtype=np.int16)
-        self._filled = 0
+        self._size = FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
+        shape = (self._size, width)
+        self._blocks = defaultdict[int, NDArray[np.int16]](lambda: np.empty(shape, dtype=np.int16))
+        self._filled = defaultdict[int, int](int)
         self._centre: NDArray[np.int16] | None = None
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._gram = np.zeros((self._features, self._features))
         self._pending = 0
-        """How many samples stand in `_gram` and not yet in `_total`."""
+        """What samples count that stand in `_gram` and not yet in `_total`."""
         self._wide_blocks = 0
         """How many more blocks are not worth a trial in float32."""
 
-    def add(self, samples: NDArray[np.signedinteger[Any]]) -> None:
-        """Take in N×h samples, none of them beyond FEATURE_LIMIT."""
+    def add(self, samples: NDArray[np.signedinteger[Any]], times: int = 1) -> None:
+        """Take in N×h samples, none of them beyond FEATURE_LIMIT, that count `times` times each."""
         while len(samples):
-            part, samples = np.split(samples, [len(self._block) - self._filled])
-            self._block[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            if self._filled == len(self._block):
-                self._multiply()
+            filled = self._filled[times]
+            part, samples = np.split(samples, [self._size - filled])
+            self._blocks[times][filled : filled + len(part)] = part
+            self._filled[times] += len(part)
+            if self._filled[times] == self._size:
+                self._multiply(times)
 
-    def _multiply(self) -> None:
-        """Take the product over the samples that are held."""
-        block, self._filled = self._block[: self._filled], 0
+    def _multiply(self, times: int) -> None:
+        """Take the product over the samples that are held and count so."""
+        block = self._blocks[times][: self._filled.pop(times)]
         if self._centre is None:
             self._centre = np.rint(block.mean(axis=0)).astype(np.int16)
         if self._products is not None:
-            self._products(block, self._centre, self._total)
+            self._products(block, self._centre, self._total, times)
             return
-        if (self._pending + len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
+        if (self._pending + times * len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
             self._flush()
-        self._pending += len(block)
+        self._pending += times * len(block)
         features = np.ones((len(block), self._features), dtype=np.float32)
         np.subtract(block, self._centre, out=features[:, :-1])
-        if self._wide_blocks or not self._add_narrow(features):
+        if self._wide_blocks or not self._add_narrow(features, times):
             self._wide_blocks = self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
             wide = features.astype(np.float64)
-            self._gram += wide.T @ wide
+            self._gram += times * (wide.T @ wide)
 
-    def _add_narrow(self, features: NDArray[np.float32]) -> bool:
+    def _add_narrow(self, features: NDArray[np.float32], times: int) -> bool:
         """Add a product in float32, unless too much of it would not be exact."""
         # Of a matrix with itself, numpy takes half the product; unlike scipy, it lets other threads run meanwhile.
         product = features.T @ features
@@ -224,10 +227,10 @@ class ExactGram:
         if len(inexact) * 4 > self._features:
             return False
         product[inexact] = product[:, inexact] = 0
-        self._gram += product
+        self._gram += product if times == 1 else np.multiply(product, times, dtype=np.float64)
         if len(inexact):
             wide = features.astype(np.float64)
-            again = wide[:, inexact].T @ wide
+            again = times * (wide[:, inexact].T @ wide)
             self._gram[inexact] += again
             again[:, inexact] = 0
             self._gram[:, inexact] += again.T
@@ -240,8 +243,8 @@ class ExactGram:
 
     def triangle(self) -> Integers:
         """The upper triangle of the sum so far, row by row."""
-        if self._filled:
-            self._multiply()
+        for times in list(self._filled):
+            self._multiply(times)
         self._flush()
         centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
         if self._centre is not None:
@@ -265,27 +268,26 @@ class WindowSums(GramSums):
     def __init__(self, table: WindowTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
-        self._grams = defaultdict[int, ExactGram](partial(ExactGram, table.width))
-        self._grams[1]  # there is always one
+        self._gram = ExactGram(table.width)
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         for layer in layers(ids, lengths, self._sampling):
             if len(layer.ids):
-                self._grams[layer.times].add(self._table.window_means(layer.ids, layer.bounds))
+                self._gram.add(self._table.window_means(layer.ids, layer.bounds), layer.times)
 
     def state(self) -> State:
-        return {"gram": weighed({times: gram.triangle() for times, gram in self._grams.items()})}
+        return {"gram": bounded(self._gram.triangle())}
 
 
-def weighed(sums: Mapping[int, Integers]) -> Integers:
-    """Sums over samples, by how often each sample counts, in one. Raises BoundExceeded if it could overflow."""
-    check_bound(sum(times * int(triangle[-1]) for times, triangle in sums.items()))
-    return sum((times * triangle for times, triangle in sums.items()), np.zeros_like(next(iter(sums.values()))))
+def bounded(triangle: Integers) -> Integers:
+    """The triangle itself. Raises BoundExceeded if sums over so many samples could overflow."""
+    check_bound(int(triangle[-1]))
+    return triangle
 
 
 def of_triangle(triangle: Integers) -> Statistics:
     """The statistics of one domain whose upper triangle this is. Raises BoundExceeded if it could overflow."""
-    check_bound(int(triangle[-1]))
+    bounded(triangle)
     features = (math.isqrt(8 * triangle.size + 1) - 1) // 2
     return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
 

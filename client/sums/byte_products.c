@@ -1,4 +1,4 @@
-/* Σ ψψᵀ over samples of whole numbers, where the processor multiplies bytes much faster than floats (ARM's SDOT).
+/* Σ n ψψᵀ over samples of whole numbers, where the processor multiplies bytes much faster than floats (ARM's SDOT).
 
    A sample less the centre, ψ = 128·high + low with low in -64..63 and high in -64..64, so that high, low and their sum
    fit a byte each. Of the products of these three planes with themselves,
@@ -29,6 +29,7 @@
 #define LIMIT 4096               /* of samples and of the centre */
 #define MAX_SAMPLES (1 << 16)
 #define MAX_WIDTH (1 << 14)
+#define MAX_TIMES (1 << 12)
 #define TILE 4
 #define STRIP 48                 /* columns that stay in the nearest cache while all others pass by */
 #define LANE 16                  /* samples are padded with zeros to a multiple of this */
@@ -51,14 +52,14 @@ WITH_SDOT static void multiply_tile(const int8_t *restrict a, const int8_t *rest
     memcpy(out, sums, sizeof sums);
 }
 
-static inline void add_tile(const int32_t *restrict sums, int64_t height, int64_t width, int32_t weight,
+static inline void add_tile(const int32_t *restrict sums, int64_t height, int64_t width, int64_t weight,
                             int64_t features, int64_t *restrict gram) {
     for (int64_t i = 0; i < height; i++)
-        for (int64_t j = 0; j < width; j++) gram[i * features + j] += (int64_t)weight * sums[i * TILE + j];
+        for (int64_t j = 0; j < width; j++) gram[i * features + j] += weight * sums[i * TILE + j];
 }
 
 /* gram += weight · plane·planeᵀ, the upper triangle. The plane has columns of zeros up to a multiple of TILE. */
-static void add_plane(const int8_t *plane, int64_t stride, int64_t features, int32_t weight, int64_t *gram) {
+static void add_plane(const int8_t *plane, int64_t stride, int64_t features, int64_t weight, int64_t *gram) {
     int32_t sums[TILE * TILE];
     for (int64_t first = 0; first < features; first += STRIP)
         for (int64_t row = 0; row < features && row < first + STRIP; row += TILE)
@@ -98,7 +99,8 @@ static int are_small(const int16_t *values, int64_t count) {
     return !wrong;
 }
 
-/* byte_products(samples, centre, gram): buffers of int16, N×h and h, and of int64, (h+1)×(h+1), to which is added. */
+/* byte_products(samples, centre, gram[, times]): buffers of int16, N×h and h, and of int64, (h+1)×(h+1), to which so
+   many times the products are added. */
 static PyObject *byte_products(PyObject *module, PyObject *args) {
     enum { SAMPLES, CENTRE, GRAM, BUFFERS };
     PyObject *object[BUFFERS], *done = NULL;
@@ -106,13 +108,14 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     int held = 0;
     int16_t *columns = NULL;
     int8_t *plane = NULL;
+    Py_ssize_t times = 1;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOO", &object[SAMPLES], &object[CENTRE], &object[GRAM])) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO|n", &object[SAMPLES], &object[CENTRE], &object[GRAM], &times)) return NULL;
     for (; held < BUFFERS; held++)
         if (PyObject_GetBuffer(object[held], &view[held], held == GRAM ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) goto end;
     int64_t width = view[CENTRE].len / 2, features = width + 1;
     int right = width > 0 && width < MAX_WIDTH && view[CENTRE].len == 2 * width && !(view[SAMPLES].len % (2 * width));
-    right = right && view[GRAM].len == 8 * features * features;
+    right = right && view[GRAM].len == 8 * features * features && times > 0 && times <= MAX_TIMES;
     int64_t count = right ? view[SAMPLES].len / 2 / width : 0;
     const int16_t *samples = view[SAMPLES].buf, *centre = view[CENTRE].buf;
     right = right && count <= MAX_SAMPLES && are_small(samples, count * width) && are_small(centre, width);
@@ -128,7 +131,7 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     write_columns(samples, count, width, centre, stride, columns);
     for (int which = LOW; which <= SUM; which++) {
         write_plane(columns, padded * stride, which, plane);
-        add_plane(plane, stride, features, weights[which], view[GRAM].buf);
+        add_plane(plane, stride, features, times * weights[which], view[GRAM].buf);
     }
     Py_END_ALLOW_THREADS
     done = Py_NewRef(Py_None);

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, documents, is_held_out
+from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
 
 BATCH_DOCUMENTS = 1024
 SKIMMED_DOCUMENTS = 1024
@@ -19,16 +20,17 @@ SKIMMED_DOCUMENTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """How documents are read. characters: about how many a batch has."""
+    """How documents are read. characters: about how many a batch has. mistyped: whether it has mistyped copies too."""
 
     text_fields: tuple[str, ...]
     holdout: float
     skip_broken: bool
     characters: int
+    mistyped: bool = False
 
 
 class PieceBatch(NamedTuple):
-    """Documents to sum.
+    """Documents to sum, and behind them as many mistyped copies where those count.
 
     met, broken: what was met since the batch before, and the places of broken records among it.
     place:       how many documents of the piece lie behind, those included that are held out.
@@ -52,7 +54,8 @@ def read_batches(source: CorpusFile, first: int, rules: ReadingRules) -> Iterato
 
     def batch(ends: bool) -> PieceBatch:
         nonlocal texts, size, counted
-        since, told, broken = copy.copy(met), texts, (skipped or [])[counted.broken :]
+        since, broken = copy.copy(met), (skipped or [])[counted.broken :]
+        told = with_mistyped_copies(texts) if rules.mistyped else texts
         since.add(counted, -1)
         texts, size, counted = [], 0, copy.copy(met)
         return PieceBatch(told, since, broken, place, position.bytes, ends)

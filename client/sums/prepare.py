@@ -352,7 +352,8 @@ class _Run:
         many = self._job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES and not by_model
         slow = by_model and not self._job.devices
         size = PROCESS_BATCH_CHARACTERS if many else MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
-        rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size)
+        mistyped = bool(self._job.sampling.mistyped)
+        rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size, mistyped)
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
             summing = not self._job.devices and not only_counts(self._job.sampling, self._encoder.words)
@@ -388,13 +389,14 @@ class _Run:
         self._counters.add(opened.met)
 
     def _sum(self, texts: list[str], tokens: Tokens | None) -> int:
+        """Sum a batch; how many tokens its documents have."""
         ids, lengths = self._encoder.tokenizer.encode_many(texts) if tokens is None else tokens
         accumulator = self._idle.get()
         try:
             accumulator.add(ids, lengths)
         finally:
             self._idle.put(accumulator)
-        return len(ids)
+        return int(lengths[: len(lengths) // 2].sum()) if self._job.sampling.mistyped else len(ids)
 
     def summer(self) -> Accumulator:
         """Any of the accumulators: what a state means is the same to all."""

@@ -27,7 +27,13 @@ MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
 """The largest window that may be asked for, and the largest that there is once a rest has joined it."""
 
 MAX_DOCUMENT_TIMES = 1 << 12
-"""How often a whole document may count beside its windows."""
+"""How often a whole document may count beside its windows, and the most units that a document may have."""
+
+UNIT_SHARES = 5
+"""A document's units are divided by this: two parts for its windows, one for each of three longer samples."""
+
+SHORT_DOCUMENT_TOKENS = 20
+"""A document of so few tokens is one sample, which has all its units."""
 
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 """What domains and holders may be called; names become names of files."""
@@ -72,12 +78,18 @@ class Sampling:
     max_tokens: a document is cut after this many tokens; 0 keeps all of it.
     stride:     a window begins every `stride` tokens of a document; 0: where the one before it ends.
     documents:  a whole document is one more sample, which counts this often; 0: it is none.
+    units:      every document counts this much in all: two fifths are divided over its windows, and a fifth each is of
+                the whole document, of its first `stride` and of its first `window` tokens; 0: windows count 1 each.
+    mistyped:   the beginning of a document, with errors as people type them, is one more sample, which counts this
+                often; 0: it is none.
     """
 
     window: int = 64
     max_tokens: int = 0
     stride: int = 0
     documents: int = 0
+    units: int = 0
+    mistyped: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MAX_WINDOW_TOKENS:
@@ -91,15 +103,24 @@ class Sampling:
             )
         if not 0 <= self.documents <= MAX_DOCUMENT_TIMES:
             raise InputError(f"a document cannot count {self.documents} times; give 0 to {MAX_DOCUMENT_TIMES}")
+        if not 0 <= self.units <= MAX_DOCUMENT_TIMES or self.units % UNIT_SHARES:
+            raise InputError(
+                f"a document cannot have {self.units} units; give a multiple of {UNIT_SHARES} up to "
+                f"{MAX_DOCUMENT_TIMES}, or 0 for windows that count once each"
+            )
+        if self.units and self.documents:
+            raise InputError("a document's units hold the whole document; leave its own times at 0")
+        if not 0 <= self.mistyped <= MAX_DOCUMENT_TIMES:
+            raise InputError(f"a mistyped copy cannot count {self.mistyped} times; give 0 to {MAX_DOCUMENT_TIMES}")
 
     @property
     def is_plain(self) -> bool:
         """Whether every token stands in one window, and that is all."""
-        return not self.documents and self.stride in (0, self.window)
+        return not (self.documents or self.units or self.mistyped) and self.stride in (0, self.window)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in files: what plain windows do not need is left out of them."""
-        more = {"stride": self.stride, "documents": self.documents}
+        more = {"stride": self.stride, "documents": self.documents, "units": self.units, "mistyped": self.mistyped}
         plain = {"window": self.window, "max_tokens": self.max_tokens}
         return plain | {name: value for name, value in more.items() if value}
 
@@ -109,16 +130,26 @@ class Sampling:
             words.append(f"every {self.stride} tokens")
         if self.documents:
             words.append(f"and documents {self.documents} times")
+        if self.units:
+            words.append(f"with beginnings and wholes in {self.units} units")
+        if self.mistyped:
+            words.append(f"and mistyped copies {self.mistyped} times")
         if self.max_tokens:
             words.append(f"up to {self.max_tokens} tokens a document")
         return " ".join(words)
 
 
 def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
-    """The usual sampling with what was given in its place; a window alone means plain windows of that size."""
+    """The usual sampling with what was given in its place.
+
+    A window alone means plain windows of that size; documents that are counted by themselves have neither units nor
+    copies.
+    """
     changes = {name: value for name, value in given.items() if value is not None}
     if "window" in changes:
         usual = Sampling(max_tokens=usual.max_tokens)
+    elif changes.get("documents"):
+        usual = replace(usual, units=0, mistyped=0)
     return replace(usual, **changes)
 
 
@@ -255,7 +286,7 @@ PLAIN_ENCODER = "smollm2"
 """The encoder of the published method, and of private rounds, which know no words."""
 
 DEFAULT = Preset(
-    sampling=Sampling(window=8, stride=32, documents=32),
+    sampling=Sampling(window=8, stride=32, units=320, mistyped=160),
     holdout=0.05,
     weighting="equal",
     ridge=Ridge(),

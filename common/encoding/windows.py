@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import MAX_WINDOW_TOKENS, Sampling
+from ridgeway.common.base.settings import MAX_WINDOW_TOKENS, SHORT_DOCUMENT_TOKENS, UNIT_SHARES, Sampling
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 
 Integers = NDArray[np.int64]
@@ -48,12 +48,58 @@ class Layer(NamedTuple):
 
 
 def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
-    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and whole documents."""
+    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and whole documents.
+
+    Where mistyped copies count, as many of them stand behind the documents, in the same order.
+    """
     ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
+    copies = []
+    if sampling.mistyped:
+        own = lengths[: len(lengths) // 2]
+        copies = [_first(ids[own.sum() :], lengths[len(own) :], MAX_WINDOW_TOKENS, sampling.mistyped)]
+        ids, lengths = ids[: own.sum()], own
+    if sampling.units:
+        return [*_of_units(ids, lengths, sampling), *copies]
     found = [_layer(*_thinned(ids, lengths, sampling), sampling.window, 1)]
     if sampling.documents:
         found.append(_layer(ids, lengths, MAX_WINDOW_TOKENS, sampling.documents))
-    return found
+    return [*found, *copies]
+
+
+def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
+    """Samples that together count the same for every document that has tokens."""
+    share, is_short = sampling.units // UNIT_SHARES, lengths <= SHORT_DOCUMENT_TOKENS
+    in_short = np.repeat(is_short, lengths)
+    yield _first(ids[in_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share)
+    ids, lengths = ids[~in_short], lengths[~is_short]
+    for tokens in (MAX_WINDOW_TOKENS, max(sampling.stride, sampling.window), sampling.window):
+        yield _first(ids, lengths, tokens, share)
+    yield from _even_windows(*_thinned(ids, lengths, sampling), sampling.window, 2 * share)
+
+
+def _first(ids: Ids, lengths: Integers, tokens: int, times: int) -> Layer:
+    """One sample a document: its first tokens."""
+    ids, lengths = first_tokens(ids, lengths, tokens)
+    return Layer(ids, np.append(0, np.cumsum(lengths[lengths > 0])), times)
+
+
+def _even_windows(ids: Ids, lengths: Integers, window: int, share: int) -> Iterator[Layer]:
+    """Windows by how often each counts: the largest power of two by which those of its document stay in their share.
+
+    Of a document with more windows than its share, every so many are left out.
+    """
+    starts = window_starts(lengths, window)
+    owners = np.searchsorted(np.cumsum(lengths), starts, side="right")
+    counts = np.bincount(owners, minlength=len(lengths))
+    number = np.arange(len(starts)) - (np.cumsum(counts) - counts)[owners]
+    counts = counts[owners]
+    kept = (number + 1) * share // counts > number * share // counts  # all of them unless there are too many
+    exponents = np.frexp(np.maximum(1, share // counts))[1] - 1
+    times = np.where(kept, np.left_shift(1, exponents), 0)
+    sizes = np.diff(starts, append=len(ids))
+    for each in np.unique(times[kept]).tolist():
+        chosen = times == each
+        yield Layer(ids[np.repeat(chosen, sizes)], np.append(0, np.cumsum(sizes[chosen])), each)
 
 
 def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:

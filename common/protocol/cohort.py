@@ -6,6 +6,7 @@ Knows the words of the agreement. Knows nothing of messages, files or Flower.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -32,21 +33,28 @@ class SamplingTerms(Record):
     max_tokens: int = Field(ge=0, le=1 << 40)
     stride: int = Field(default=0, ge=0, le=1 << 16)
     documents: int = Field(default=0, ge=0, le=1 << 12)
+    units: int = Field(default=0, ge=0, le=1 << 12)
+    mistyped: int = Field(default=0, ge=0, le=1 << 12)
 
     @model_validator(mode="after")
     def _can_be_sampled(self) -> Self:
-        checked_sampling(self.window, self.max_tokens, self.stride, self.documents)
+        _ = self.sampling
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What came later is left out where it is not used, so that older terms keep their bytes."""
+        return {name: value for name, value in whole(self).items() if value or name not in ("units", "mistyped")}
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.window, self.max_tokens, self.stride, self.documents)
+        return checked_sampling(self)
 
 
-def checked_sampling(window: int, max_tokens: int, stride: int, documents: int) -> Sampling:
-    """The sampling of these numbers; raises the ValueError that records are refused with if there is none."""
+def checked_sampling(numbers: Record) -> Sampling:
+    """The sampling of a record's numbers; raises the ValueError that records are refused with if there is none."""
     try:
-        return Sampling(window, max_tokens, stride, documents)
+        return Sampling(**{field.name: getattr(numbers, field.name) for field in fields(Sampling)})
     except InputError as error:
         raise ValueError(str(error)) from None
 

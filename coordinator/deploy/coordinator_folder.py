@@ -31,11 +31,15 @@ mode = {mode}
 weighting = {weighting}
 
 # How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
-# document besides, counted `documents` times (0: not at all). Documents are cut after `max_tokens` (0: never).
-# Holders refuse what they have not agreed to.
+# document besides, counted `documents` times (0: not at all). Or every document has as many `units` (0: windows count
+# once each), divided over its windows, the whole and two beginnings of it. A copy of its beginning with typing errors
+# counts `mistyped` times (0: not at all). Documents are cut after `max_tokens` (0: never). Holders refuse what they
+# have not agreed to.
 window = {window}
 stride = {stride}
 documents = {documents}
+units = {units}
+mistyped = {mistyped}
 max_tokens = {max_tokens}
 
 # Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address` is what

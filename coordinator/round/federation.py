@@ -104,6 +104,8 @@ class FederationSettings(Record):
     max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
     stride: int = Field(default=DEFAULT.sampling.stride, ge=0, le=1 << 16)
     documents: int = Field(default=DEFAULT.sampling.documents, ge=0, le=1 << 12)
+    units: int = Field(default=DEFAULT.sampling.units, ge=0, le=1 << 12)
+    mistyped: int = Field(default=DEFAULT.sampling.mistyped, ge=0, le=1 << 12)
     round: RoundSettings = RoundSettings()
     candidates: Grid = Grid()
     abstention: Abstention = Abstention()
@@ -113,17 +115,15 @@ class FederationSettings(Record):
     @model_validator(mode="after")
     def _can_be_sampled(self) -> FederationSettings:
         """Where a window alone is named, plain windows of that size are meant."""
-        for name in ("stride", "documents"):
+        for name in ("stride", "documents", "units", "mistyped"):
             if "window" in self.model_fields_set and name not in self.model_fields_set:
                 object.__setattr__(self, name, 0)
-        checked_sampling(self.window, self.max_tokens, self.stride, self.documents)
+        checked_sampling(self)
         return self
 
     @property
     def sampling(self) -> SamplingTerms:
-        return SamplingTerms(
-            window=self.window, max_tokens=self.max_tokens, stride=self.stride, documents=self.documents
-        )
+        return SamplingTerms(**{name: getattr(self, name) for name in SamplingTerms.model_fields})
 
 
 def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:

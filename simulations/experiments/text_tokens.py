@@ -6,7 +6,7 @@ Knows the client's accumulators. Knows nothing of routers, rounds or attacks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,8 +56,8 @@ DomainTokens = Mapping[str, Tokens]
 
 
 def sums_of(encoder: TableEncoder, sampling: Sampling, library: DomainTokens) -> dict[str, Statistics]:
-    """Each domain's raw sums."""
-    make = accumulators(encoder.table, sampling, encoder.words)
+    """Each domain's raw sums, without mistyped copies, which are made of text."""
+    make = accumulators(encoder.table, replace(sampling, mistyped=0), encoder.words)
     found = {}
     for name, own in library.items():
         accumulator = make()

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -88,10 +88,39 @@ def slow_thinned(document: Document, window: int, stride: int) -> Document:
 
 def slow_samples(documents: Sequence[Document], sampling: Sampling) -> list[tuple[int, Document]]:
     """How often each sample counts, and its tokens."""
-    cut = [document[: sampling.max_tokens or None] for document in documents]
+    cut, copies = (
+        [each[: sampling.max_tokens or None] for each in row] for row in (documents, map(copy_of, documents))
+    )
+    mistyped = [(sampling.mistyped, copy) for copy in copies if copy]
+    if sampling.units:
+        return [sample for document in cut if document for sample in slow_units(document, sampling)] + mistyped
     thinned = [slow_thinned(document, sampling.window, sampling.stride) for document in cut]
     windows = [(1, tokens) for document in thinned for tokens in slow_windows(document, sampling.window)]
-    return windows + [(sampling.documents, document) for document in cut if document]
+    return windows + [(sampling.documents, document) for document in cut if document] + mistyped
+
+
+def slow_units(document: Document, sampling: Sampling) -> list[tuple[int, Document]]:
+    """One document's samples where every document has the same mass."""
+    if len(document) <= 20:
+        return [(sampling.units, document)]
+    fifth, window = sampling.units // 5, sampling.window
+    longer = [(fifth, document[:size]) for size in (None, max(window, sampling.stride), window)]
+    windows = slow_windows(slow_thinned(document, window, sampling.stride), window)
+    left_out = max(0, len(windows) - 2 * fifth)
+    kept = [each for n, each in enumerate(windows) if left_out == 0 or is_one_of(2 * fifth, len(windows), n)]
+    times = max(2**k for k in range(12) if len(kept) * 2**k <= 2 * fifth)
+    assert len(windows) - len(kept) == left_out
+    return longer + [(times, each) for each in kept]
+
+
+def is_one_of(some: int, of: int, number: int) -> bool:
+    """Whether a number is one of `some` that lie evenly among `of`."""
+    return any(of * (step + 1) <= some * (number + 1) < of * (step + 1) + some for step in range(some))
+
+
+def copy_of(document: Document) -> Document:
+    """What stands for a mistyped copy here."""
+    return document[1::2]
 
 
 def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -> Gram:
@@ -107,15 +136,18 @@ def in_one_row(documents: Sequence[Document]) -> tuple[Ids, Integers]:
     return ids, np.array([len(document) for document in documents], dtype=np.int64)
 
 
-def state_of(accumulator: Accumulator, batches: Sequence[Sequence[Document]]) -> State:
+def state_of(
+    accumulator: Accumulator, batches: Sequence[Sequence[Document]], sampling: Sampling | None = None
+) -> State:
     for batch in batches:
-        accumulator.add(*in_one_row(batch))
+        copies = map(copy_of, batch) if sampling and sampling.mistyped else ()
+        accumulator.add(*in_one_row([*batch, *copies]))
     return accumulator.state()
 
 
 def gram_of(table: Table, sampling: Sampling, documents: Sequence[Document]) -> Gram:
     accumulator = accumulators(table, sampling)()
-    gram: Gram = accumulator.statistics(state_of(accumulator, [documents])).gram.tolist()
+    gram: Gram = accumulator.statistics(state_of(accumulator, [documents], sampling)).gram.tolist()
     return gram
 
 
@@ -154,6 +186,14 @@ samplings = st.builds(
     apart=st.integers(0, 9),
     max_tokens=st.integers(0, 30),
     documents=st.sampled_from([0, 0, 1, 5, 32]),
+    mistyped=st.sampled_from([0, 0, 3]),
+) | st.builds(
+    lambda window, apart, **others: Sampling(window=window, stride=window + apart if apart else 0, **others),
+    window=windows,
+    apart=st.integers(0, 9),
+    max_tokens=st.sampled_from([0, 0, 30]),
+    units=st.sampled_from([5, 10, 20, 40, 320]),
+    mistyped=st.sampled_from([0, 3]),
 )
 
 
@@ -300,17 +340,26 @@ def test_compiled_products_are_those_of_integers(size: int, count: int, far: int
         samples[::2] = -far
     centre, gram = np.full(size, far, dtype=np.int16), rolls.integers(-9, 9, (size + 1, size + 1))
     moved = np.column_stack([samples.astype(np.int64) - far, np.ones(count, dtype=np.int64)])
-    expected = np.triu(gram + moved.T @ moved)
+    expected = np.triu(gram + (1 + 4096) * moved.T @ moved)
     compiled(samples, centre, gram)
+    compiled(samples, centre, gram, 4096)
     np.testing.assert_array_equal(np.triu(gram), expected)
 
 
 @pytest.mark.parametrize(
-    ("shape", "centre", "gram", "value"),
-    [((3, 2), 2, 3, 4097), ((3, 2), 2, 3, -4097), ((3, 2), 2, 2, 0), ((3, 2), 0, 3, 0), ((3, 3), 2, 3, 0)],
+    ("shape", "centre", "gram", "value", "times"),
+    [
+        ((3, 2), 2, 3, 4097, 1),
+        ((3, 2), 2, 3, -4097, 1),
+        ((3, 2), 2, 2, 0, 1),
+        ((3, 2), 0, 3, 0, 1),
+        ((3, 3), 2, 3, 0, 1),
+        ((3, 2), 2, 3, 0, 0),
+        ((3, 2), 2, 3, 0, 4097),
+    ],
 )
 def test_compiled_products_refuse_what_does_not_fit_together(
-    shape: tuple[int, int], centre: int, gram: int, value: int
+    shape: tuple[int, int], centre: int, gram: int, value: int, times: int
 ) -> None:
     """Neither a length nor a value leads to a sum that is wrong, or outside what was handed over."""
     compiled = compiled_products()
@@ -318,7 +367,7 @@ def test_compiled_products_refuse_what_does_not_fit_together(
         pytest.skip("the extension was not built, or the processor is another")
     given = np.full(shape, value, dtype=np.int16), np.zeros(centre, dtype=np.int16), np.zeros((gram, gram), np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        compiled(*given)
+        compiled(*given, times)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -358,7 +407,7 @@ def test_sums_with_words_are_those_of_their_features(
 ) -> None:
     """Windows of one token too: words are more than their tokens' counts."""
     accumulator = accumulators(table, sampling, words)()
-    found = accumulator.statistics(state_of(accumulator, [documents[:2], documents[2:]]))
+    found = accumulator.statistics(state_of(accumulator, [documents[:2], documents[2:]], sampling))
     features = [
         (
             times,
@@ -379,9 +428,20 @@ def test_mass_is_the_number_of_samples_and_cross_their_sum(
 ) -> None:
     """The constant feature counts the samples, and its column is the domain's own."""
     accumulator = accumulators(table, sampling)()
-    statistics = accumulator.statistics(state_of(accumulator, [documents]))
+    statistics = accumulator.statistics(state_of(accumulator, [documents], sampling))
     assert statistics.mass == sum(times for times, _ in slow_samples(documents, sampling))
     assert statistics.cross.tolist() == [[row[-1]] for row in slow_sums(table, documents, sampling)]
+
+
+@given(documents=corpora(), sampling=samplings)
+def test_with_units_every_document_has_one_mass(documents: list[Document], sampling: Sampling) -> None:
+    """At most its units, and more than four fifths of them, whatever its length."""
+    assume(sampling.units)
+    for document in filter(None, documents):
+        found = layers(*in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]), sampling)
+        mass = sum(layer.times * (len(layer.bounds) - 1) for layer in found)
+        mistyped = sampling.mistyped if sampling.mistyped and copy_of(document) else 0
+        assert sampling.units * 4 / 5 < mass - mistyped <= sampling.units
 
 
 @given(table=tables(), documents=corpora(), limit=st.integers(0, 30))
@@ -410,8 +470,8 @@ def test_dividing_documents_over_batches_and_threads_leaves_the_sums_unchanged(
         ]
         for worker in range(3)
     ]
-    divided = reduce(add_states, (state_of(new(), batches) for batches in workers))
-    whole = state_of(new(), [documents])
+    divided = reduce(add_states, (state_of(new(), batches, sampling) for batches in workers))
+    whole = state_of(new(), [documents], sampling)
     assert {name: value.tolist() for name, value in divided.items()} == {
         name: value.tolist() for name, value in whole.items()
     }
@@ -465,7 +525,7 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
-        sums._multiply()
+        sums._multiply(1)
         assert sums._pending * MAX_CENTRED_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 

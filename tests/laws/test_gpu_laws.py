@@ -97,7 +97,7 @@ def assert_same(one: State, other: State) -> None:
     window=st.sampled_from([1, 2, 7, 64]),
     limit=st.sampled_from([0, 1, 50]),
     width=st.sampled_from([1, 3, 128, 130]),
-    more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32)]),
+    more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32), (70, 0, 10), (0, 0, 40), (0, 4, 0)]),
     words=st.sampled_from([None, *SKETCHES]),
     seed=st.integers(0, 99),
 )
@@ -107,11 +107,11 @@ def test_a_device_gives_the_bits_of_the_cpu(
     window: int,
     limit: int,
     width: int,
-    more: tuple[int, int],
+    more: tuple[int, ...],
     words: WordSketch | None,
     seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart, whole documents and words included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling, words)()
     with place.entered():
@@ -242,16 +242,14 @@ def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
         arrived.extend(ids[start:stop].tolist() for start, stop in pairwise(bounds.tolist()))
 
     numbers, expected = count(), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(card_sums, "SLOT_TOKENS", tokens)
-        lane = Lane(torch.device("cpu"), 0)
-        for place, lengths in enumerate(batches):
-            windows = [[next(numbers) for _ in range(length)] for length in lengths]
-            expected += windows
-            lane.put(np.array(list(chain(*windows)), dtype=np.int32), np.cumsum([0, *lengths]), take)
-            if place in pauses:
-                lane.flush(take)
-        lane.flush(take)
+    lane = Lane(torch.device("cpu"), 0, tokens)
+    for place, lengths in enumerate(batches):
+        windows = [[next(numbers) for _ in range(length)] for length in lengths]
+        expected += windows
+        lane.put(np.array(list(chain(*windows)), dtype=np.int32), np.cumsum([0, *lengths]), take)
+        if place in pauses:
+            lane.flush(take)
+    lane.flush(take)
     assert arrived == expected
 
 
@@ -259,7 +257,7 @@ def test_a_slot_holds_the_largest_window() -> None:
     """With the rest that may join it."""
     lengths = np.array([MAX_WINDOW_TOKENS + MAX_WINDOW_TOKENS // 2 - 1])
     assert len(window_starts(lengths, MAX_WINDOW_TOKENS)) == 1
-    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= card_sums.SLOT_TOKENS
+    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= card_sums.SLOT_TOKENS // card_sums.KINDS_AT_ONCE
 
 
 @at_every_place

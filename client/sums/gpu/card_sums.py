@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeway.client.sums.accumulate import COLUMN_BLOCKS, GramSums, State, exact_blocks, only_counts, weighed
+from ridgeway.client.sums.accumulate import COLUMN_BLOCKS, GramSums, State, bounded, exact_blocks, only_counts
 from ridgeway.client.sums.gpu.card_words import CardWords
 from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
 from ridgeway.client.sums.gpu.product_methods import BlockGram
@@ -40,6 +40,8 @@ COUNTED_PIECE_TOKENS = 1 << 12
 SLOTS = 3
 SLOT_TOKENS = 1 << 21
 """How many ids one slot holds."""
+KINDS_AT_ONCE = 8
+"""Where windows count differently, every kind has slots of its own, which are smaller."""
 
 Take = Callable[[Tensor, Tensor], None]
 """What is done on the device with ids that stand in one row, and with the bounds of their windows."""
@@ -83,8 +85,8 @@ class Lane:
     Law: whatever is put in is taken once, in whole windows.
     """
 
-    def __init__(self, device: torch.device, number: int) -> None:
-        self._device, self._number = device, number
+    def __init__(self, device: torch.device, number: int, slot_tokens: int) -> None:
+        self._device, self._number, self._slot_tokens = device, number, slot_tokens
         self._slots: Iterator[Slot] | None = None
         self._slot: Slot | None = None
 
@@ -120,7 +122,7 @@ class Lane:
 
     def _open(self) -> Slot:
         if self._slots is None:
-            self._slots = cycle(halving(self._new_slots, SLOT_TOKENS, MAX_JOINED_WINDOW_TOKENS))
+            self._slots = cycle(halving(self._new_slots, self._slot_tokens, MAX_JOINED_WINDOW_TOKENS))
         if self._slot is None:
             self._slot = next(self._slots)
             self._slot.begin()
@@ -183,53 +185,37 @@ def _streams(device: torch.device, lane: int) -> tuple[torch.cuda.Stream, torch.
     return torch.cuda.Stream(device), torch.cuda.Stream(device)
 
 
-class _Kind:
-    """Windows that count alike: how they reach the device, and their sum there."""
+class CardWindows(GramSums):
+    """Sums over windows, on a device: those that count alike travel together, and all add up in one place."""
 
-    def __init__(self, table: CardTable, lane: int) -> None:
-        self._table = table
-        self._lane = Lane(table.device, lane)
+    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
+        self._table, self._sampling = table, sampling
+        slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
+        self._lanes = defaultdict[int, Lane](partial(Lane, table.device, lane, slot_tokens))
         self._gram = BlockGram(table.device, table.width)
 
-    def put(self, ids: Ids, bounds: Integers) -> None:
-        self._lane.put(ids, bounds, self._take)
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        for layer in layers(ids, lengths, self._sampling):
+            self._lanes[layer.times].put(layer.ids, layer.bounds, self._taking(layer.times))
 
-    def _take(self, ids: Tensor, bounds: Tensor) -> None:
-        self.take(Windows(ids, bounds))
+    def _taking(self, times: int) -> Take:
+        return lambda ids, bounds: self.take(Windows(ids, bounds), times)
 
-    def take(self, windows: Windows) -> None:
+    def take(self, windows: Windows, times: int = 1) -> None:
+        """Sum windows that lie on the device already, each of them as often as is said."""
         table, words, most = self._table.values, self._table.words, self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
-            planes, first = self._gram.room(len(piece))
+            planes, first = self._gram.room(len(piece), times)
             write_means(table, piece, planes, first)
             for place, features in words.features(piece) if words else ():
                 write_samples(features, planes, first + place, row=self._table.shape[1])
 
-    def triangle(self) -> Integers:
-        self._lane.flush(self._take)
-        with self._lane.working():
-            return self._gram.triangle()
-
-
-class CardWindows(GramSums):
-    """Sums over windows, on a device."""
-
-    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
-        self._sampling = sampling
-        self._kinds = defaultdict[int, _Kind](partial(_Kind, table, lane))
-
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        for layer in layers(ids, lengths, self._sampling):
-            self._kinds[layer.times].put(layer.ids, layer.bounds)
-
-    def take(self, windows: Windows) -> None:
-        """Sum windows that lie on the device already, each of them once."""
-        self._kinds[1].take(windows)
-
     def state(self) -> State:
-        self._kinds[1]  # there is always one
-        return {"gram": weighed({times: kind.triangle() for times, kind in self._kinds.items()})}
+        for times, lane in self._lanes.items():
+            lane.flush(self._taking(times))
+        with self._lanes[1].working():
+            return {"gram": bounded(self._gram.triangle())}
 
 
 class CardCounts:
@@ -237,7 +223,7 @@ class CardCounts:
 
     def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
         self._table, self._limit = table, sampling.max_tokens
-        self._lane = Lane(table.device, lane)
+        self._lane = Lane(table.device, lane, SLOT_TOKENS)
         self._counts: Tensor | None = None
 
     def add(self, ids: Ids, lengths: Integers) -> None:

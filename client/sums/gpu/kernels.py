@@ -66,11 +66,12 @@ def add_products(
     used: tl.tensor,
     stride: tl.tensor,
     size: tl.tensor,
+    times: tl.tensor,
     DOWN: tl.constexpr,
     ACROSS: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """total += planes · planesᵀ over the tiles that are asked for; int32 holds what one call adds."""
+    """total += times · planes · planesᵀ over the tiles that are asked for; int32 holds what one call adds."""
     place = tl.program_id(0)
     down = tl.load(tiles + 2 * place) * DOWN + tl.arange(0, DOWN)
     across = tl.load(tiles + 2 * place + 1) * ACROSS + tl.arange(0, ACROSS)
@@ -83,18 +84,24 @@ def add_products(
         left += DEPTH
         right += DEPTH
     target = total + down.to(tl.int64)[:, None] * size + across[None, :]
-    tl.store(target, tl.load(target) + part.to(tl.int64))
+    tl.store(target, tl.load(target) + part.to(tl.int64) * times)
 
 
 @triton.jit
 def add_row_sums(
-    planes: tl.tensor, sums: tl.tensor, used: tl.tensor, stride: tl.tensor, ROWS: tl.constexpr, DEPTH: tl.constexpr
+    planes: tl.tensor,
+    sums: tl.tensor,
+    used: tl.tensor,
+    stride: tl.tensor,
+    times: tl.tensor,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
 ) -> None:
-    """sums += the sum of each row of the planes."""
+    """sums += times · the sum of each row of the planes."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     depth = tl.arange(0, DEPTH)
     part = tl.zeros((ROWS,), dtype=tl.int32)
     for start in range(0, used, DEPTH):
         place = planes + row.to(tl.int64)[:, None] * stride + (start + depth)[None, :]
         part += tl.sum(tl.load(place, mask=(start + depth < used)[None, :], other=0).to(tl.int32), axis=1)
-    tl.store(sums + row, tl.load(sums + row) + part.to(tl.int64))
+    tl.store(sums + row, tl.load(sums + row) + part.to(tl.int64) * times)

@@ -1,7 +1,7 @@
 """The exact sum of products over samples that arrive piece by piece: collected in a block, multiplied when it is full.
 
 There are three ways to multiply: float64, int8 by torch, int8 by Triton. The fastest that works is taken. Each adds
-X·Xᵀ over the columns of planes to a sum in 64-bit integers. All memory is taken when a method is made.
+n·X·Xᵀ over the columns of planes to a sum in 64-bit integers. All memory is taken when a method is made.
 Knows torch and planes. Knows nothing of windows, corpora or where samples come from.
 """
 
@@ -54,10 +54,10 @@ _making = Lock()
 
 
 class ProductMethod(Protocol):
-    """A sum of products. Law: gram()'s upper triangle is Σ x xᵀ over all columns added, in integers."""
+    """A sum of products. Law: gram()'s upper triangle is Σ n x xᵀ over all columns added n times, in integers."""
 
-    def add(self, planes: Tensor) -> None:
-        """Add planes of 2R × K, K a multiple of COLUMNS and at most MAX_COLUMNS."""
+    def add(self, planes: Tensor, times: int = 1) -> None:
+        """Add planes of 2R × K, K a multiple of COLUMNS and at most MAX_COLUMNS, as often as is said."""
 
     def gram(self) -> Tensor:
         """R × R int64 in the machine's memory, of which the upper triangle counts. Waits for the device."""
@@ -71,13 +71,13 @@ class Float64:
         self._part = torch.empty(rows, rows, dtype=torch.float64, device=device)
         self._samples = torch.empty(rows, FLOAT_COLUMNS, dtype=torch.float64, device=device)
 
-    def add(self, planes: Tensor) -> None:
+    def add(self, planes: Tensor, times: int = 1) -> None:
         rows = len(self._total)
         for start in range(0, planes.shape[1], FLOAT_COLUMNS):
             piece = planes[:, start : start + FLOAT_COLUMNS]
             samples = self._samples[:, : piece.shape[1]]
             samples.copy_(piece[:rows]).mul_(DIGIT).add_(piece[rows:])
-            self._total += torch.mm(samples, samples.T, out=self._part).long()
+            self._total.add_(torch.mm(samples, samples.T, out=self._part).long(), alpha=times)
 
     def gram(self) -> Tensor:
         return self._total.cpu()
@@ -90,13 +90,13 @@ class Int8:
         self._total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
         self._band = torch.empty(min(BAND, 2 * rows) * 2 * rows, dtype=torch.int32, device=device)
 
-    def add(self, planes: Tensor) -> None:
+    def add(self, planes: Tensor, times: int = 1) -> None:
         size = len(self._total)
         for top in range(0, size, BAND):
             height = min(BAND, size - top)
             part = self._band[: height * (size - top)].view(height, size - top)
             torch._int_mm(planes[top : top + height], planes[top:].T, out=part)
-            self._total[top : top + height, top:] += part
+            self._total[top : top + height, top:].add_(part, alpha=times)
 
     def gram(self) -> Tensor:
         return _combined(self._total)
@@ -115,10 +115,10 @@ class Kernel:
         pairs.sort(key=lambda pair: (pair[0] // GROUP, pair[1], pair[0]))  # neighbours share what lies in the cache
         self._tiles = torch.tensor(pairs, dtype=torch.int32, device=device)
 
-    def add(self, planes: Tensor) -> None:
+    def add(self, planes: Tensor, times: int = 1) -> None:
         from ridgeway.client.sums.gpu.kernels import add_products
 
-        sizes = (planes.shape[1], planes.stride(0), len(self._total))
+        sizes = (planes.shape[1], planes.stride(0), len(self._total), times)
         shape = {"DOWN": TILE, "ACROSS": TILE, "DEPTH": DEPTH, "num_warps": WARPS, "num_stages": STAGES}
         add_products[(len(self._tiles),)](planes, self._total, self._tiles, *sizes, **shape)
 
@@ -143,12 +143,12 @@ def _combined(total: Tensor) -> Tensor:
     return whole
 
 
-def add_row_sums(planes: Tensor, sums: Tensor) -> None:
-    """sums += the sum of each row, in 64-bit integers."""
+def add_row_sums(planes: Tensor, sums: Tensor, times: int) -> None:
+    """sums += times · the sum of each row, in 64-bit integers."""
     if why_no_kernels(planes.device):
-        sums += planes.sum(dim=1, dtype=torch.int64)
+        sums.add_(planes.sum(dim=1, dtype=torch.int64), alpha=times)
     else:
-        kernel_row_sums(planes, sums)
+        kernel_row_sums(planes, sums, times)
 
 
 METHODS: dict[str, Callable[[torch.device, int], ProductMethod]] = {"float64": Float64, "int8": Int8, "triton": Kernel}
@@ -213,7 +213,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class BlockGram:
-    """Σ φφᵀ over integer samples with a constant one behind each, on a device.
+    """Σ n φφᵀ over integer samples that count n times, with a constant one behind each, on a device.
 
     Memory: a block of at most BLOCK_BYTES, and 64-bit sums of at most (2·width)² numbers, whatever is added.
     """
@@ -228,14 +228,17 @@ class BlockGram:
         """How many samples a block holds."""
         return self._begun().planes.shape[1]
 
-    def room(self, samples: int) -> tuple[Tensor, int]:
-        """Planes with room for a number of samples, at most the capacity, and the column where they are to begin."""
+    def room(self, samples: int, times: int = 1) -> tuple[Tensor, int]:
+        """Planes with room for a number of samples, at most the capacity, and the column where they are to begin.
+
+        times: how often each counts. A block holds samples that count alike.
+        """
         block = self._begun()
-        if block.used + samples > block.planes.shape[1]:
+        if block.used + samples > block.planes.shape[1] or block.times != times:
             block.multiply()
-        first = block.used
+        first, block.times = block.used, times
         block.used = min(first + rounded(samples, WINDOWS), block.planes.shape[1])
-        self._count += samples
+        self._count += samples * times
         return block.planes, first
 
     def add(self, samples: Tensor) -> None:
@@ -273,7 +276,7 @@ class Block:
     def __init__(self, device: torch.device, rows: int, columns: int) -> None:
         self.method: ProductMethod = METHODS[fastest(device, rows).name](device, rows)
         self.planes = torch.zeros(2 * rows, rounded(columns, COLUMNS), dtype=torch.int8, device=device)
-        self.used = 0
+        self.used, self.times = 0, 1
         self.sums = torch.zeros(2 * rows, dtype=torch.int64, device=device)
 
     def multiply(self) -> None:
@@ -282,6 +285,6 @@ class Block:
             return
         end = rounded(self.used, COLUMNS)
         self.planes[:, self.used : end] = 0
-        self.method.add(self.planes[:, :end])
-        add_row_sums(self.planes[:, :end], self.sums)
+        self.method.add(self.planes[:, :end], self.times)
+        add_row_sums(self.planes[:, :end], self.sums, self.times)
         self.used = 0

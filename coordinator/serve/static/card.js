@@ -69,10 +69,12 @@ function encoder({ name, rows, width, kind, fingerprint }) {
   return make("span", {}, `${name}${kind ? `, ${kind}` : ""}${size}, fingerprint `, make("code", { title: fingerprint }, short(fingerprint)));
 }
 
-function sampling({ window: size, max_tokens: most, stride, documents }) {
+function sampling({ window: size, max_tokens: most, stride, documents, units, mistyped }) {
   const words = [size === 1 ? "single tokens" : `windows of ${count(size, "token")}`];
   if (stride > size) words.push(`one every ${count(stride, "token")}`);
   if (documents) words.push(`each document counts ${count(documents, "time")} more as a whole`);
+  if (units) words.push(`each document counts ${count(units, "unit")}, divided over its windows, its beginnings and the whole`);
+  if (mistyped) words.push(`a copy of its beginning with typing errors counts ${count(mistyped, "time")}`);
   if (most) words.push(`the first ${count(most, "token")} of a document`);
   return words.join("; ");
 }

@@ -17,7 +17,7 @@ from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_ba
 from ridgeway.client.sums.piece_readers import Read, ReaderProcess, Tokens
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.base.settings import WordFeatures
+from ridgeway.common.base.settings import Sampling, WordFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
@@ -172,20 +172,23 @@ def test_what_lies_in_the_current_folder_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(("window", "words"), [(1, False), (4, False), (1, True)])
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [(Sampling(1), False), (Sampling(1), True), (Sampling(4, stride=8, units=20, mistyped=3), True)],
+)
 def test_a_corpus_prepared_with_processes_has_the_same_sums(
     pieces: list[tuple[CorpusFile, int]],
     encoder: TableEncoder,
-    window: int,
+    sampling: Sampling,
     words: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the byte, with every count, in one go and when it is stopped again and again; with words too."""
+    """To the byte, with every count, in one go and when it is stopped again and again; mistyped copies too."""
     if words:
         encoder = with_words(encoder, WordFeatures(width=5))
         write_jsonl(tmp_path / "corpus" / "d.jsonl", [text.upper() for text in sentences("law", 9)])
-    work = replace(job(tmp_path / "corpus", window=window, holdout=0.2), skip_broken=0.9)
+    work = replace(job(tmp_path / "corpus", holdout=0.2), sampling=sampling, skip_broken=0.9)
     alone = prepare.prepare(work, encoder, tmp_path / "alone")
     monkeypatch.setattr(prepare, "MIN_READERS_BYTES", 0)
     monkeypatch.setattr(prepare, "MAX_THREADS_ALONE", 0)

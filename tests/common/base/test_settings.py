@@ -27,9 +27,9 @@ from ridgeway.common.statistics.sums import check_bound
 
 
 def test_the_default_preset_is_the_one_that_was_measured() -> None:
-    """Windows of 8 every 32 tokens, documents 32 times, equal domains, a relative ridge of 0.001, mean logits."""
+    """Units over windows of 8 every 32 tokens and more, equal domains, a relative ridge of 0.001, mean logits."""
     assert Preset(
-        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=32),
+        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=320, mistyped=160),
         holdout=0.05,
         weighting="equal",
         ridge=Ridge(0.001, relative=True),
@@ -123,6 +123,12 @@ def test_ridge_and_selector_come_back_from_their_json() -> None:
         ({"window": 8, "stride": 65537}, "cannot begin every 65537"),
         ({"documents": -1}, "a document cannot count -1 times; give 0 to 4096"),
         ({"documents": 4097}, "a document cannot count 4097 times"),
+        ({"units": 7}, "a document cannot have 7 units; give a multiple of 5 up to 4096, or 0"),
+        ({"units": -5}, "a document cannot have -5 units"),
+        ({"units": 4100}, "a document cannot have 4100 units"),
+        ({"units": 5, "documents": 1}, "a document's units hold the whole document"),
+        ({"mistyped": -1}, "a mistyped copy cannot count -1 times; give 0 to 4096"),
+        ({"mistyped": 4097}, "a mistyped copy cannot count 4097 times"),
     ],
 )
 def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words: str) -> None:
@@ -139,7 +145,13 @@ def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words:
         (Sampling(8, stride=32), "windows of 8 every 32 tokens", False),
         (Sampling(8, documents=2), "windows of 8 and documents 2 times", False),
         (PAPER.sampling, "windows of 1 up to 1024 tokens a document", True),
-        (DEFAULT.sampling, "windows of 8 every 32 tokens and documents 32 times", False),
+        (Sampling(8, stride=32, documents=32), "windows of 8 every 32 tokens and documents 32 times", False),
+        (Sampling(8, mistyped=1), "windows of 8 and mistyped copies 1 times", False),
+        (
+            DEFAULT.sampling,
+            "windows of 8 every 32 tokens with beginnings and wholes in 320 units and mistyped copies 160 times",
+            False,
+        ),
     ],
 )
 def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
@@ -152,13 +164,19 @@ def test_a_window_alone_means_plain_windows() -> None:
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
     assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
     assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
+    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=320)
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
 
 
-@given(window=st.integers(1, 9), stride=st.just(0) | st.integers(9, 99), documents=st.integers(0, 9))
-def test_a_sampling_survives_its_json(window: int, stride: int, documents: int) -> None:
+@given(
+    window=st.integers(1, 9),
+    stride=st.just(0) | st.integers(9, 99),
+    more=st.fixed_dictionaries({"documents": st.integers(0, 9)})
+    | st.fixed_dictionaries({"units": st.integers(0, 9).map(lambda n: 5 * n), "mistyped": st.integers(0, 9)}),
+)
+def test_a_sampling_survives_its_json(window: int, stride: int, more: dict[str, int]) -> None:
     """Plain windows are written as they always were."""
-    sampling = Sampling(window, stride=stride, documents=documents)
+    sampling = Sampling(window, stride=stride, **more)
     assert Sampling(**sampling.to_json()) == sampling
     assert set(Sampling(window).to_json()) == {"window", "max_tokens"}
