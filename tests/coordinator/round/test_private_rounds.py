@@ -138,7 +138,9 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     assert (said["mode"], said["epsilon"], said["delta"]) == (mode_of(parties), 1.0, 1e-8)
     assert said["adjacency"] == "add or remove one document"
     assert "(ε = 1, δ = 1e-08)" in said["sentence"] and said["covered"] and said["not_covered"]
-    assert manifest["evaluation"]["candidates"] == 1 and not manifest["confidence"]["calibrated"]
+    told = manifest["evaluation"]  # of so few documents noise may leave none
+    assert told is None or told["candidates"] == 1
+    assert not manifest["confidence"]["calibrated"]
     assert manifest["confidence"]["temperature"] == PUBLIC_TEMPERATURE and "public text" in said["calibration"]
     assert not companion(federation.release_folder(1)).exists()
 
