@@ -83,9 +83,9 @@ def plant(
 
 def epsilon_at_least(inside: Floats, outside: Floats, delta: float) -> float:
     """The largest lower bound on ε, by a threshold that the first halves choose and the second halves judge."""
-    first = [each[: len(each) // 2] for each in (inside, outside)]
-    second = [each[len(each) // 2 :] for each in (inside, outside)]
-    edges = np.quantile(np.concatenate(first), np.linspace(0, 1, THRESHOLDS + 2)[1:-1])
+    first = inside[: len(inside) // 2], outside[: len(outside) // 2]
+    second = inside[len(inside) // 2 :], outside[len(outside) // 2 :]
+    edges = np.quantile(np.concatenate(first), np.linspace(0, 1, THRESHOLDS + 2)[1:-1]).tolist()
     bounds = [(_bound(*first, edge, sign, delta), edge, sign) for edge in edges for sign in (1, -1)]
     _, edge, sign = max(bounds)
     return _bound(*second, edge, sign, delta)
