@@ -66,10 +66,7 @@ class Dialogue(NamedTuple):
 def dialogues(folder: Path, part: str, phrases: Sequence[str], count: int, seed: int = 1) -> Iterator[Dialogue]:
     """For each domain, so many openings: each with a phrase, with the next piece of its text, and with a new topic."""
     rng = random.Random(seed)
-    rows = {
-        path.name.removesuffix(f".{part}.jsonl"): [json.loads(line) for line in path.open(encoding="utf-8")]
-        for path in sorted(folder.glob(f"*.{part}.jsonl"))
-    }
+    rows = {path.name.removesuffix(f".{part}.jsonl"): _rows(path) for path in sorted(folder.glob(f"*.{part}.jsonl"))}
     for domain in rows:
         for _ in range(count):
             opening, rest = _opening(rng.choice(rows[domain]), rng)
@@ -78,6 +75,11 @@ def dialogues(folder: Path, part: str, phrases: Sequence[str], count: int, seed:
                 yield Dialogue(domain, opening, rest[600 : 600 + rng.randint(60, 300)], domain)
             other = rng.choice([name for name in rows if name != domain])
             yield Dialogue(domain, opening, _opening(rng.choice(rows[other]), rng)[0], other)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def _opening(row: dict[str, Any], rng: random.Random) -> tuple[str, str]:
