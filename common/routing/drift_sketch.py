@@ -35,6 +35,8 @@ SUFFIX = ".drift"
 VERSION = 1
 MAX_TOKENS = 1024
 """Of longer texts the beginning tells enough."""
+MAX_SPELT_TOKENS = 128
+"""The same where letters are looked at, which takes longer."""
 MIN_TOKENS = 8
 """Shorter texts say too little to be measured."""
 BEGINNING_TOKENS = 32
@@ -78,7 +80,7 @@ class DriftSketch:
 
     def of(self, ids: Ids) -> float:
         """The leverage of a text; NaN if it has fewer than two tokens. The order of its words does not matter."""
-        ids = ids[:MAX_TOKENS]
+        ids = ids[: MAX_TOKENS if self.words is None else MAX_SPELT_TOKENS]
         if (count := len(ids)) < 2:
             return math.nan
         rows = self.rows.take(ids, axis=0).astype(np.float32)
