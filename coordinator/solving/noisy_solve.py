@@ -102,6 +102,13 @@ def _apart(found: NoisyMeans) -> Matrix:
     return np.asarray(apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny)))
 
 
+def _centre(found: NoisyMeans) -> Matrix:
+    """The domains' common mean, drawn to the prior's by what noise explains of it."""
+    centre = found.means.mean(axis=0)
+    expected = len(centre) * found.variances.mean() / len(found.means)
+    return np.asarray(centre * max(0.0, 1 - expected / max(np.square(centre).sum(), np.finfo(np.float64).tiny)))
+
+
 def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
     """How documents vary around their domain's mean: symmetric, positive definite, and plain where noise is large."""
     shares = found.documents / found.documents.sum()
@@ -132,6 +139,6 @@ def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
         directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
         whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
         weights = whitening.T @ directions / TYPICAL_LENGTH
-    offset = 1 / domains - found.means.mean(axis=0) @ directions  # at the centre all domains are alike
+    offset = 1 / domains - _centre(found) @ directions  # at the centre all domains are alike
     bias = offset - np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
     return np.vstack([weights / scale, bias])
