@@ -95,7 +95,7 @@ def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment,
     done = first.finished
     assert done.code == 0, done.stderr
     assert done.json["domains"] == list(STAYING)
-    assert done.json["absent"] == [DYING]
+    assert DYING in done.json["absent"]
     assert town.sent(DYING, "sealed_sums") == 0
     assert {name: town.sent(name, "revealed") for name in STAYING} == dict.fromkeys(STAYING, 2)
     assert max(each.stat().st_size for each in (town.coordinator / "contributions").iterdir()) >= TRIANGLE_BYTES
