@@ -170,11 +170,12 @@ class Deployment:
         self.do("coordinator", "invite", self.coordinator)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
-        """Change settings that stand in a file, each on a line of its own, as a person with an editor would."""
+        """Change settings that stand in a file, each on a line of its own, as a person with an editor would; of several
+        of one name, the first."""
         content = path.read_text(encoding="utf-8")
         for name, value in settings.items():
-            content, times = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", content)
-            assert times == 1, f"{name} stands {times} times in {path}"
+            content, times = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", content, count=1)
+            assert times == 1, f"{name} does not stand in {path}"
         path.write_text(content, encoding="utf-8")
 
     def up(self) -> Running:
