@@ -45,9 +45,10 @@ KINDS = (
 HALF_KNOWN, STEEPNESS = 4.897, 2.147
 """Products tell half of what they could where the noise on their eigenvalues is so many times their mean."""
 
-FIT_ERROR, MAX_NOISE = 0.045, 0.45
-"""The most by which 108 simulations differ from the formula (1.6 points in the root mean square), and the noise on a
-mean up to which there are any: from 300 documents a domain on, with ε = 1 or more."""
+FIT_ERROR, MAX_NOISE = 0.047, 0.45
+"""The most by which simulations differ from the formula, and the noise on a mean up to which there are any: from 300
+documents a domain on, with ε = 1 or more. The 108 that it was fitted to differ by 1.6 points in the root mean square;
+24 others at ε = 1, for which the solver had been changed a little, by 2.4."""
 
 
 @dataclass(frozen=True, slots=True)
