@@ -25,8 +25,8 @@ from tests.support.in_process import chat, experts_toml
 from tests.support.serving import ROOT
 
 ROOMS = ("common", "client", "coordinator", "simulations")
-MAX_FILES_OF_A_ROUTE = 15
-MAX_FILES_OF_A_CHAT = 20
+MAX_FILES_OF_A_ROUTE = 18
+MAX_FILES_OF_A_CHAT = 25
 
 
 class Trace:
