@@ -25,7 +25,7 @@ from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 from ridgeway.coordinator.serve.tracing import NO_TRACING, OpenTelemetryTracing, Tracing, find_tracing
 from tests.support.api_experts import anthropic_expert, openai_expert
-from tests.support.faulty_experts import Expert, dies_at_once, well
+from tests.support.faulty_experts import Expert, dies_at_once, wait_for, well
 from tests.support.gateway_experts import DOMAINS
 from tests.support.in_process import chat, experts_toml, running
 from tests.support.serving import prompt_for
@@ -233,6 +233,7 @@ def test_tokens_and_cost_are_counted_by_key_and_expert(watched: Watched, tmp_pat
             def counted(name: str, **labels: str) -> float | None:
                 return service.metrics.registry.get_sample_value(f"ridgeway_{name}", {"key": "shop", **labels})
 
+            wait_for(lambda: counted("tokens_total", expert="code", kind="answer") == 6, "the last stream is counted")
             assert counted("tokens_total", expert="code", kind="prompt") == 14
             assert counted("tokens_total", expert="code", kind="answer") == 6
             assert counted("tokens_total", expert="law", kind="prompt") == 7
