@@ -75,9 +75,13 @@ def round_of(
 ) -> LedgerRelease:
     transport = Direct(parties, list(names))
     for name, weighted in (lies or {}).items():
-        vars(transport._holders[transport.names.index(name)])["weighted"] = weighted
+        vars(transport._holders[transport.names.index(name)])["weighted"] = _in_any_session(weighted)
     watch = no_watch if seen is None else seen.append
     return run_round(parties.federation(), transport, watch, accept_worse=accept)
+
+
+def _in_any_session(weighted: Weighted) -> Callable[..., Statistics]:
+    return lambda prepared, cohort, member, session="": weighted(prepared, cohort, member)
 
 
 def let_join(parties: Parties) -> dict[str, str]:
@@ -217,9 +221,9 @@ def test_a_holder_sees_what_it_was_asked(released: Parties) -> None:
 def test_a_member_does_not_seal_sums_that_no_text_could_give(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged file, say: it refuses by itself, before masks hide whose they are."""
 
-    def damaged(plain: Callable[[Holder, Terms], Prepared]) -> Callable[[Holder, Terms], Prepared]:
-        def made(holder: Holder, terms: Terms) -> Prepared:
-            prepared = plain(holder, terms)
+    def damaged(plain: Callable[..., Prepared]) -> Callable[..., Prepared]:
+        def made(holder: Holder, terms: Terms, *more: Any) -> Prepared:
+            prepared = plain(holder, terms, *more)
             if holder.domain == "medicine":
                 prepared.statistics.gram[0, 0] = -5
             return prepared

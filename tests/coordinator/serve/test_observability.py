@@ -190,6 +190,7 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
         with caplog.at_level(logging.INFO, "ridgeway.http"):
             http.post("/v1/chat/completions", json={**body, "stream": True}, headers=headers)
             http.get(f"/{SECRET}", headers=headers)
+            wait_for(lambda: sum(each.message == "answered" for each in caplog.records) == 2, "both are told")
     lines = [json.loads(JsonLineFormatter().format(each)) for each in caplog.records if each.message == "answered"]
     assert [(each["path"], each["status"], each["key"]) for each in lines] == [
         ("/v1/chat/completions", 200, "shop"),
