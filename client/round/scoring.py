@@ -151,11 +151,11 @@ class Scorer:
 
 def _by_rows(encoder: TableEncoder, ids: Ids) -> tuple[Ids, Compile]:
     """Ids among the rows of the table that are used, and how weights are compiled over these rows alone."""
-    words = encoder.words
-    if words is not None:
-        return ids, lambda weights: compile_words(encoder, words, weights)
     used, places = np.unique(ids, return_inverse=True)
     rows = encoder.table[used]
+    if encoder.words is not None:
+        words = encoder.words.of_tokens(used)
+        return places.astype(np.int32), lambda weights: compile_words(rows, encoder.scale, words, weights)
     return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)
 
 

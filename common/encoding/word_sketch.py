@@ -65,6 +65,14 @@ class WordSketch:
     def width(self) -> int:
         return self.options.width
 
+    def of_tokens(self, ids: Ids) -> WordSketch:
+        """The same sketch over these tokens alone, in their order."""
+        starts = self.spelling.starts
+        spelt = [self.spelling.letters[starts[number] : starts[number + 1]] for number in ids.tolist()]
+        ends = np.concatenate(([0], np.cumsum([len(each) for each in spelt], dtype=np.int64)))
+        letters = np.concatenate([*spelt, np.zeros(0, dtype=np.uint8)])
+        return WordSketch(self.options, Spelling(letters, ends))
+
     def grams(self, ids: Ids, bounds: Integers) -> Grams:
         """The runs of letters in windows of a row of ids; no word goes beyond its window."""
         sizes = np.diff(self.spelling.starts)[ids]

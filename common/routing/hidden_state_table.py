@@ -91,7 +91,7 @@ def compile_router(encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.
     """Weights as a router uses them: a table over tokens, and words, or a readout of hidden states. Runs no model."""
     if isinstance(encoder, TableEncoder):
         if (words := encoder.words) is not None:
-            return compile_words(encoder, words, weights)
+            return compile_words(encoder.table, encoder.scale, words, weights)
         return compile_table(encoder.table, encoder.scale, weights)
     return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
@@ -166,13 +165,13 @@ class WordTable:
         return replace(self, logits=logits, buckets=buckets)
 
 
-def compile_words(encoder: TableEncoder, words: WordSketch, weights: NDArray[np.float64]) -> WordTable:
+def compile_words(table: NDArray[np.int16], scale: float, words: WordSketch, weights: NDArray[np.float64]) -> WordTable:
     """The logits of every token and of every bucket: features φW, of which a run of letters has scale · amplitude."""
-    if weights.shape[0] != encoder.width + 1:
-        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of width {encoder.width}")
-    own, constant = encoder.table.shape[1], weights[-1:]
-    tokens = exact_logits(encoder.table, encoder.scale, np.concatenate([weights[:own], constant]))
-    buckets = weights[own:-1] * (encoder.scale * words.options.amplitude)
+    own, constant = table.shape[1], weights[-1:]
+    if weights.shape[0] != own + words.width + 1:
+        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of {own + words.width}")
+    tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
+    buckets = weights[own:-1] * (scale * words.options.amplitude)
     step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()))
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
@@ -186,9 +185,7 @@ def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
     logits, buckets = np.hstack([one.logits, other.logits]), np.hstack([one.buckets, other.buckets])
     try:
         return replace(one, logits=logits, buckets=buckets)
-    except (
-        FormatError
-    ):  # each fits 32 bits, but not the largest tokens of the one with the largest letters of the other
+    except FormatError:  # each fits 32 bits, but not the tokens of the one with the letters of the other
         return None
 
 

@@ -127,3 +127,13 @@ def test_lower_case_keeps_a_text_s_length_and_is_done_once(text: str) -> None:
     assert len(lower) == len(text)
     assert lower_case(lower) == lower
     assert lower == "".join(map(lower_case, text))
+
+
+@given(TEXTS)
+def test_a_sketch_of_few_tokens_counts_as_that_of_all(texts: list[list[int]]) -> None:
+    """By their places among those that are used."""
+    ids = np.array([number for text in texts for number in text], dtype=np.int32)
+    bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+    used, places = np.unique(ids, return_inverse=True)
+    found = SKETCH.of_tokens(used).window_counts(places.astype(np.int32), bounds)
+    assert found.tolist() == SKETCH.window_counts(ids, bounds).tolist()

@@ -251,8 +251,8 @@ def test_weights_of_another_width_are_refused() -> None:
     """Those of the encoder without words, for one."""
     words = ENCODER.words
     assert words is not None
-    with pytest.raises(ShapeMismatch, match="width 14"):
-        compile_words(ENCODER, words, np.ones((7, 2)))
+    with pytest.raises(ShapeMismatch, match="an encoder of 14"):
+        compile_words(ENCODER.table, ENCODER.scale, words, np.ones((7, 2)))
 
 
 @pytest.mark.parametrize(
