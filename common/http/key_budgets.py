@@ -156,8 +156,9 @@ class UsageBook:
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
             self._path.touch(0o600)
-            self._file = sqlite3.connect(self._path, WAIT_S, isolation_level=None, check_same_thread=False)
-            self._file.execute("PRAGMA journal_mode = WAL")
+            file = sqlite3.connect(self._path, WAIT_S, isolation_level=None, check_same_thread=False)
+            _set_journal(file)
+            self._file = file
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute(TABLE)
             self._file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
@@ -167,3 +168,16 @@ class UsageBook:
 def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:
     row = file.execute(READ, (name, start)).fetchone()
     return KeyUsage() if row is None else KeyUsage(*row)
+
+
+def _set_journal(file: sqlite3.Connection) -> None:
+    """SQLite does not wait where another process sets it at the same moment, so this does."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
