@@ -223,8 +223,11 @@ def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def calibration_gap(logits: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
     """The expected calibration error over ten bins of confidence, in percent."""
     chances = softmax(logits)
-    confidence = chances.max(axis=1)
-    right = chances.argmax(axis=1) == labels
+    return confidence_gap(chances.max(axis=1), chances.argmax(axis=1) == labels, weights)
+
+
+def confidence_gap(confidence: NDArray[np.float64], right: NDArray[np.bool_], weights: NDArray[np.float64]) -> float:
+    """How far confidence is from the share that was right, over ten bins of confidence, in percent."""
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(bins, weights * (confidence - right), minlength=BINS)
     return float(100 * np.abs(gaps).sum() / weights.sum())

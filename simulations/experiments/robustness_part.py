@@ -14,7 +14,9 @@ import numpy as np
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.jsonl import jsonl_texts
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.routing.router import Router
+from ridgeway.common.encoding.model_files import imported
+from ridgeway.common.routing.evaluation import confidence_gap
+from ridgeway.common.routing.router import Decision, Router
 from ridgeway.simulations.bench.bench_text import DATA_FOLDER
 from ridgeway.simulations.experiments.baselines.comparison import OURS, our_router
 from ridgeway.simulations.experiments.baselines.routing_method import (
@@ -39,6 +41,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TYPO_RATES = (0.1, 0.2)
 FIRST_TOKENS = (4, 8, 16, 32, 64)
 OUT_OF_SCOPE = DATA_FOLDER / "stern" / "clinc_out_of_scope" / "out_of_scope.jsonl"
+CLINC = "out of scope (CLINC)"
 NOWHERE = {
     "empty": [""],
     "marks": ["?", "!!!", "...", "?!", "--"],
@@ -110,7 +113,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
         "Every router learns from the training texts as they are, chooses on held-out training texts, and is then "
         "tried on changed copies of the test texts. Accuracies are means over domains.",
         "Of text that belongs nowhere it is told how much of it the router abstains on by default, beside the share of "
-        "clean test texts on which it does not.",
+        "clean test texts on which it does not, and how far confidence in these is from how often they are right.",
     )
     return ReportPart(KEY, TITLE, words, tuple(tables), left_out=tuple(left_out))
 
@@ -157,16 +160,36 @@ def _scope_table(found: Sequence[tuple[Dataset, Router]]) -> Table:
     kinds = dict(NOWHERE)
     if OUT_OF_SCOPE.is_file():
         lines = OUT_OF_SCOPE.read_text().splitlines()
-        kinds["out of scope (CLINC)"] = list(jsonl_texts(lines, ("text",), OUT_OF_SCOPE.name))
-    rows: list[tuple[Cell, ...]] = []
-    for dataset, router in found:
-        own = [each for texts in dataset.test.values() for each in router.route_many(texts)]
-        lost = [[not each.belongs for each in router.route_many(texts)] for texts in kinds.values()]
-        shares = [[each.belongs for each in own], *lost]
-        rows.append((dataset.name, *(100 * float(np.mean(each)) for each in shares)))
+        kinds[CLINC] = list(jsonl_texts(lines, ("text",), OUT_OF_SCOPE.name))
     columns = (
         Column("dataset"),
         Column("test texts answered", "%"),
+        Column("confidence is off by", "points", better="less"),
         *(Column(f"rejected: {kind}", "%") for kind in kinds),
+        *([Column("told apart (AUROC)", "%"), Column("rejected at 95 % coverage", "%")] if CLINC in kinds else []),
     )
-    return Table("robustness-scope", "Text that belongs nowhere", columns, tuple(rows))
+    rows = tuple(_scope_row(dataset, router, kinds) for dataset, router in found)
+    return Table("robustness-scope", "Text that belongs nowhere", columns, rows)
+
+
+def _scope_row(dataset: Dataset, router: Router, kinds: Mapping[str, Sequence[str]]) -> tuple[Cell, ...]:
+    own = [(name, each) for name, texts in dataset.test.items() for each in router.route_many(texts)]
+    right = np.array([each.best == name for name, each in own])
+    off = confidence_gap(np.array([each.confidence for _, each in own]), right, np.ones(len(own)))
+    other = {kind: router.route_many(texts) for kind, texts in kinds.items()}
+    answered = 100 * float(np.mean([each.belongs for _, each in own]))
+    rejected = [100 * float(np.mean([not each.belongs for each in found])) for found in other.values()]
+    return dataset.name, answered, off, *rejected, *_told_apart([each for _, each in own], other.get(CLINC, []))
+
+
+def _told_apart(own: Sequence[Decision], other: Sequence[Decision]) -> list[Cell]:
+    """How well the chance to belong tells test texts from others, and how many it rejects where it keeps 95 %."""
+    inside, outside = ([each.scope for each in found if each.scope is not None] for found in (own, other))
+    if not other:
+        return []
+    if not inside or not outside:
+        return [None, None]
+    area = imported("sklearn.metrics", "simulation").roc_auc_score
+    labels = [True] * len(inside) + [False] * len(outside)
+    least = np.quantile(inside, 0.05)
+    return [100 * float(area(labels, inside + outside)), 100 * float(np.mean(np.array(outside) < least))]

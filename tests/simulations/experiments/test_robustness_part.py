@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -44,5 +45,18 @@ def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pyte
     assert len(first.rows) == 2
     assert len(first.columns) == 1 + len(changes(tiny_plan(tmp_path).encoder))
     assert min(float(str(each)) for each in first.column("clean")) > 90
-    assert [column.name for column in scope.columns][:3] == ["dataset", "test texts answered", "rejected: empty"]
+    assert [column.name for column in scope.columns][:2] == ["dataset", "test texts answered"]
     assert scope.column("rejected: empty") == (100.0,)
+    assert 0 <= float(str(scope.column("confidence is off by")[0])) < 50
+
+
+def test_scope_tells_texts_of_another_kind_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where out-of-scope texts are there; texts of the domains themselves are told apart from themselves by chance."""
+    plan = tiny_plan(tmp_path)
+    own = [text for texts in plan.datasets[0].test.values() for text in texts]
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
+    monkeypatch.setattr(robustness_part, "METHODS", (OURS,))
+    monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", other)
+    scope = run(plan).tables[-1]
+    assert scope.column("told apart (AUROC)")[0] == pytest.approx(50)
