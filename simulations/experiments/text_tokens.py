@@ -14,7 +14,7 @@ from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 BATCH_TOKENS = 1 << 15
@@ -27,10 +27,6 @@ class Tokens:
 
     ids: Ids
     lengths: Integers
-
-    def first(self, limit: int) -> Tokens:
-        """The first tokens of each text; a limit of 0 keeps all."""
-        return Tokens(*first_tokens(self.ids, self.lengths, limit))
 
     def part(self, start: int, tokens: int) -> Tokens:
         """This many tokens from a place on; texts that reach over an edge are cut."""

@@ -7,13 +7,11 @@ Training text is divided: what is held out is in no sums. Knows nothing of figur
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, PAPER, Preset, Selector
@@ -35,7 +33,6 @@ from ridgeway.simulations.experiments.baselines.token_routers import SMOOTHINGS,
 from ridgeway.simulations.experiments.dataset import Dataset, Texts, split
 from ridgeway.simulations.experiments.text_tokens import DomainTokens, Tokens, sums_of
 
-KEY_ROWS = ("1234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm")
 OURS, PAPERS, BAYES = "ours", "the paper's", "naive Bayes"
 
 
@@ -75,7 +72,6 @@ class SelectorBench:
         self.encoder, self.dataset, self.seed = encoder, dataset, seed
         self.domains = tuple(sorted(dataset.domains))
         self._all_sums = cache(lambda sampling: sums_of(encoder, sampling, self.fit))
-        self.typed = cache(self._typed)
 
     @cached_property
     def fit(self) -> DomainTokens:
@@ -96,13 +92,6 @@ class SelectorBench:
 
     def _tokens(self, texts: Texts) -> DomainTokens:
         return {name: Tokens(*self.encoder.tokenizer.encode_many(texts[name])) for name in self.domains}
-
-    def _typed(self, rate: float, most: int | None) -> DomainTokens:
-        """The test as a hurried hand would type it, of each domain at most `most` texts."""
-        texts = self.dataset.sampled(self.seed, test=most).test
-        return self._tokens(
-            {name: tuple(mistyped(each, rate, self.seed) for each in own) for name, own in texts.items()}
-        )
 
     def drawn(self, most: int, draw: int = 0) -> DomainTokens:
         """Of each domain's training text at most `most` tokens."""
@@ -128,7 +117,7 @@ class SelectorBench:
         texts = (library or self.fit).values()
         counts = np.stack([np.bincount(own.ids, minlength=self.encoder.rows) for own in texts], axis=1)
         logits = (log_likelihoods(counts, added) for added in SMOOTHINGS)
-        methods = [TableRouter(partial(_rows_of, own), Selector("average")) for own in logits]
+        methods = [TableRouter(lambda used, own=own: compiled(own[used]), Selector("average")) for own in logits]
         return max(methods, key=lambda method: self.tests[1].accuracy(method) or 0.0)
 
     def tried(
@@ -159,57 +148,3 @@ def coarser_logits(encoder: TableEncoder, method: TableRouter, bits: int) -> Tab
     exact = whole.logits.astype(np.float64) * whole.step
     step = float(np.abs(exact).max()) / 2**bits
     return TableRouter(lambda rows: counted_in(step, exact[rows]), method.rule)
-
-
-# Typing errors
-
-
-def mistyped(text: str, rate: float, seed: int) -> str:
-    """The text as a hurried hand would type it, with one error for every 1/rate characters.
-
-    Laws: rate 0 changes nothing; a text of n characters gets round(rate · n) errors, each at a place of its own.
-    """
-    chance = random.Random(f"{seed} {rate} {text}")
-    letters = list(text)
-    for place in places(len(text), rate, chance):
-        _mistype(letters, place, chance)
-    return "".join(letters)
-
-
-def places(length: int, rate: float, chance: random.Random) -> list[int]:
-    """Where errors are made, the last first, so that earlier places stay where they are."""
-    return sorted(chance.sample(range(length), round(rate * length)), reverse=True)
-
-
-def _mistype(letters: list[str], place: int, chance: random.Random) -> None:
-    """One error: neighbours swapped, a character dropped or doubled, or a key beside hit.
-
-    What no key here writes is dropped where a key beside it would be hit.
-    """
-    slip, letter = chance.choice(("swap", "drop", "double", "miss")), letters[place]
-    if slip == "swap":
-        letters[place : place + 2] = reversed(letters[place : place + 2])
-    elif slip == "double":
-        letters.insert(place, letter)
-    elif slip == "miss" and letter.lower() in BESIDE:
-        key = chance.choice(BESIDE[letter.lower()])
-        letters[place] = key.upper() if letter.isupper() else key
-    else:
-        del letters[place]
-
-
-def _beside() -> dict[str, str]:
-    """Each key's neighbours: left and right in its row, and those above and below."""
-    at = {(row, column): key for row, keys in enumerate(KEY_ROWS) for column, key in enumerate(keys)}
-    steps = ((0, -1), (0, 1), (-1, 0), (-1, 1), (1, 0), (1, -1))
-    return {
-        key: "".join(at[row + down, column + along] for down, along in steps if (row + down, column + along) in at)
-        for (row, column), key in at.items()
-    }
-
-
-BESIDE = _beside()
-
-
-def _rows_of(logits: NDArray[np.float64], used: Ids) -> TokenTable:
-    return compiled(logits[used])

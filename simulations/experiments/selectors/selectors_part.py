@@ -1,4 +1,4 @@
-"""The part `selectors`: how accuracy depends on what can be chosen, on the text there is, and on the prompt.
+"""The part `selectors`: how accuracy depends on what can be chosen and on the text there is.
 
     Dataset ──▶ SelectorBench (tokens, sums, routers) ──▶ curves, kept in the cache ──▶ plots, tables
 
@@ -34,8 +34,8 @@ from ridgeway.simulations.experiments.selectors.selector_bench import (
 from ridgeway.simulations.experiments.text_tokens import DomainTokens
 
 KEY = "selectors"
-TITLE = "Selectors, λ, windows, bits, and how much text and how good a prompt is needed"
-CODE = 1
+TITLE = "Selectors, λ, windows, bits, and how much text is needed"
+CODE = 2
 
 METHOD = (
     f"Routers learn from training text of which {HELD_OUT:.0%} is held out. Accuracy is the mean over domains. Choices "
@@ -52,14 +52,11 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 WINDOWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BITS = (3, 4, 6, 8, 10, 12)
 BUDGETS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
-LENGTHS = (4, 8, 16, 32, 64, 128, 256)
-RATES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 AVERAGE, ALL, WHOLE = "average", "all", "whole documents"
 TEST, HELD = "test", "held-out"
 USUAL = str(DEFAULT.sampling.window) if DEFAULT.sampling.is_plain else str(DEFAULT.sampling)
 """How the preset's samples are called beside plain windows of one size."""
-SHORT_PROMPT_TOKENS = 32
 REDRAWN_TOKENS = 30_000
 
 
@@ -67,18 +64,16 @@ REDRAWN_TOKENS = 30_000
 class Effort:
     """How much is done.
 
-    sum_tokens:   tokens of each domain at most, where each value needs sums of its own; None for all.
-    typing_texts: test texts of each domain that are mistyped at most; None for all.
-    draws:        how often REDRAWN_TOKENS tokens or fewer are drawn of each domain, since chance decides much there.
+    sum_tokens: tokens of each domain at most, where each value needs sums of its own; None for all.
+    draws:      how often REDRAWN_TOKENS tokens or fewer are drawn of each domain, since chance decides much there.
     """
 
     sum_tokens: int | None
-    typing_texts: int | None
     draws: int
 
 
-SHORT = Effort(50_000, 200, 3)
-FULL = Effort(None, None, 5)
+SHORT = Effort(50_000, 3)
+FULL = Effort(None, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +158,6 @@ def over_text(bench: SelectorBench, effort: Effort) -> AccuracyCurve:
     return AccuracyCurve((OURS, PAPERS, BAYES), (*rows, point("all", [bench.fit])))
 
 
-def over_length(bench: SelectorBench, effort: Effort) -> AccuracyCurve:
-    """The first tokens of the test texts."""
-    methods = bench.contenders()
-    lengths = [*((str(limit), float(limit), limit) for limit in LENGTHS), (WHOLE, None, 0)]
-    return AccuracyCurve(tuple(methods), tuple(_at_length(bench.test, methods, *each) for each in lengths))
-
-
-def over_typing(limit: int) -> Measure:
-    """Typing errors in the test texts, of which the first `limit` tokens are taken; 0 for all of them."""
-
-    def measure(bench: SelectorBench, effort: Effort) -> AccuracyCurve:
-        methods = bench.contenders()
-        shares = ((f"{100 * rate:g} %", 100 * rate, bench.typed(rate, effort.typing_texts)) for rate in RATES)
-        rows = (_at_length(own, methods, label, x, limit) for label, x, own in shares)
-        return AccuracyCurve(tuple(methods), tuple(rows))
-
-    return measure
-
-
-def _at_length(
-    library: DomainTokens, methods: Mapping[str, TableRouter | None], label: str, x: float | None, limit: int
-) -> CurvePoint:
-    test = LabelledTexts({name: own.first(limit) for name, own in library.items()})
-    return CurvePoint(label, x, _scores(test, methods))
-
-
 def _both(bench: SelectorBench, tried: Iterable[tuple[str, float | None, TableRouter | None]]) -> AccuracyCurve:
     """On the test, and on held-out training text."""
     rows = (CurvePoint(label, x, tuple(each.accuracy(method) for each in bench.tests)) for label, x, method in tried)
@@ -228,15 +197,6 @@ FIGURES = (
     Figure("table-bits", "Bits of the public table", "bits and a sign", over_table_bits, "12", "linear"),
     Figure("logit-bits", "Bits of the compiled logits", "bits and a sign", over_logit_bits, "12", "linear"),
     Figure("text", "Training text of a domain", "tokens of a domain", over_text, note=TEXT_NOTE),
-    Figure("length", "Length of the prompt", "first tokens of a text", over_length),
-    Figure("typing", "Typing errors, whole texts", "% of characters", over_typing(0), "", "linear"),
-    Figure(
-        "typing-short",
-        f"Typing errors, first {SHORT_PROMPT_TOKENS} tokens",
-        "% of characters",
-        over_typing(SHORT_PROMPT_TOKENS),
-        x_scale="linear",
-    ),
 )
 
 

@@ -1,9 +1,8 @@
-"""The part `selectors`: typing errors, routers over one dataset, and what is said of them."""
+"""The part `selectors`: routers over one dataset, and what is said of them."""
 
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +25,10 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
 from ridgeway.simulations.experiments.selectors import selectors_part as selectors
 from ridgeway.simulations.experiments.selectors.selector_bench import (
-    BESIDE,
     LabelledTexts,
     SelectorBench,
     coarser,
     coarser_logits,
-    mistyped,
-    places,
 )
 from ridgeway.simulations.experiments.selectors.selectors_part import (
     HELD,
@@ -66,61 +62,6 @@ def own_encoder() -> TableEncoder:
 @pytest.fixture(scope="module")
 def bench(own_encoder: TableEncoder) -> SelectorBench:
     return SelectorBench(own_encoder, small_dataset(), seed=1)
-
-
-# Typing errors
-
-
-@given(text=st.text(), seed=st.integers(0, 9))
-def test_no_errors_change_nothing(text: str, seed: int) -> None:
-    """Rate 0 gives the text back."""
-    assert mistyped(text, 0.0, seed) == text
-
-
-@given(text=st.text(max_size=60), rate=st.floats(0, 1), seed=st.integers(0, 9))
-def test_the_same_seed_makes_the_same_errors(text: str, rate: float, seed: int) -> None:
-    """Errors depend on text, rate and seed alone."""
-    assert mistyped(text, rate, seed) == mistyped(text, rate, seed)
-
-
-@given(length=st.integers(0, 500), rate=st.floats(0, 1))
-def test_there_is_an_error_for_every_share_of_the_characters(length: int, rate: float) -> None:
-    """round(rate · length) places, none of them twice, the last first."""
-    found = places(length, rate, random.Random(0))
-    assert len(set(found)) == len(found) == round(rate * length)
-    assert found == sorted(found, reverse=True)
-
-
-@given(text=st.text(alphabet="abc def,", min_size=1, max_size=12), rate=st.floats(0, 1), seed=st.integers(0, 99))
-def test_as_many_edits_lead_from_the_text_to_what_was_typed(text: str, rate: float, seed: int) -> None:
-    """A swap, a drop, a doubled or a wrong key is one error each: no more edits are made than were asked for."""
-    assert _edits(text, mistyped(text, rate, seed)) <= round(rate * len(text)) * 2  # a swap is two plain edits
-
-
-def _edits(one: str, other: str) -> int:
-    """The Levenshtein distance."""
-    row = list(range(len(other) + 1))
-    for place, letter in enumerate(one, 1):
-        before, row = row, [place]
-        for column, wanted in enumerate(other, 1):
-            row.append(min(before[column] + 1, row[-1] + 1, before[column - 1] + (letter != wanted)))
-    return row[-1]
-
-
-def test_errors_change_a_long_text_about_as_much_as_was_asked_for() -> None:
-    """Neither nothing nor everything: of five in a hundred characters, that many edits, a few fewer or more."""
-    text = sentences("law", 1, 400)[0]
-    typed = mistyped(text, 0.05, 1)
-    assert typed != mistyped(text, 0.05, 2)
-    assert abs(len(typed) - len(text)) < 12
-    assert 10 <= _edits(text, typed) <= 40
-
-
-def test_keys_have_their_neighbours() -> None:
-    """Every letter has some, none is its own, and being neighbours is mutual."""
-    assert set("abcdefghijklmnopqrstuvwxyz0123456789") == set(BESIDE)
-    assert set(BESIDE["g"]) == set("ftyhvb")
-    assert all(key in BESIDE[other] and key != other for key, beside in BESIDE.items() for other in beside)
 
 
 # Tokens, sums and routers
@@ -202,8 +143,9 @@ def test_sums_over_all_text_are_taken_once(own_encoder: TableEncoder, monkeypatc
 
     monkeypatch.setattr("ridgeway.simulations.experiments.selectors.selector_bench.sums_of", spied)
     own = SelectorBench(own_encoder, small_dataset(), seed=1)
-    for measure in (selectors.over_ridge, selectors.over_k(DEFAULT), selectors.over_logit_bits, selectors.over_length):
+    for measure in (selectors.over_ridge, selectors.over_k(DEFAULT), selectors.over_logit_bits):
         measure(own, SHORT)
+    own.contenders()
     assert taken == [DEFAULT.sampling, PAPER.sampling]
 
 
@@ -233,7 +175,7 @@ def test_where_there_is_no_router_there_is_a_gap(bench: SelectorBench, monkeypat
         raise UnsolvableTotal("too little text")
 
     monkeypatch.setattr(bench, "router", refuse)
-    found = selectors.over_length(bench, SHORT)
+    found = selectors.over_text(bench, SHORT)
     assert found.series == ("ours", "the paper's", "naive Bayes")
     assert all(row.values[0] is None and row.values[2] is not None for row in found.points)
 
