@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeway.client.deploy.holder_folder import create_holder
+from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.round.holder import CARD, HolderSettings
-from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Mode
@@ -123,17 +122,8 @@ def _holder(
     corpus = folder / "corpora" / f"{name}.jsonl"
     corpora.write_texts(corpus, texts)
     settings = federation.settings
-    policy = Policy(
-        coordinator=federation.identity.public,
-        encoders=(federation.terms.encoder,),
-        weightings=(settings.weighting,),
-        **settings.sampling.sampling.to_json(),
-        require_masking=settings.mode == "masked",
-        min_cohort=SMALLEST_COHORT if settings.mode == "masked" else 2,
-        privacy=settings.privacy.mode,
-        max_epsilon=settings.privacy.epsilon,
-        max_delta=settings.privacy.delta,
-    )
+    fewest, cost = SMALLEST_COHORT if settings.mode == "masked" else 2, settings.privacy.epsilon
+    policy = agreed_policy(federation.terms, federation.identity.public, min_cohort=fewest, max_epsilon=cost)
     home = folder / "holders" / name
     create_holder(
         home,

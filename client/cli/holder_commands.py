@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
-    from ridgeway.client.round.holder import Holder
+    from ridgeway.client.round.holder import Holder, HolderSettings
     from ridgeway.common.protocol.cohort import Terms
     from ridgeway.common.protocol.invitation import Invite
 
@@ -58,16 +58,11 @@ def init(
     json: Json = False,
 ) -> None:
     """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml."""
-    from pydantic import ValidationError
-
-    from ridgeway.client.deploy.holder_folder import create_holder
-    from ridgeway.client.round.holder import CARD, SETTINGS, HolderSettings
-    from ridgeway.client.round.policy import Policy
+    from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
     from ridgeway.client.round.private_sums import FOLDER as PRIVATE
     from ridgeway.client.round.private_sums import PRIOR
     from ridgeway.common.base.identity import HandOvers, public_key
     from ridgeway.common.base.settings import check_domain_name
-    from ridgeway.common.base.settings_file import plain_reason
     from ridgeway.common.encoding.encoder_sources import absolute_source
     from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, read_invitation
 
@@ -80,51 +75,58 @@ def init(
             f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
         )
     same = _check_bundle(paper, approve_bundle)
-    try:
-        settings = HolderSettings(
-            domain=domain,
-            corpus=tuple(str(path.resolve()) for path in corpus or ()),
-            statistics=str(statistics.resolve()) if statistics else None,
-            held_out=str(held_out.resolve()) if held_out else None,
-            scores=str(scores.resolve()) if scores else None,
-            text_field=text_field,
-            holdout=holdout,
-            skip_broken=skip_broken,
-            encoder=absolute_source(encoder) if encoder else None,
-            address=paper.address,
-            bundles=(paper.bundle,),
-            policy=Policy(  # what the holder agrees to by taking the invitation up, and no more
-                coordinator=paper.coordinator,
-                encoders=(paper.terms.encoder,),
-                weightings=(paper.terms.weighting,),
-                **paper.terms.sampling.sampling.to_json(),
-                require_masking=paper.terms.mode == "masked",
-                privacy=paper.terms.privacy.mode if paper.terms.privacy else "none",
-                max_delta=paper.terms.privacy.delta if paper.terms.privacy else DEFAULT_DELTA,
-            ),
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
+    named = {"statistics": statistics, "held_out": held_out, "scores": scores}
+    settings = _settings(
+        domain=domain,
+        corpus=tuple(str(path.resolve()) for path in corpus or ()),
+        **{name: str(path.resolve()) for name, path in named.items() if path},
+        text_field=text_field,
+        holdout=holdout,
+        skip_broken=skip_broken,
+        encoder=absolute_source(encoder) if encoder else None,
+        address=paper.address,
+        bundles=(paper.bundle,),
+        policy=agreed_policy(paper.terms, paper.coordinator),
+    )
     papers = {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)}
     if paper.terms.privacy and (invite / PRIOR).is_file():
         papers[f"{PRIVATE}/{PRIOR}"] = (invite / PRIOR).read_bytes()
-    made = create_holder(folder, settings, papers)
+    _show_made(create_holder(folder, settings, papers), paper, same, json)
+
+
+def _settings(**options: Any) -> HolderSettings:
+    """The settings that options name; what cannot be used is told by the option's name."""
+    from pydantic import ValidationError
+
+    from ridgeway.client.round.holder import HolderSettings
+    from ridgeway.common.base.settings_file import plain_reason
+
+    try:
+        return HolderSettings(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
+
+
+def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
+    """What was made, what was agreed to, and what to do next. same: the bundle is the code of this installation."""
+    from ridgeway.client.round.holder import CARD, SETTINGS
+
+    folder, key, terms = made.folder, made.identity.public, paper.terms
     if json:
-        key = made.identity.public
         emit_json({"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle})
         return
-    step("made", str(folder), f"domain {domain}", f"key {made.identity.public[:12]}")
+    step("made", str(folder), f"domain {made.domain}", f"key {key[:12]}")
     step("pinned", f"coordinator {paper.coordinator}")
     step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
-    step("agreed", f"encoder {paper.terms.encoder_name}", str(paper.terms.sampling.sampling), paper.terms.mode)
-    if paper.terms.privacy:
-        words = f"at most ε {paper.terms.privacy.epsilon:g} a round", f"{settings.policy.max_epsilon:g} in all"
-        step("privacy", paper.terms.privacy.mode, *words, f"δ {paper.terms.privacy.delta:g}")
+    step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling), terms.mode)
+    if terms.privacy:
+        words = f"at most ε {terms.privacy.epsilon:g} a round", f"{made.settings.policy.max_epsilon:g} in all"
+        step("privacy", terms.privacy.mode, *words, f"δ {terms.privacy.delta:g}")
     _warn(paper)
     step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
     step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
-    if paper.terms.mode == "masked":
+    if terms.mode == "masked":
         step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
 
 

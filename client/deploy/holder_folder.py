@@ -9,15 +9,19 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings, earlier_key
+from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, create_identity, hand_over, make_next_key, write_key
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.deploy.node_key import create_node_key, public_line
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, write_paper
 
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
@@ -90,6 +94,20 @@ max_delta = {max_delta}
 # Whether rounds may learn the sums of the scores above, if there are any, together with those of the other holders.
 share_scores = {share_scores}
 """
+
+
+def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
+    """What a holder agrees to by taking an invitation up, and no more. more: what it says besides."""
+    return Policy(
+        coordinator=coordinator,
+        encoders=(terms.encoder,),
+        weightings=(terms.weighting,),
+        **terms.sampling.sampling.to_json(),
+        require_masking=terms.mode == "masked",
+        privacy=terms.privacy.mode if terms.privacy else "none",
+        max_delta=terms.privacy.delta if terms.privacy else DEFAULT_DELTA,
+        **more,
+    )
 
 
 def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, bytes] | None = None) -> Holder:
