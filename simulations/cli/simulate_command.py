@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,10 @@ from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAI
 from ridgeway.common.cli.options import Json, Masked
 from ridgeway.common.cli.route_commands import show_evaluation
 from ridgeway.common.cli.terminal import count, emit_json, step
-from ridgeway.coordinator.round.progress import Event
+from ridgeway.coordinator.round.progress import Event, Watch
+
+if TYPE_CHECKING:
+    from ridgeway.coordinator.round.federation import PrivacySettings
 
 
 def simulate(
@@ -53,43 +56,15 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
-    from ridgeway.common.privacy.privacy_settings import check_privacy, delta_warning
-    from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
+    from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.round.federation import PrivacySettings
-    from ridgeway.simulations.dropouts import STAGES
-    from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
     from ridgeway.simulations.simulate import simulate as run
 
     asked = PrivacySettings(mode=check_privacy(privacy, epsilon, delta), epsilon=epsilon, delta=delta)
-    narrator = Narrator()
-
-    def watch(event: Event) -> None:
-        most = max(event.holders.values()) if isinstance(event, FederationSettled) and asked.mode != "none" else 0
-        if words := delta_warning(delta, most):
-            step("warning", words)
-        match event:
-            case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
-                for name, documents in holders.items():
-                    step("holder", name, count(documents, "document"), "not there" if name in away else "")
-            case FederationSettled(holders):
-                step("settled", count(len(holders), "holder"))
-            case DropoutsChosen(names):
-                for name, answers in names.items():
-                    step("will fall", name, STAGES[answers])
-            case _:
-                narrator(event)
-
-    place: AbstractContextManager[str | Path]
-    if work is None:
-        place = tempfile.TemporaryDirectory(prefix="ridgeway-")
-    else:
-        check_new_folder(work)
-        work.mkdir(parents=True, exist_ok=True)
-        place = nullcontext(work)
-    with place as folder:
+    with _place(work) as folder:
         done = run(
             Path(folder),
-            watch,
+            _watch(asked),
             data=data,
             holders=holders,
             engine=engine,
@@ -104,10 +79,45 @@ def simulate(
     if json:
         emit_json(done.to_json())
         return
-    laps = done.timings
-    step(
-        "took", f"{sum(laps.values()):.1f} s", *(f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in laps.items())
-    )
+    laps = (f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in done.timings.items())
+    step("took", f"{sum(done.timings.values()):.1f} s", *laps)
     if out is not None:
         step("wrote", str(out), done.release[:12])
     show_evaluation(done.evaluation)
+
+
+def _place(work: Path | None) -> AbstractContextManager[str | Path]:
+    """The folder of the federation: a new one that is kept, or one that ends with the block."""
+    if work is None:
+        return tempfile.TemporaryDirectory(prefix="ridgeway-")
+    check_new_folder(work)
+    work.mkdir(parents=True, exist_ok=True)
+    return nullcontext(work)
+
+
+def _watch(asked: PrivacySettings) -> Watch:
+    """Tells what happens, the federation and who will fall away first."""
+    from ridgeway.common.privacy.privacy_settings import delta_warning
+    from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
+    from ridgeway.simulations.dropouts import STAGES
+    from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
+
+    narrator = Narrator()
+
+    def watch(event: Event) -> None:
+        most = max(event.holders.values()) if isinstance(event, FederationSettled) and asked.mode != "none" else 0
+        if words := delta_warning(asked.delta, most):
+            step("warning", words)
+        match event:
+            case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
+                for name, documents in holders.items():
+                    step("holder", name, count(documents, "document"), "not there" if name in away else "")
+            case FederationSettled(holders):
+                step("settled", count(len(holders), "holder"))
+            case DropoutsChosen(names):
+                for name, answers in names.items():
+                    step("will fall", name, STAGES[answers])
+            case _:
+                narrator(event)
+
+    return watch
