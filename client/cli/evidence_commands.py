@@ -118,10 +118,10 @@ def page(
     """
     from ridgeway.client.page.holder_page import holder_page
     from ridgeway.client.page.holder_view import HolderView
-    from ridgeway.common.cli.page_server import PageAddress, serve_page
+    from ridgeway.common.cli.page_server import serve_page
 
     parts = holder_page(HolderView(folder))
-    serve_page(parts, PageAddress(host, port, keys, tls_cert, tls_key, rate, tuple(allow_host or ())))
+    serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
 
 
 COMMANDS = (verify, export, page)

@@ -5,7 +5,6 @@ Knows the options that every page has. Knows nothing of what a page shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,30 +14,26 @@ if TYPE_CHECKING:
     from ridgeway.common.http.page_app import PageParts
 
 
-@dataclass(frozen=True, slots=True)
-class PageAddress:
-    """Where a page is shown, and to whom, as the options say it."""
-
-    host: str
-    port: int
-    keys: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    rate: float | None = None
-    hosts: tuple[str, ...] = ()
-
-
-def serve_page(parts: PageParts, where: PageAddress) -> None:
+def serve_page(
+    parts: PageParts,
+    host: str,
+    port: int,
+    keys: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    rate: float | None,
+    allow_host: list[str] | None,
+) -> None:
     """Show a page until it is stopped; raises before anything is shown if that is not safe or not possible."""
     from ridgeway.common.http.access_rules import is_loopback, make_rules
     from ridgeway.common.http.page_app import create_page_app
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
 
-    address = Address(where.host, where.port, find_certificate(where.tls_cert, where.tls_key))
+    address = Address(host, port, find_certificate(tls_cert, tls_key))
     encrypted = address.certificate is not None
-    rules = make_rules(where.host, where.keys, rate=where.rate, hosts=where.hosts, tls=encrypted)
+    rules = make_rules(host, keys, rate=rate, hosts=allow_host or (), tls=encrypted)
     sockets = bind_sockets(address)
-    if not encrypted and not is_loopback(where.host):
+    if not encrypted and not is_loopback(host):
         step("note", "without --tls-cert and --tls-key, keys and what the page shows travel unencrypted")
     step("showing", address.url, "stop it with Ctrl-C")
     looks = [address.certificate.watch] if address.certificate else []

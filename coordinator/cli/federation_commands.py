@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeway.common.base.errors import InputError, LinkError
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, ENCODERS
 from ridgeway.common.cli.options import AllowHost, Host, Json, Keys, Port, RequestRate, TlsCert, TlsKey
 from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
@@ -147,23 +147,50 @@ def status(folder: Folder, json: Json = False) -> None:
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
-    from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-    from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.progress import DeliveryBlocked
-    from ridgeway.coordinator.round.remedies import OTHER_RELEASE
+    from ridgeway.coordinator.page.federation_view import connected
 
     federation = open_federation(folder)
-    standing, client = federation.ledger.standing(), SuperLinkClient(federation.link)
-    is_up, online = client.is_up(), set[str]()
-    try:
-        online = {node.name for node in client.nodes() if node.online} if is_up else online
-    except LinkError:
-        is_up = False
+    standing, newest, online = federation.ledger.standing(), federation.newest, connected(federation)
     ends = certificate_ends(federation.link)
     ending = ending_certificates(federation.link, datetime.now(UTC))
-    newest = federation.newest
+    holders = _holders(federation, online or frozenset())
+    bundle = _bundle(federation)
+    if json:
+        emit_json(
+            {
+                "up": online is not None,
+                "rounds": standing.rounds,
+                "unfinished_round": standing.open_round is not None,
+                "release": newest.number if newest else 0,
+                "release_id": newest.release if newest else None,
+                "certificates": {name: end.isoformat() for name, end in ends.items()},
+                "warnings": ending,
+                "bundle": bundle,
+                "holders": holders,
+            }
+        )
+    else:
+        until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
+        place = f"at {federation.settings.listen}", f"certificates: {', '.join(until)}"
+        step("down" if online is None else "up", *place)
+        for words in ending:
+            step("warning", words)
+        if bundle and bundle["waiting"]:
+            step("bundle", bundle["newest"], "not known to be approved by", ", ".join(bundle["waiting"]))
+            step("", bundle["in_use"], "runs in rounds")
+        step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
+        if standing.open_round is not None:
+            step("note", "the last round runs now, or was cut off; what it accepted is kept")
+        _show_holders(federation, holders)
+    if online is None:
+        raise typer.Exit(NOT_AS_WISHED)
+
+
+def _holders(federation: Federation, online: frozenset[str]) -> list[dict[str, Any]]:
+    """What is known of everyone on the roster."""
+    standing, newest = federation.ledger.standing(), federation.newest
     summed = {member.name for member in newest.members} if newest else set()
-    holders = [
+    return [
         {
             "name": name,
             "domain": holder.domain,
@@ -177,37 +204,18 @@ def status(folder: Folder, json: Json = False) -> None:
         }
         for name, holder in sorted(standing.roster.items())
     ]
-    bundle = _bundle(federation)
-    if json:
-        emit_json(
-            {
-                "up": is_up,
-                "rounds": standing.rounds,
-                "unfinished_round": standing.open_round is not None,
-                "release": newest.number if newest else 0,
-                "release_id": newest.release if newest else None,
-                "certificates": {name: end.isoformat() for name, end in ends.items()},
-                "warnings": ending,
-                "bundle": bundle,
-                "holders": holders,
-            }
-        )
-        _exit_if_down(is_up)
-        return
-    until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
-    step("up" if is_up else "down", f"at {federation.settings.listen}", f"certificates: {', '.join(until)}")
-    for words in ending:
-        step("warning", words)
-    if bundle and bundle["waiting"]:
-        step("bundle", bundle["newest"], "not known to be approved by", ", ".join(bundle["waiting"]))
-        step("", bundle["in_use"], "runs in rounds")
-    step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
-    if standing.open_round is not None:
-        step("note", "the last round runs now, or was cut off; what it accepted is kept")
+
+
+def _show_holders(federation: Federation, holders: list[dict[str, Any]]) -> None:
+    """A table of them, and what stands in the way of a round or a delivery."""
+    from ridgeway.coordinator.page.narrator import tell_event
+    from ridgeway.coordinator.round.progress import DeliveryBlocked
+    from ridgeway.coordinator.round.remedies import OTHER_RELEASE
+
     rows = [
         [
-            str(each["name"]),
-            f"{each['domain']} (retired)" if each["retired"] else str(each["domain"]),
+            each["name"],
+            f"{each['domain']} (retired)" if each["retired"] else each["domain"],
             "yes" if each["online"] else "no",
             "in the release" if each["in_total"] else "here" if each["contributed"] else "none",
             (f"{each['release']:04}" if each["release"] else "none")
@@ -216,15 +224,10 @@ def status(folder: Folder, json: Json = False) -> None:
         for each in holders
     ]
     table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
+    standing, newest = federation.ledger.standing(), federation.newest
     if standing.ahead and newest:
         tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
     foresee(federation)
-    _exit_if_down(is_up)
-
-
-def _exit_if_down(is_up: bool) -> None:
-    if not is_up:
-        raise typer.Exit(NOT_AS_WISHED)
 
 
 def _bundle(federation: Federation) -> dict[str, Any] | None:
@@ -270,12 +273,12 @@ def page(
 
     The page only reads. Any address but loopback needs --keys, as with `serve`.
     """
-    from ridgeway.common.cli.page_server import PageAddress, serve_page
+    from ridgeway.common.cli.page_server import serve_page
     from ridgeway.coordinator.page.federation_page import federation_page
     from ridgeway.coordinator.page.federation_view import FederationView
 
     parts = federation_page(FederationView(open_federation(folder)))
-    serve_page(parts, PageAddress(host, port, keys, tls_cert, tls_key, rate, tuple(allow_host or ())))
+    serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
 
 
 def backup(
