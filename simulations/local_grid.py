@@ -16,12 +16,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -34,6 +39,7 @@ ANSWERS_AHEAD = 3
 
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""
+NO_PARTS: Parts = MappingProxyType({})
 
 
 class LocalGrid(Grid):
@@ -50,6 +56,7 @@ class LocalGrid(Grid):
             for node, folder in holders.items()
         }
         self._waiting: dict[str, tuple[int, Parts]] = {}
+        self._arrays: dict[str, InflatableObject] = {}
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -84,8 +91,11 @@ class LocalGrid(Grid):
         return self.answered(*self._waiting.pop(number))
 
     def answered(self, node: int, parts: Parts) -> Parts:
-        """What a node's app replies, in this process."""
-        [reply] = taken_apart([self._app(put_together(parts), self._contexts[node])])
+        """What a node's app replies, in this process. Bulk that the node before was sent, too, is put together once."""
+        objects = dict(self._arrays)
+        arrived = put_together(parts, objects)
+        self._arrays = {number: each for number, each in objects.items() if isinstance(each, Array)}
+        [reply] = taken_apart([self._app(arrived, self._contexts[node])])
         return reply
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -100,6 +110,7 @@ class AnsweringProcess:
         self._thread = ThreadPoolExecutor(1)
         self._queue: deque[tuple[str, int, Parts]] = deque()
         self._asked: deque[tuple[str, Future[Parts]]] = deque()
+        self._sent: Parts = {}
 
     def ask(self, number: str, node: int, parts: Parts) -> None:
         self._queue.append((number, node, parts))
@@ -117,7 +128,8 @@ class AnsweringProcess:
             self._asked.append((number, self._thread.submit(self._exchange, node, parts)))
 
     def _exchange(self, node: int, parts: Parts) -> Parts:
-        _send(self._connection, node, parts)
+        _send(self._connection, node, parts, self._sent)
+        self._sent = parts
         return _receive(self._connection)[1]
 
     def close(self) -> None:
@@ -186,21 +198,24 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     far.close()
     gc.freeze()  # what was forked stays, so it need not be looked through again and again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was forked from is told, and ends this one
+    parts: Parts = {}
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:
-            node, parts = _receive(connection)
+            node, parts = _receive(connection, parts)
             _send(connection, node, grid.answered(node, parts))
 
 
-def _send(connection: Connection, node: int, parts: Parts) -> None:
+def _send(connection: Connection, node: int, parts: Parts, before: Parts = NO_PARTS) -> None:
+    """Send a message's parts, but for those that were in the one before: a request to all is mostly the same."""
     connection.send_bytes(" ".join((str(node), *parts)).encode())
-    for part in parts.values():
-        connection.send_bytes(part)
+    for number, part in parts.items():
+        if number not in before:
+            connection.send_bytes(part)
 
 
-def _receive(connection: Connection) -> tuple[int, Parts]:
+def _receive(connection: Connection, before: Parts = NO_PARTS) -> tuple[int, Parts]:
     node, *numbers = connection.recv_bytes().decode().split(" ")
-    return int(node), {number: connection.recv_bytes() for number in numbers}
+    return int(node), {number: before[number] if number in before else connection.recv_bytes() for number in numbers}
 
 
 def taken_apart(messages: Sequence[Message]) -> list[Parts]:
@@ -217,10 +232,10 @@ def taken_apart(messages: Sequence[Message]) -> list[Parts]:
         ]
 
 
-def put_together(parts: Parts) -> Message:
-    """The message as it arrives, by Flower's own code."""
+def put_together(parts: Parts, known: dict[str, InflatableObject] | None = None) -> Message:
+    """The message as it arrives, by Flower's own code. known: what was put together before; what is new is added."""
     number = list(parts)[-1]
-    arrived = cast(Message, inflate_object_from_contents(number, dict(parts)))
+    arrived = cast(Message, inflate_object_from_contents(number, dict(parts), objects=known))
     arrived.metadata.__dict__["_message_id"] = number
     return arrived
 

@@ -33,6 +33,7 @@ from ridgeway.common.routing.evaluation import paired
 from ridgeway.common.statistics.statistics_file import Prepared
 
 NO_ROUND = "0" * 32
+NO_COUNTS = np.zeros(0, dtype=np.int64)
 UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
 NO_CARD = ("device_missing", "this holder's graphics card cannot be used as it is set up; its own log says why")
 REASONS: dict[type[RidgewayError], tuple[str, str]] = {
@@ -164,13 +165,13 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     sample = holder.held_out(message.terms)
     scorer = _scorer(holder, message, sample)
     counts = np.array(scorer.routed(weights, message.candidates, own, last), dtype=np.int64)
-    first, reliability = message.candidates[0], np.zeros(0, dtype=np.int64)
+    first, reliability = message.candidates[0], NO_COUNTS
     if message.temperatures:
         reliability = scorer.calibration(weights[first.ridge], first, own, message.temperatures)
     quality = holder.expert_scores(message.experts)
     if message.terms.mode == "masked":
-        together = np.concatenate([counts.ravel(), quality, paired(reliability)])
-        return masked_answers.seal_counts(holder, request, together, holder.held_out_source(sample))
+        scores = paired(counts.ravel()), quality
+        return masked_answers.seal_counts(holder, request, scores, paired(reliability), holder.held_out_source(sample))
     rows = tuple(tuple(row) for row in counts.tolist())
     more = {"quality": tuple(quality.tolist()), "reliability": tuple(reliability.tolist())}
     return messages.Scores(counts=rows, **more), ()
@@ -188,7 +189,7 @@ def _evaluate_under_noise(
     noisy = holder.noisy.counts(np.array(routed, dtype=np.int64), privacy, holder.settings.holdout, question)
     counts = np.append(noisy, (0, 0))
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, counts, source)
+        return masked_answers.seal_counts(holder, request, [counts], NO_COUNTS, source)
     return messages.Scores(counts=(tuple(counts.tolist()),)), ()
 
 
@@ -200,7 +201,7 @@ def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
     own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
     counts = _scorer(holder, message, sample).calibration(weights, message.candidate, own, message.temperatures)
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, paired(counts), holder.held_out_source(sample))
+        return masked_answers.seal_counts(holder, request, (), paired(counts), holder.held_out_source(sample))
     return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()
 
 

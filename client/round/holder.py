@@ -231,7 +231,7 @@ class Holder:
             given = prepared, self.source(prepared), cohort.terms.privacy, self.settings.holdout
             return self.noisy.sums(*given, *shares).placed(place, domains)
         weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
-        weighted.check(rounded=1 if member.share else 0)
+        weighted.check(rounded=1 if member.share else 0, own=bool(self.settings.corpus))
         return weighted.placed(place, domains)
 
     def source(self, prepared: Prepared | DocumentSums) -> str:

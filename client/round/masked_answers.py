@@ -29,8 +29,9 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
+from ridgeway.common.routing.evaluation import CALIBRATED_ROWS
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import check_bound
+from ridgeway.common.statistics.sums import Integers, check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
 
@@ -182,23 +183,34 @@ def _countable(holder: Holder, request: Question, session: str) -> SessionState:
     return state
 
 
-def seal_counts(holder: Holder, request: Question, counts: NDArray[np.int64], held_out: str) -> Answer:
+def seal_counts(
+    holder: Holder, request: Question, scores: Sequence[Integers], calibration: Integers, held_out: str
+) -> Answer:
     """The counts of this holder's domain among zeros for all the others, under masks.
 
-    held_out: stands for the documents that were counted, which must be those that were advertised.
+    scores:      each stands in a row of the domain's own. calibration: in one that domains share if there are many.
+    held_out:    stands for the documents that were counted, which must be those that were advertised.
     """
     message = request.message
     assert message.session is not None
-    if counts.size * len(message.domains) > MAX_COUNTS:
+    domains, own = len(message.domains), message.domains.index(holder.domain)
+    few = min(domains, CALIBRATED_ROWS)
+    if sum(each.size for each in scores) * domains + calibration.size * few > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
-    placed = np.zeros((len(message.domains), counts.size), dtype=np.int64)
-    placed[message.domains.index(holder.domain)] = counts.ravel()
+    rows = [_among_zeros(each, own, domains) for each in scores]
+    placed = np.concatenate([*rows, _among_zeros(calibration, own % few, few)])
     with holder.sessions.alone():
         state = _countable(holder, request, message.session)
         if held_out != state.advert.held_out:
             raise Refused("source_changed", "this holder's held-out documents have changed; run the round again")
         note_asked(holder, request)
-        return _sealed(holder, state, request, lot_of(message), placed.ravel())
+        return _sealed(holder, state, request, lot_of(message), placed)
+
+
+def _among_zeros(row: Integers, place: int, rows: int) -> Integers:
+    placed = np.zeros((rows, row.size), dtype=np.int64)
+    placed[place] = row
+    return placed.ravel()
 
 
 def _sealed(

@@ -79,8 +79,9 @@ def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) 
         return
     if isinstance(own, DocumentSums):
         return  # what noise has made of a total is nobody's to tell from crafted weights
-    placed = own.statistics.weighted(share) if terms.mass else own.statistics
-    check_weights(weights, terms.ridges, placed, holder.encoder(terms), terms.mass, len(total.parts))
+    weighted = share if terms.mass else 0
+    given = weights, terms.ridges, own.statistics, holder.encoder(terms), terms.mass, len(total.parts)
+    check_weights(*given, share=weighted)
 
 
 def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:

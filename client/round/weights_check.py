@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics
@@ -35,49 +36,71 @@ UNEXPLAINED_SQUARE = 1e-6
 
 
 def check_weights(
-    weights: Sequence[Matrix], ridges: Sequence[float], own: Statistics, encoder: AnyEncoder, mass: int, members: int
+    weights: Sequence[Matrix],
+    ridges: Sequence[float],
+    own: Statistics,
+    encoder: AnyEncoder,
+    mass: int,
+    members: int,
+    share: int = 0,
 ) -> None:
     """Raise Refused unless the weights, one F×C matrix for each relative λ, could be solutions of one such total.
 
-    own:  this holder's sums as they went into the total. mass: of each domain; 0 where it is not known.
+    own:   this holder's sums. mass: of each domain; 0 where it is not known.
+    share: the mass to which they were weighted, if they were. Here they are not rounded as they were then: the
+           tolerance for rounding counts every member's, its own too.
     """
     features, domains = weights[0].shape
     units = np.full(features, encoder.scale)
     units[-1] = 1.0
-    gram = own.gram.astype(np.float64) * units[:, None] * units[None, :]
+    gram = own.gram.astype(np.float64)
+    gram *= units[:, None] * (share / own.mass if share else 1.0)
+    gram *= units
     most = mass or SUM_BOUND // MAX_SQUARE
     off = most * domains * max(UNEXPLAINED_SQUARE, features**2 * np.finfo(float).eps / min(ridges))
-    for ridge, matrix in zip(ridges, weights, strict=True):
+    for matrix in weights:
         if not np.isfinite(matrix).all():
             raise _foreign("weights are not all numbers")
-        energies = np.einsum("fc,fc->c", matrix, gram @ matrix) - members * np.square(1 + _spread(matrix, units))
+    with one_blas_thread():
+        seen = np.split(gram @ np.concatenate(weights, axis=1), len(weights), axis=1)
+    for ridge, matrix, image in zip(ridges, weights, seen, strict=True):
+        energies = np.einsum("fc,fc->c", matrix, image) - members * np.square(1 + _spread(matrix, units))
         norms = ridge * gram.diagonal().mean() * np.square(matrix).sum(axis=0)
         if (energies + norms).max() > most + off:
             raise _foreign("a domain's predictions have more energy than its samples")
-    apart, drawn = _equations(weights, ridges)
-    product = apart.T @ drawn
+    apart, product = _equations(tuple(matrix.tobytes() for matrix in weights), domains, tuple(ridges))
     largest = largest_square(encoder) * most * domains / features
     rounding = members * len(product) / 2 * np.square(_spread(apart, units))
-    excess = largest * (product + product.T) / 2 - apart.T @ gram @ apart
-    excess[np.diag_indices_from(excess)] += off + rounding
-    try:
-        np.linalg.cholesky(excess)
-    except np.linalg.LinAlgError:
-        raise _foreign("columns do not belong together as those of one total do") from None
+    with one_blas_thread():
+        excess = largest * (product + product.T) / 2 - apart.T @ _apart(seen, gram[:, -1:])
+        excess[np.diag_indices_from(excess)] += off + rounding
+        try:
+            np.linalg.cholesky(excess)
+        except np.linalg.LinAlgError:
+            raise _foreign("columns do not belong together as those of one total do") from None
     if np.abs(product - product.T).max() * gram.diagonal().mean() > off + rounding.max():
         raise _foreign("weights under different λ are not of one total")
 
 
-def _equations(weights: Sequence[Matrix], ridges: Sequence[float]) -> tuple[Matrix, Matrix]:
-    """D and E: what the total takes to one another, up to its mean diagonal."""
-    first, ridge = weights[0], ridges[0]
-    together = first.sum(axis=1, keepdims=True)
-    constant = np.zeros_like(together)
+@lru_cache(maxsize=1)
+def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ...]) -> tuple[Matrix, Matrix]:
+    """D and DᵀE. Pure, so that where many holders run in one process it is computed once for all of them."""
+    matrices = [np.frombuffer(matrix).reshape(-1, domains) for matrix in weights]
+    first, ridge = matrices[0], ridges[0]
+    constant = np.zeros((len(first), 1))
     constant[-1] = 1.0
-    others = list(zip(weights[1:], ridges[1:], strict=True))
-    apart = [constant - together, *(first - matrix for matrix, _ in others)]
-    drawn = [ridge * together, *(other * matrix - ridge * first for matrix, other in others)]
-    return np.concatenate(apart, axis=1), np.concatenate(drawn, axis=1)
+    apart = _apart(matrices, constant)
+    others = zip(matrices[1:], ridges[1:], strict=True)
+    drawn = [ridge * first.sum(axis=1, keepdims=True), *(other * matrix - ridge * first for matrix, other in others)]
+    with one_blas_thread():
+        return apart, apart.T @ np.concatenate(drawn, axis=1)
+
+
+def _apart(matrices: Sequence[Matrix], constant: Matrix) -> Matrix:
+    """D, or what a gram makes of D, of what it makes of the weights and of the constant feature."""
+    first = matrices[0]
+    together = first.sum(axis=1, keepdims=True)
+    return np.concatenate([constant - together, *(first - matrix for matrix in matrices[1:])], axis=1)
 
 
 def _spread(columns: Matrix, units: Matrix) -> Matrix:

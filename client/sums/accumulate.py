@@ -245,12 +245,13 @@ class ExactGram:
         """The upper triangle of the sum so far, row by row."""
         for times in list(self._filled):
             self._multiply(times)
-        self._flush()
-        centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1]
+        if self._pending:
+            self._flush()
+        centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1].copy()
         if self._centre is not None:
             centre[:-1] = self._centre
-        back = np.outer(centre, sums)
-        total: Integers = self._total + back + back.T + sums[-1] * np.outer(centre, centre)
+        total: Integers = np.stack((centre, sums), axis=1) @ np.stack((sums + sums[-1] * centre, centre))
+        total += self._total
         triangle: Integers = total[upper_triangle(self._features)]
         return triangle
 

@@ -112,7 +112,7 @@ def seal_packet(
         sender=identity.public,
         handovers=identity.handovers,
         body=message.model_dump(mode="json"),
-        blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=hashlib.sha256(blob).hexdigest()) for blob in blobs),
+        blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=_digest(blob)) for blob in blobs),
     )
     encoded = header.model_dump_json().encode()
     if len(encoded) > MAX_HEADER_BYTES:
@@ -163,10 +163,20 @@ def _check_blobs(packet: Packet, header: Header) -> None:
     sizes = [memoryview(blob).nbytes for blob in packet.blobs]
     if sizes != [bulk.size for bulk in header.blobs]:
         raise Refused("malformed", "a message's bulk is not of the size it says")
-    if any(
-        hashlib.sha256(blob).hexdigest() != bulk.sha256 for blob, bulk in zip(packet.blobs, header.blobs, strict=True)
-    ):
+    digests = (
+        _digest(blob) if header.reply_to or not isinstance(blob, bytes) else _digest_of_request(blob)
+        for blob in packet.blobs
+    )
+    if any(digest != bulk.sha256 for digest, bulk in zip(digests, header.blobs, strict=True)):
         raise Refused("malformed", "a message's bulk was changed on its way")
+
+
+def _digest(blob: Blob) -> str:
+    return hashlib.sha256(blob).hexdigest()
+
+
+_digest_of_request = lru_cache(maxsize=DECODED_HEADERS)(_digest)
+"""Once for all holders in one process; what each was sent alike is there once."""
 
 
 @lru_cache(maxsize=DECODED_HEADERS)

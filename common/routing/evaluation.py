@@ -32,14 +32,31 @@ PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
 
 
+CALIBRATED_ROWS = 8
+"""With more domains than this, some are calibrated together: the fit is over all of them, and each row costs masks."""
+
+
 def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """A row of counts with each two of them in one number. Law: sums of such rows are the pairs of the sums."""
-    return counts[0::2] + PAIR * counts[1::2]
+    pairs = counts[0::2].copy()
+    pairs[: counts.size // 2] += PAIR * counts[1::2]
+    return pairs
 
 
 def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The inverse of `paired`; of numbers that no pairs have given, something that is no counts."""
+    """The inverse of `paired`, with a 0 after an odd number of counts; of other numbers, what is no counts."""
     return np.stack((pairs % PAIR, pairs // PAIR), axis=1).ravel()
+
+
+def calibrated_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What domains counted to calibrate, a row each, added up into CALIBRATED_ROWS rows at most; zeros follow.
+
+    Law: it is linear, and rows that were added up stay as they are.
+    """
+    together = np.zeros_like(rows)
+    for start in range(0, len(rows), CALIBRATED_ROWS):
+        together[: len(rows[start : start + CALIBRATED_ROWS])] += rows[start : start + CALIBRATED_ROWS]
+    return together
 
 
 def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +210,13 @@ def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
-    manifest = _parsed(path, raw)
+    manifest, words = _parsed(path, raw)
     if manifest["version"] != VERSION:
         raise ReleaseError(
             f"the release in {folder} is of version {manifest['version']}, and this Ridgeway reads version {VERSION}"
         )
     signature = manifest["signature"]
-    if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
+    if not is_signed_by(signature["key"], signature["value"], words):
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
     if key is not None and not _leads(public_key(key), path, signature):
         raise ReleaseError(
@@ -235,10 +236,10 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again") from None
 
 
-def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+def _parsed(path: Path, raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The manifest, and what of it is signed."""
     try:
-        manifest = json.loads(raw)
-        whole = canonical_json(manifest) == raw
+        manifest, words, whole = _decoded(raw)
         known = manifest["format"] == FORMAT
         shaped = all(isinstance(manifest["signature"][part], str) for part in ("key", "value"))
         shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
@@ -250,7 +251,14 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
     if not whole or not shaped:
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
-    return dict(manifest)
+    return dict(manifest), words
+
+
+@lru_cache(maxsize=1)
+def _decoded(raw: bytes) -> tuple[dict[str, Any], bytes, bool]:
+    """Pure, so that where many holders run in one process a manifest of many domains is read once for all of them."""
+    manifest = json.loads(raw)
+    return manifest, canonical_json(_unsigned(manifest)), canonical_json(manifest) == raw
 
 
 def _is_printable(value: Any) -> bool:
@@ -258,7 +266,7 @@ def _is_printable(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_printable, (*value, *value.values())))
     if isinstance(value, list):
-        return all(map(_is_printable, value))
+        return all(_is_printable(each) for each in value if type(each) is not int)
     return not isinstance(value, str) or value.isprintable()
 
 
@@ -294,6 +302,6 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     found: str | None = None
     if path.is_file():
         with contextlib.suppress(ReleaseError):  # of a damaged one it cannot be told who signed it
-            found = str(_parsed(path, path.read_bytes())["signature"]["key"])
+            found = str(_parsed(path, path.read_bytes())[0]["signature"]["key"])
     if path.is_file() and found != signer:
         raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")

@@ -18,7 +18,9 @@ from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
 from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
+    CALIBRATED_ROWS,
     MAX_HELD_OUT_DOCUMENTS,
+    calibrated_rows,
     calibration_size,
     split_calibration,
     unpaired,
@@ -94,44 +96,68 @@ def count_of(question: Question) -> int:
 
 
 def sealed_count_of(question: Question) -> int:
-    """How many numbers that is under masks, where each two counts of a calibration stand in one."""
-    return sum(map(_sealed_size, parts_of(question)))
+    """How many numbers all domains' holders together answer under masks."""
+    return sum(rows * size for _, rows, size in _sealed_parts(question))
 
 
-def _sealed_size(part: Part) -> int:
-    return math.prod(shape_of(part)) // (2 if isinstance(part, Calibrate) else 1)
+def _sealed_parts(question: Question) -> list[tuple[Part, int, int]]:
+    """Each part of an answer under masks, its rows and their length: two counts stand in one number where they can."""
+    domains = len(question.domains)
+    return [
+        (
+            part,
+            min(domains, CALIBRATED_ROWS) if isinstance(part, Calibrate) else domains,
+            -(-math.prod(shape_of(part)) // 2) if is_paired(part) else math.prod(shape_of(part)),
+        )
+        for part in parts_of(question)
+    ]
 
 
-def unsealed_counts(question: Question, row: Counts) -> Counts:
-    """The counts of one domain, of what was opened of it."""
-    parts = parts_of(question)
-    pieces = np.split(row, np.cumsum([_sealed_size(part) for part in parts])[:-1])
-    return np.concatenate(
-        [unpaired(piece) if isinstance(part, Calibrate) else piece for part, piece in zip(parts, pieces, strict=True)]
-    )
+def is_paired(part: Part) -> bool:
+    """Scores of experts are too large for that, and counts under noise may be below nought."""
+    return not isinstance(part, ScoresAsked) and part.terms.privacy is None
+
+
+def unsealed_counts(question: Question, opened: Counts) -> Counts:
+    """The counts of each domain, a row each, of what was opened."""
+    found, start = [], 0
+    for part, rows, size in _sealed_parts(question):
+        counts = opened[start : start + rows * size].reshape(rows, size)
+        whole = np.zeros((len(question.domains), math.prod(shape_of(part))), dtype=np.int64)
+        whole[:rows] = np.array([unpaired(row) for row in counts])[:, : whole.shape[1]] if is_paired(part) else counts
+        found.append(whole)
+        start += rows * size
+    return np.concatenate(found, axis=1)
 
 
 def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Part, Counted]:
-    """What an answer says to each question in it, by domain; `rows` may hold the first ones only."""
+    """What an answer says to each question in it, by domain; `rows` may hold the first ones only.
+
+    Of many domains, some are calibrated together, in the clear as under masks.
+    """
     found: dict[Part, Counted] = {}
     start = 0
     for part in parts_of(question):
         end = start + math.prod(shape_of(part))
         if all(end <= row.size for row in rows.values()):
-            shaped = {name: row.ravel()[start:end].reshape(shape_of(part)) for name, row in rows.items()}
-            found[part] = shaped, set(heard)
+            given = np.array([row.ravel()[start:end] for row in rows.values()])
+            shaped = (calibrated_rows(given) if isinstance(part, Calibrate) else given).reshape(-1, *shape_of(part))
+            found[part] = dict(zip(rows, shaped, strict=True)), set(heard)
         start = end
     return found
 
 
-def checked_counts(question: Question, given: Counts, holders: int = 1) -> Counts:
-    """The counts of one holder or more in one row; raises Refused unless documents could have given them."""
+def checked_counts(question: Question, given: Counts, holders: int = 1, calibrated: int = 1) -> Counts:
+    """The counts of one holder or more in one row; raises Refused unless documents could have given them.
+
+    calibrated: how many holders' calibrations are in it.
+    """
     if given.size != count_of(question):
         raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
     if question.terms.privacy:  # of counts under noise, nothing can be said but that they are numbers
         return given.ravel()
     for part, (counts, _) in by_question(question, {"": given}, ()).items():
-        _check_part(part, counts[""], holders)
+        _check_part(part, counts[""], calibrated if isinstance(part, Calibrate) else holders)
     return given.ravel()
 
 

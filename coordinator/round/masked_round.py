@@ -20,6 +20,7 @@ from ridgeway.common.masking.history import History, PastSum, history_bytes, poo
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
+from ridgeway.common.routing.evaluation import calibrated_rows
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
@@ -267,9 +268,9 @@ class MaskedGathering:
         domain_of = {name: holder.domain for name, holder in standing.active.items()}
         able &= set(names) - self._channel.silent
         asked = [name for name in sorted(able) if domain_of[name] in question.domains]
-        if isinstance(question, Evaluate) and sealed_count_of(question) * len(question.domains) > MAX_COUNTS:
+        if isinstance(question, Evaluate) and sealed_count_of(question) > MAX_COUNTS:
             question = question.model_copy(update={"temperatures": ()})
-        size = sealed_count_of(question) * len(question.domains)
+        size = sealed_count_of(question)
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; try fewer candidates")
 
@@ -282,9 +283,10 @@ class MaskedGathering:
         sealed = question.model_copy(update={"session": session.id, "total": total})
         vector, heard = session.sum_counts(lot, size, sealed, blobs, asked, check)
         self._note_opened(lot, _parts(None, session.sources(heard, lot)), vector)
-        rows = np.array([unsealed_counts(question, row) for row in vector.reshape(len(question.domains), -1)])
-        for domain, row in zip(question.domains, rows, strict=True):
-            checked_counts(question, row, sum(domain_of[name] == domain for name in heard))
+        rows = unsealed_counts(question, vector)
+        holders = np.array([[sum(domain_of[name] == domain for name in heard)] for domain in question.domains])
+        for row, own, calibrated in zip(rows, holders.ravel(), calibrated_rows(holders).ravel(), strict=True):
+            checked_counts(question, row, int(own), int(calibrated))
         self._keep(lot, question, rows)
         return rows, heard
 

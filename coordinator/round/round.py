@@ -45,7 +45,7 @@ from ridgeway.coordinator.round.losses import check_nothing_lost
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
-from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, choose, fit, temperatures
+from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, affordable, choose, fit, temperatures
 from ridgeway.coordinator.solving.private_solve import (
     PRIVATE_CANDIDATE,
     PUBLIC_GROWTH,
@@ -260,7 +260,7 @@ class _Round:
         for words in sorted({solution.note for solution in solutions} - {""}):
             self._watch(progress.OperatorNote(words))
         self._watch(progress.TotalSolved(total.statistics.shape[0], solutions[0].condition))
-        candidates = grid.candidates()
+        candidates = affordable(grid.candidates(), len(total.domains))
         question = Evaluate(
             terms=self._terms,
             domains=total.domains,

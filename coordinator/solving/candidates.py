@@ -28,6 +28,8 @@ BIN_MIDDLES = np.array(
     [(low + high) / 2 for low, high in zip(CONFIDENCE_EDGES, (*CONFIDENCE_EDGES[1:], 1.0), strict=True)]
 )
 TEMPERATURE_STEPS = range(-28, 13)
+MAX_ROUTED_COUNTS = 1 << 17
+"""How many numbers may tell where documents of each domain went, over all candidates: 48 of these up to 51 domains."""
 CHANCE_STANDARD_ERRORS = 2.0
 """Two accuracies that differ by less than this many standard errors of the better one are taken for equal."""
 
@@ -58,6 +60,17 @@ class Grid(Record):
             for normalise in self.normalise_columns
             for name, k in rules
         )
+
+
+def affordable(candidates: Sequence[Candidate], domains: int) -> tuple[Candidate, ...]:
+    """Those that are tried with so many domains, in their order: every λ with the first's selector, then the others.
+
+    Each candidate takes a count for every two domains, under masks that cost more than the counts tell.
+    """
+    most = max(1, MAX_ROUTED_COUNTS // (domains * (domains + 2)))
+    usual = candidates[0].rule
+    chosen = sorted(range(len(candidates)), key=lambda place: candidates[place].rule != usual)[:most]
+    return tuple(candidates[place] for place in sorted(chosen))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ def windows(encoder: TableEncoder, rng: np.random.Generator, count: int, tokens:
 
 def cohort(seed: int, encoder: TableEncoder, members: int, tokens: int, mass: int) -> list[Statistics]:
     """What members of DOMAINS domains put into a total, each its share of its domain's mass."""
+    return [raw.weighted(share) if mass else raw for raw, share in raw_cohort(seed, encoder, members, tokens, mass)]
+
+
+def raw_cohort(seed: int, encoder: TableEncoder, members: int, tokens: int, mass: int) -> list[tuple[Statistics, int]]:
+    """The same before they are weighted, and each one's share."""
     rng = np.random.default_rng(seed)
     own = []
     for place in range(members):
@@ -39,7 +44,7 @@ def cohort(seed: int, encoder: TableEncoder, members: int, tokens: int, mass: in
         share = mass // len(range(domain, members, DOMAINS))
         count, few = int(rng.integers(1, 60)), int(rng.integers(1, len(encoder.table)))
         raw = one_domain(windows(encoder, rng, count, tokens, few))
-        own.append((raw.weighted(share) if mass else raw).placed(domain, DOMAINS))
+        own.append((raw.placed(domain, DOMAINS), share))
     return own
 
 
@@ -63,8 +68,9 @@ def test_the_solutions_of_any_total_are_taken_by_every_member(
     encoder = tiny_encoder(width, seed)
     own = cohort(seed, encoder, members, tokens, mass)
     weights = solved(reduce(add, own), encoder, ridges)
-    for each in own:
+    for each, (raw, share) in zip(own, raw_cohort(seed, encoder, members, tokens, mass), strict=True):
         check_weights(weights, ridges, each, encoder, mass, members)
+        check_weights(weights, ridges, raw, encoder, mass, members, share=share)
 
 
 @given(seed=st.integers(0, 1 << 32), width=st.integers(1, 24), tokens=st.integers(1, 9))

@@ -19,7 +19,7 @@ from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import Candidate, Confirmed, Evaluate, Lot, SealedSums
 from ridgeway.common.protocol.packet import Blob, weights_blob
 from ridgeway.common.routing.belonging import COUNTS_SHAPE
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, unpaired
 from tests.support.hostile import BEST, CONFIRM, MEMBERS, OPEN, OVER, SEAL, WEIGHTS, Hostile, code_of, nothing_revealed
 
 VICTIM = "law-1"
@@ -113,9 +113,9 @@ def test_a_total_with_a_member_that_was_unpinned_since_is_not_counted(at: At) ->
 def test_more_counts_than_a_sum_may_have_are_refused(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their vector would fill the memory of everybody."""
     coordinator = at(SEAL, "scores")
-    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 5 - 1)
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 3 - 1)
     assert crafted(coordinator, "scores") == "too_large"
-    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 5)
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 3 * 3)
     coordinator.count("scores")
 
 
@@ -192,7 +192,7 @@ def test_an_evaluation_calibrates_its_first_candidate_and_then_one_other_may_be(
     other = BEST.model_copy(update={"normalise_columns": True})
     joined(coordinator, other)
     reliability = 2 * len(CONFIDENCE_EDGES) + prod(COUNTS_SHAPE) // 2  # in tests there is one growth; counts in pairs
-    assert coordinator.finish("scores").size == 3 * (2 * 5 + reliability)
+    assert coordinator.finish("scores").size == 3 * (2 * 5 // 2 + reliability)
     assert crafted(coordinator, "reliability") == "already_counted"
     assert crafted(coordinator, "reliability", temperatures=(4.0,)) == "already_counted"
     question, weights = coordinator.question("reliability")
@@ -317,4 +317,5 @@ def test_an_evaluation_compares_with_the_own_copy_of_a_release_only(at: At) -> N
     assert isinstance(question, Evaluate)
     for name in ALL:
         coordinator._keep("scores", name, question.model_copy(update={"last": "0" * 64}), weights)
-    assert not coordinator.finish("scores").reshape(3, 1, 5)[..., -2:].any()
+    pairs = coordinator.finish("scores").reshape(3, 3)
+    assert not np.array([unpaired(row) for row in pairs])[:, 3:].any()

@@ -16,9 +16,11 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
+    CALIBRATED_ROWS,
     MAX_HELD_OUT_DOCUMENTS,
     Evaluation,
     calibrate,
+    calibrated_rows,
     calibration_gap,
     evaluate,
     fit_temperature,
@@ -233,14 +235,27 @@ def test_votes_are_calibrated_too(router: Router, name: str) -> None:
     assert fitted.gap_after <= fitted.gap_before
 
 
-COUNTS = st.lists(st.tuples(*[st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(BEGINNING_TOKENS) + 1))] * 2), min_size=1)
+COUNTS = st.lists(st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(BEGINNING_TOKENS) + 1)), min_size=1)
 
 
 @given(counts=COUNTS, holders=st.integers(1, MAX_HOLDERS - 1), others=st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
-    counts: list[tuple[int, int]], holders: int, others: tuple[int, int]
+    counts: list[int], holders: int, others: tuple[int, int]
 ) -> None:
     """However many holders count as much as may be: nothing of the one count runs over into the other."""
-    row = np.array(counts, dtype=np.int64).ravel()
+    row = np.array(counts, dtype=np.int64)
     more = np.resize(np.array(others, dtype=np.int64), row.shape)
-    assert (unpaired(paired(row) * holders + paired(more)) == row * holders + more).all()
+    found = unpaired(paired(row) * holders + paired(more))
+    assert (found[: row.size] == row * holders + more).all()
+    assert not found[row.size :].any()
+
+
+@given(domains=st.integers(1, 40), places=st.lists(st.integers(0, 39), max_size=8))
+def test_rows_that_domains_share_hold_each_count_once(domains: int, places: list[int]) -> None:
+    """Whether rows are added up by holders, by the coordinator or by both, and in whatever order."""
+    rows = [np.eye(domains, dtype=np.int64)[[place % domains]].T * np.arange(1, 4) for place in places]
+    whole = calibrated_rows(sum(rows, np.zeros((domains, 3), dtype=np.int64)))
+    assert (whole.sum(axis=0) == len(places) * np.arange(1, 4)).all()
+    assert not whole[CALIBRATED_ROWS:].any()
+    assert (whole == sum(map(calibrated_rows, rows), np.zeros_like(whole))).all()
+    assert (whole == calibrated_rows(whole)).all()

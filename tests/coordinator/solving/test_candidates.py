@@ -7,10 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.coordinator.solving.candidates import Grid, choose
+from ridgeway.coordinator.solving.candidates import MAX_ROUTED_COUNTS, Grid, affordable, choose
 
 DOMAINS = ("code", "law")
 CANDIDATES = Grid().candidates()[:4]
+
+
+@given(domains=st.integers(2, 2000))
+def test_many_domains_are_tried_with_fewer_candidates(domains: int) -> None:
+    """The usual one always and first, those that differ by λ alone before others, in their order; all where few are."""
+    every = Grid().candidates()
+    tried = affordable(every, domains)
+    assert tried[0] == every[0]
+    assert sorted(tried, key=every.index) == list(tried)
+    assert len(tried) == 1 or len(tried) * domains * (domains + 2) <= MAX_ROUTED_COUNTS
+    assert tried == every or (len(tried) + 1) * domains * (domains + 2) > MAX_ROUTED_COUNTS
+    alike = [each.rule == every[0].rule for each in every]
+    assert sum(each.rule == every[0].rule for each in tried) == min(len(tried), sum(alike))
 
 
 def counted(documents: int, *right: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
