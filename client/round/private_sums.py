@@ -11,6 +11,7 @@ share. Knows the holder's folder and journal. Knows nothing of messages.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -26,7 +27,7 @@ from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.privacy.accountant import epsilon_of, in_all
-from ridgeway.common.privacy.discrete_gaussian import discrete_gaussian
+from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
 from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, prior_of_bytes, read_prior, write_prior
@@ -75,6 +76,35 @@ def spent(paid: Sequence[Expense]) -> Fraction:
     """
     lots = [in_all(each.rho for each in paid if each.lot == lot) for lot in ("statistics", "scores")]
     return in_all(lots) if len({each.holdout for each in paid}) > 1 else max(lots)
+
+
+def laid_out(sums: DocumentSums, privacy: Privacy, members: int = 1) -> tuple[Integers, Integers]:
+    """What is noised of some sums, each product once, and the σ of the noise on each number of it."""
+    own, products = privacy.shared(members)
+    upper = np.triu_indices(len(sums.products))
+    shares = np.where(upper[0] == upper[1], own, products)
+    scales = np.append(np.full(len(sums.column), privacy.sigma), shares)
+    return np.concatenate((sums.column, sums.products[upper])), scales
+
+
+def with_noise(exact: Integers, scales: Integers, draw: Randomness = secrets.token_bytes) -> Integers:
+    """These numbers, each with noise of its own σ."""
+    noisy = exact.copy()
+    for sigma in np.unique(scales).tolist():
+        places = np.flatnonzero(scales == sigma)
+        noisy[places] += discrete_gaussian(sigma, len(places), draw)
+    return noisy
+
+
+def opened(sums: DocumentSums, noisy: Integers) -> Statistics:
+    """What was laid out of such sums, as statistics of one domain."""
+    features = len(sums.column)
+    gram = np.zeros((features, features), dtype=np.int64)
+    upper = np.triu_indices(len(sums.products))
+    gram[upper] = noisy[features:]
+    gram.T[upper] = noisy[features:]
+    gram[-1] = gram[:, -1] = noisy[:features]
+    return single_domain(gram)
 
 
 class NoisyVectors:
@@ -172,19 +202,8 @@ class NoisyVectors:
         if sums.documents > MAX_DOCUMENTS:
             raise BoundExceeded(f"at most {MAX_DOCUMENTS:_} documents can be summed under noise")
         name = self.name(source, privacy, session)
-        own, products = privacy.shared(members)
-        width = len(sums.column) - 1
-        upper = np.triu_indices(len(sums.products))
-        exact = np.concatenate((sums.column, sums.products[upper]))
-        scales = np.where(upper[0] == upper[1], own, products)
-        scales = np.append(np.full(width + 1, privacy.sigma), scales)
-        noisy = self._noisy(name, "statistics", privacy, holdout, exact, scales)
-        gram = np.zeros((width + 1, width + 1), dtype=np.int64)
-        if sums.mode == "full":
-            gram[upper] = noisy[width + 1 :]
-            gram.T[upper] = noisy[width + 1 :]
-        gram[-1] = gram[:, -1] = noisy[: width + 1]
-        return single_domain(gram)
+        exact, scales = laid_out(sums, privacy, members)
+        return opened(sums, self._noisy(name, "statistics", privacy, holdout, exact, scales))
 
     def counts(self, counts: Integers, privacy: Privacy, holdout: float, question: str) -> Integers:
         """How many documents fell where, each in one place alone, in fixed point and under noise.
@@ -210,10 +229,7 @@ class NoisyVectors:
             return kept
         self.check_affordable(lot, privacy, holdout)
         self._journal.append((SPENT, Expense(name, lot, privacy.rho, holdout, self._key, "").facts()))
-        noisy = exact.copy()
-        for sigma in np.unique(scales).tolist():
-            places = np.flatnonzero(scales == sigma)
-            noisy[places] += discrete_gaussian(sigma, len(places))
+        noisy = with_noise(exact, scales)
         self.folder.mkdir(exist_ok=True, mode=0o700)
         write_whole(self.folder / f"{name}{NOISY}", save({"vector": noisy}), private=True)
         return noisy

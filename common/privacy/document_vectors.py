@@ -1,7 +1,9 @@
 """Documents → one integer vector each, of bounded length, the same on every machine and for any number of threads.
 
-    tokens → mean m → z = P(m − μ) → u = z/‖z‖ → v = ⌊2¹⁶ · 0.97 · u⌋, towards zero
+    tokens → mean m → z = P(m − μ) → u = z/‖z‖ ──┐
+    the first 32 → … ──────────────────────→ u′ ─┴▶ v = ⌊2¹⁶ · 0.97 · (u + u′)/‖u + u′‖⌋, towards zero
 
+A beginning is as long as a prompt is: half of what a document adds is how it begins, and half what all of it tells.
 Truncation never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶ holds in integers: what a document can
 add to a sum does not rest on an argument about floats. Knows the prior. Knows nothing of noise, rounds or text.
 """
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded, ShapeMismatch
-from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.privacy.public_prior import MEAN_BITS, Floats, Integers, PublicPrior, token_sums
 
 VECTOR_LENGTH = (97 << 16) // 100
@@ -20,6 +22,9 @@ VECTOR_LENGTH = (97 << 16) // 100
 
 MAX_SQUARE_BITS = 62
 """z is cut to so many bits that its squares add up to no more than this."""
+
+BEGINNING_TOKENS = 32
+"""Chosen on held-out training text: 16 to 128 tokens differ little; without a beginning, prompts are routed worse."""
 
 BLOCK_DOCUMENTS = 1024
 
@@ -38,18 +43,20 @@ def document_vectors(
     rows = np.empty((len(lengths), prior.width), dtype=np.int64)
     for start in range(0, len(lengths), BLOCK_DOCUMENTS):
         block = slice(start, min(start + BLOCK_DOCUMENTS, len(lengths)))
-        counts = lengths[block]
-        sums = token_sums(ids[starts[block.start] : starts[block.stop]], counts, encoder_table)
-        rows[block] = unit_rows(_whitened(prior.mean, whitening, sums, counts))
+        own = ids[starts[block.start] : starts[block.stop]], lengths[block]
+        parts = own, first_tokens(*own, BEGINNING_TOKENS)
+        rows[block] = unit_rows(sum(unit_rows(_whitened(prior, whitening, *part, encoder_table)) for part in parts))
     return rows
 
 
-def _whitened(mean: Integers, whitening: Floats, sums: Integers, counts: Integers) -> Integers:
+def _whitened(
+    prior: PublicPrior, whitening: Floats, ids: Ids, counts: Integers, encoder_table: NDArray[np.int16]
+) -> Integers:
     """P(m − μ) exactly: a float64 product of integers that stay below 2⁵³ (the prior's own bound)."""
     divisor = np.maximum(counts, 1)[:, None]
-    means = ((sums << MEAN_BITS + 1) + divisor) // (2 * divisor)
-    means[counts == 0] = mean
-    return np.asarray(((means - mean).astype(np.float64) @ whitening).astype(np.int64))
+    means = ((token_sums(ids, counts, encoder_table) << MEAN_BITS + 1) + divisor) // (2 * divisor)
+    means[counts == 0] = prior.mean
+    return np.asarray(((means - prior.mean).astype(np.float64) @ whitening).astype(np.int64))
 
 
 def unit_rows(rows: Integers) -> Integers:

@@ -211,7 +211,10 @@ class Federation:
         """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
         path = self.folder / PRIOR
         if isinstance(self.encoder, TableEncoder) and self.encoder.options:
-            raise InputError(f"private rounds know no features of words, so they cannot use {self.encoder.name}")
+            raise InputError(
+                f"private rounds know no features of words, so they cannot use {self.encoder.name}; make a federation "
+                f"for them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
+            )
         if not path.exists():
             made = cache_folder() / "priors" / f"{self.encoder.fingerprint}.safetensors"
             if not made.exists():

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.privacy import document_vectors as document_vectors_module
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors, unit_rows
 from ridgeway.common.privacy.public_prior import MAX_ROW_SUM, MEAN_BITS, Integers, PublicPrior, token_sums
 
@@ -49,14 +50,19 @@ def test_vectors_are_those_of_whole_number_arithmetic(
 ) -> None:
     """The float64 product rounds nothing, at the largest priors too: Python's own integers give the same rows."""
     prior = PublicPrior("e" * 64, centre, whitening, 0)
-    expected = []
-    for text in texts:
+
+    def seen(text: list[int]) -> list[int]:
         sums = [sum(int(table[token, place]) for token in text) for place in range(WIDTH)]
         means = [((each << MEAN_BITS + 1) + len(text)) // (2 * len(text)) for each in sums] if text else centre.tolist()
         moved = [one - other for one, other in zip(means, centre.tolist(), strict=True)]
-        expected.append([sum(int(p) * d for p, d in zip(line, moved, strict=True)) for line in whitening])
-    there = unit_rows(np.array(expected, dtype=np.int64).reshape(-1, WIDTH))
-    assert np.array_equal(document_vectors(prior, *flat(texts), table), there)
+        return [sum(int(p) * d for p, d in zip(line, moved, strict=True)) for line in whitening]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_vectors_module, "BEGINNING_TOKENS", 7)
+        found = document_vectors(prior, *flat(texts), table)
+    parts = [[seen(text) for text in texts], [seen(text[:7]) for text in texts]]
+    whole, begun = (unit_rows(np.array(part, dtype=np.int64).reshape(-1, WIDTH)) for part in parts)
+    assert np.array_equal(found, unit_rows(whole + begun))
 
 
 @given(tables, documents, st.integers(1, 7))

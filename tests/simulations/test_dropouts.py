@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.private_sums import expenses
 from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.routing.release import load_release
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.routing.router import router_of
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import LATEST, Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.dropouts import STAGES, choose_dropouts
@@ -209,3 +211,29 @@ def test_both_engines_give_the_same_release_without_a_holder_that_fell(
         assert each.federation.ledger.verify()["totals"] == 1
         assert not (each.nodes["law-2"] / "releases" / "0001").exists()
         assert Journal(each.nodes["law-2"] / "journal.db").entries()
+
+
+def test_a_private_round_gives_the_same_router_on_both_engines(tmp_path: Path) -> None:
+    """What a holder has noised once leaves again as it is: the same vectors, under other masks, on Flower's engine."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    corpora = [Corpus(name, tuple(sentences(name, 40)), tuple(sentences(name, 50)[40:])) for name in ALPHABETS]
+    write_prior(make_prior(tiny_encoder(WIDTH), [each.test for each in corpora]), tmp_path / "prior")
+    simulated = create_simulated_federation(
+        tmp_path / "work",
+        corpora,
+        encoder=f"dir:{tmp_path / 'encoder'}",
+        privacy=PrivacySettings(mode="columns"),
+        prior=tmp_path / "prior",
+    )
+    folder = tmp_path / "flower"
+    shutil.copytree(simulated.folder / "coordinator", folder / "coordinator", symlinks=True)
+    run_in_memory(simulated, no_watch)
+    shutil.copytree(simulated.folder / "holders", folder / "holders", symlinks=True)
+    nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
+    other = replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+    run_on_flower(other, no_watch)
+    one, two = (each.federation.ledger for each in (simulated, other))
+    assert one.total(one.standing().totals[-1]).equals(two.total(two.standing().totals[-1]))
+    routers = [each.federation.folder / "releases" / LATEST / ROUTER for each in (simulated, other)]
+    assert routers[0].read_bytes() == routers[1].read_bytes()
+    assert [len(expenses(Holder(home).journal)) for home in nodes.values()] == [2, 2, 2]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
@@ -87,9 +88,25 @@ def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) ->
     assert gone.json["order"] == ["code", "medicine"]
 
 
+@pytest.mark.parametrize("mode", ["columns", "full"])
+def test_a_private_round_needs_one_option(workshop: Workshop, mode: str) -> None:
+    """The release says what it promises, and with much text for the noise its router routes."""
+    for domain in ALPHABETS:
+        write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
+    write_prior(
+        make_prior(tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]), workshop / "prior"
+    )
+    words = ["--data", "data", "--encoder", workshop.encoder, "--privacy", mode, "--epsilon", "8", "--prior", "prior"]
+    done = workshop.call("simulate", *words, "--out", "out", "--json")
+    assert done.code == 0, done.stderr
+    assert load_release(workshop / "out").manifest["privacy"]["mode"] == mode
+    assert done.json["accuracy"] > 90
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--privacy", "columns", "--prior", "nowhere"], "there is no prior nowhere"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),

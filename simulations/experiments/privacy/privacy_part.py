@@ -1,4 +1,5 @@
-"""The part `privacy`: what the known attacks bring back of a holder's text, over windows, sizes, widths and holders.
+"""The part `privacy`: what the known attacks bring back of a holder's text, over windows, sizes, widths and holders;
+and what rounds with differential privacy cost and protect.
 
     Dataset ──▶ Ground (tokens, encoder) ──▶ Trials ──▶ the audit's attacks ──▶ shares of the true tokens
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from pydantic import TypeAdapter
@@ -18,9 +19,11 @@ from ridgeway.client.audit import CLEAR, COLUMN
 from ridgeway.common.base.settings import DEFAULT, Sampling
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import WORDS as WORDS_OF_LETTERS
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.sums import triangle_size
 from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.privacy import private_tables
 from ridgeway.simulations.experiments.privacy.attack_trials import (
     CALLED,
     USUAL,
@@ -30,6 +33,7 @@ from ridgeway.simulations.experiments.privacy.attack_trials import (
     attacked,
     lay_ground,
 )
+from ridgeway.simulations.experiments.privacy.private_tables import PrivateSizes
 from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, ReportPart, Series, Table
 
 KEY = "privacy"
@@ -114,7 +118,23 @@ FULL = PrivacySizes(
 
 
 def run(plan: ExperimentPlan) -> ReportPart:
-    return attack(plan, FULL if plan.full else SHORT)
+    part = attack(plan, FULL if plan.full else SHORT)
+    return with_private_rounds(plan, part, private_tables.FULL if plan.full else private_tables.SHORT)
+
+
+def with_private_rounds(plan: ExperimentPlan, part: ReportPart, size: PrivateSizes) -> ReportPart:
+    """The part with what rounds under differential privacy cost and protect; they know tables of tokens alone."""
+    encoder = find_encoder(plan.encoder.removesuffix(WORDS_OF_LETTERS))
+    if not isinstance(encoder, TableEncoder):
+        return part
+    tables, plots, left_out = private_tables.private_tables(plan, size, encoder)
+    return replace(
+        part,
+        words=(*part.words, *private_tables.EXPLAINED),
+        tables=(*part.tables, *tables),
+        plots=(*part.plots, *plots),
+        left_out=(*part.left_out, *left_out),
+    )
 
 
 def attack(plan: ExperimentPlan, size: PrivacySizes) -> ReportPart:

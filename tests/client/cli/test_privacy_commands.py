@@ -78,3 +78,13 @@ def test_a_prior_of_another_encoder_is_one_sentence(shop: Workshop) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     done = shop.call("coordinator", "invite", "co")
     assert done.code == 2 and "prior" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
+    """A federation with features of words hears which encoder to take."""
+    made = workshop(tmp_path)
+    init = "coordinator", "init", "words", "--listen", "127.0.0.1:9443", "--encoder", f"{made.encoder}+words"
+    assert made.call(*init).code == 0
+    change(tmp_path / "words" / "coordinator.toml", "[privacy]", 'mode = "none"', 'mode = "columns"')
+    done = made.call("coordinator", "invite", "words")
+    assert done.code == 2 and "--encoder smollm2" in done.stderr and "Traceback" not in done.stderr
