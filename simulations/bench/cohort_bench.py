@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing import release
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
-from ridgeway.simulations.bench.measuring import Result, at_most, figure, peak_gb
+from ridgeway.simulations.bench.measuring import Result, at_most, figure, measured_apart, peak_gb
 from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, simulate
 
 SLOPE = (50, 100, 200, 500, 1000)
@@ -104,10 +103,9 @@ def _results(members: int, rate: float, found: CohortFigures, beside: CohortFigu
 
 
 def _measured(members: int, drop_rate: float) -> CohortFigures:
-    command = [sys.executable, "-m", "ridgeway.simulations.bench.cohort_bench", str(members), str(drop_rate)]
     started = time.perf_counter()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return CohortFigures(whole=time.perf_counter() - started, **json.loads(done.stdout))
+    figures = measured_apart("ridgeway.simulations.bench.cohort_bench", members, drop_rate)
+    return CohortFigures(whole=time.perf_counter() - started, **figures)
 
 
 class _OwnWork:

@@ -23,17 +23,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
-from ridgeway.common.encoding.tokenizer import plain_definition
 from ridgeway.simulations.bench.measuring import Result, at_most, figure
+from ridgeway.simulations.bench.random_corpus import word_encoder
 from ridgeway.simulations.corpora import write_texts
 
+LETTERS = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False}
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
 DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
 NARROW, WIDE = 576, 4096
@@ -135,7 +133,6 @@ class LoopbackFederation:
             time.sleep(LOOK_SECONDS)
 
     def round(self, mode: str) -> RoundFigures:
-        """Run a round and measure it."""
         before, own = self._spent(), _own_children()
         began = time.monotonic()
         with self._peaks() as peaks:
@@ -200,7 +197,8 @@ class LoopbackFederation:
 def loopback(folder: Path, width: int) -> Iterator[LoopbackFederation]:
     """A federation of three holders that allow both kinds of round, up and connected."""
     federation = LoopbackFederation(folder)
-    save_encoder(letter_encoder(width), folder / "encoder")
+    alphabet = sorted(set("".join(ALPHABETS.values())))
+    save_encoder(word_encoder(alphabet, LETTERS, width), folder / "encoder")
     encoder, coordinator = f"dir:{folder / 'encoder'}", federation.coordinator
     federation.call("coordinator", "init", coordinator, "--listen", f"127.0.0.1:{free_port()}", "--encoder", encoder)
     federation.call("coordinator", "invite", coordinator)
@@ -223,23 +221,6 @@ def loopback(folder: Path, width: int) -> Iterator[LoopbackFederation]:
         yield federation
     finally:
         federation.stop()
-
-
-def letter_encoder(width: int) -> TableEncoder:
-    """An encoder over single characters with a random table."""
-    letters = sorted({letter for each in ALPHABETS.values() for letter in each})
-    definition = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
-        "model": {
-            "type": "WordLevel",
-            "vocab": {"<unk>": 0} | {letter: place for place, letter in enumerate(letters, start=1)},
-            "unk_token": "<unk>",
-        },
-    }
-    table = np.random.default_rng(0).standard_normal((len(letters) + 1, width))
-    return TableEncoder("letters", plain_definition(json.dumps(definition).encode()), *quantise(table))
 
 
 def _texts(name: str, letters: str) -> list[str]:

@@ -13,7 +13,6 @@ the largest resident size that this took, beyond what there was before the vecto
 from __future__ import annotations
 
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +51,16 @@ from ridgeway.common.masking.reference import COHORT, NO_DOCUMENTS, ROUND, TERMS
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.messages import LOTS, SealedSums
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.simulations.bench.measuring import Result, Work, at_most, figure, medians, once, resident_bytes
+from ridgeway.simulations.bench.measuring import (
+    Result,
+    Work,
+    at_most,
+    figure,
+    measured_apart,
+    medians,
+    once,
+    resident_bytes,
+)
 
 LOT: Final = "statistics"
 LARGE, MIDDLE, SMALL = 8_390_656, 1_000_000, 170_000
@@ -129,14 +137,10 @@ def _upload(members: int = 5) -> Result:
 
 
 def _memory() -> Result:
-    ours, theirs = (_measured(who) / (LARGE * ELEMENT_BYTES) for who in ("ours", "theirs"))
+    measured = partial(measured_apart, "ridgeway.simulations.bench.masking_bench")
+    ours, theirs = (measured(who, LARGE) / (LARGE * ELEMENT_BYTES) for who in ("ours", "theirs"))
     name = "memory while masking, to the vector, which counts in it"
     return at_most(name, ours, 3, f"{ours:.2f} vectors", f"Flower {theirs:.2f} vectors")
-
-
-def _measured(who: str) -> int:
-    command = [sys.executable, "-m", "ridgeway.simulations.bench.masking_bench", who, str(LARGE)]
-    return int(subprocess.check_output(command, text=True))
 
 
 def _cohort(members: int) -> Result:
@@ -304,7 +308,6 @@ def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
 
 
 def _upload_bytes(run: Transcript, vector: Vector) -> int:
-    """What a sealed vector weighs as it is sent."""
     message, blob = SealedSums(session=run.agreement.id.hex(), lot=LOT), sealed_vector(run, 1, vector).data
     request = secrets.token_hex(32)
     packet = seal_packet(message, run.members[1], round=run.agreement.round, reply_to=request, blobs=[blob])

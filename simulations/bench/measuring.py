@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.cli.terminal import emit_json, step, table
 
 Work = Callable[[], object]
@@ -82,7 +85,6 @@ class BenchReport:
         return {"name": self.name, **self.facts, "left_out": self.left_out, "reached": self.reached, "results": results}
 
     def show(self, folder: Path, *, as_json: bool) -> None:
-        """Print the results and keep them in a file."""
         if as_json:
             emit_json(self.to_json())
         else:
@@ -113,8 +115,17 @@ def once(work: Work) -> float:
     return time.perf_counter() - started
 
 
+def measured_apart(module: str, *words: object) -> Any:
+    """What a module prints as JSON, run in a process of its own, so that memory and caches are its own too."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ProcessError(f"`{' '.join(command[1:])}` failed: {last}; run it by hand to see more")
+    return json.loads(done.stdout)
+
+
 def medians(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """The median of each column."""
     return tuple(statistics.median(column) for column in zip(*rows, strict=True))
 
 

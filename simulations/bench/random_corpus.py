@@ -6,14 +6,15 @@ Knows numpy. Knows nothing of timing or devices.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.encoding.tokenizer import Ids, plain_definition
 from ridgeway.common.statistics.sums import Integers
 
 Kind = Literal["uniform", "Zipf"]
@@ -37,6 +38,18 @@ def random_encoder(rows: int, width: int) -> TableEncoder:
     rng = np.random.default_rng()
     table = rng.integers(-FEATURE_LIMIT, FEATURE_LIMIT, (rows, width), dtype=np.int16, endpoint=True)
     return TableEncoder("random", json.dumps(DEFINITION).encode(), table, 2.0**-12)
+
+
+def word_encoder(words: Iterable[str], split: Mapping[str, Any], width: int) -> TableEncoder:
+    """An encoder that knows these words, each of them a token with a random row, so that the protocol is what counts.
+
+    split: how text is divided into words, as a tokenizer's definition says it.
+    """
+    vocabulary = {word: place for place, word in enumerate(["<unk>", *words])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    definition = {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
+    plain = random_encoder(len(vocabulary), width)
+    return TableEncoder("random", plain_definition(json.dumps(definition).encode()), plain.table, plain.scale)
 
 
 def draw(kind: Kind, tokens: int, rows: int) -> tuple[Ids, list[Batch]]:

@@ -6,7 +6,6 @@ Run as a module with a number of holders, it simulates one federation in a proce
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,16 +18,14 @@ from unittest import mock
 import ridgeway.client.round.holder
 import ridgeway.coordinator.round.round
 from ridgeway.client.round.scoring import Scorer
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.simulations import engines
-from ridgeway.simulations.bench.measuring import Result, at_most, peak_gb
+from ridgeway.simulations.bench.measuring import Result, at_most, measured_apart, peak_gb
 from ridgeway.simulations.simulate import simulate
 
 ENCODER = "smollm2"
 """Of 576 features, as the aims are."""
-FEW_HOLDERS, SOME_HOLDERS, MANY_HOLDERS = 6, 50, 200
-DROP_RATE = 0.2
+FEW_HOLDERS, MANY_HOLDERS = 6, 200
 WORK: dict[str, list[tuple[Any, str]]] = {
     "reading, tokenising and summing": [
         (ridgeway.client.round.holder, "prepare"),
@@ -40,40 +37,26 @@ WORK: dict[str, list[tuple[Any, str]]] = {
 
 
 def bench_federation() -> list[Result]:
-    """Seconds and memory of a round, and the share of it that is neither summing nor solving."""
-    plans: list[tuple[int, Mode, float]] = [
-        (FEW_HOLDERS, "clear", 0.0),
-        (MANY_HOLDERS, "clear", 0.0),
-        (SOME_HOLDERS, "masked", DROP_RATE),
-    ]
+    """Seconds and memory of a round in the clear, and the share of it that is neither summing nor solving."""
     measured = []
-    with ticking("federation", len(plans)) as tick:
-        for plan in plans:
-            measured.append(_measured(*plan))
+    with ticking("federation", 2) as tick:
+        for holders in (FEW_HOLDERS, MANY_HOLDERS):
+            measured.append(_measured(holders))
             tick()
-    few, many, some = measured
+    few, many = measured
     each = (many["overhead"] - few["overhead"]) / (MANY_HOLDERS - FEW_HOLDERS)
     whole = f"{many['round']:.1f} s in the round"
     parts = ", ".join(f"{name} {many[name]:.1f} s" for name in (*WORK, "overhead"))
     return [
-        at_most(
-            f"{SOME_HOLDERS} holders masked, {DROP_RATE:.0%} fall away, seconds",
-            some["whole"],
-            120,
-            f"{some['whole']:.1f} s",
-            f"{some['round']:.1f} s in the round, {some['memory']:.2f} GB",
-        ),
         at_most(f"a federation of {MANY_HOLDERS}, seconds", many["whole"], 60, f"{many['whole']:.1f} s", whole),
         at_most(f"a federation of {MANY_HOLDERS}, memory in GB", many["memory"], 4, f"{many['memory']:.2f} GB", ""),
         at_most("what each holder adds to the protocol, seconds", each, 0.25, parts, f"{MANY_HOLDERS} holders"),
     ]
 
 
-def _measured(holders: int, mode: Mode, drop_rate: float) -> dict[str, float]:
-    command = [sys.executable, "-m", "ridgeway.simulations.bench.round_bench", str(holders), mode, str(drop_rate)]
+def _measured(holders: int) -> dict[str, float]:
     started = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)
+    figures: dict[str, float] = measured_apart("ridgeway.simulations.bench.round_bench", holders)
     return figures | {"whole": time.perf_counter() - started}
 
 
@@ -109,16 +92,14 @@ def watched() -> Iterator[Stopwatch]:
         yield watch
 
 
-def main(holders: int, mode: Mode, drop_rate: float) -> None:
+def main(holders: int) -> None:
     in_one_process = mock.patch.object(engines, "cores", lambda: 1)  # others would have stopwatches of their own
     with in_one_process, watched() as watch, tempfile.TemporaryDirectory() as work:
-        done = simulate(
-            Path(work), lambda event: None, holders=holders, mode=mode, drop_rate=drop_rate, encoder=ENCODER
-        )
+        done = simulate(Path(work), lambda event: None, holders=holders, mode="clear", encoder=ENCODER)
     seconds = done.timings["round"]
     overhead = seconds - sum(watch.seconds.values())
     print(json.dumps({**watch.seconds, "round": seconds, "overhead": overhead, "memory": peak_gb()}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "clear" if sys.argv[2] == "clear" else "masked", float(sys.argv[3]))
+    main(int(sys.argv[1]))

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, Ridge
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import MIN_CARD_FEATURES, Equation, Matrix, Solution, equation, on_card, on_cpu
@@ -59,19 +60,13 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
     cpu_words = "CPU" if _cpu_ways()[0] is on_cpu else "torch on the CPU"
     results = [figure(f"{name}, bare Cholesky to ours, {cpu_words}", cpu_bare / cpu, _ms(cpu), _ms(cpu_bare))]
     if device.is_card:
-        far = max(differences)
+        far, words = max(differences), ("largest difference", "largest weight")
         faster = f"{name}, the CPU to the card, in seconds"
         held: Callable[..., Result] = partial(at_least, aim=1.0) if width >= MIN_CARD_FEATURES else figure
         results += [
             held(faster, cpu / card, ours=_ms(card), theirs=_ms(cpu)),
             figure(f"{name}, bare Cholesky to ours, card", card_bare / card, _ms(card), _ms(card_bare)),
-            at_most(
-                f"{name}, weights of the card, to the CPU's",
-                far,
-                MAX_WEIGHT_DIFFERENCE,
-                "largest difference",
-                "largest weight",
-            ),
+            at_most(f"{name}, weights of the card, to the CPU's", far, MAX_WEIGHT_DIFFERENCE, *words),
         ]
     return results
 
@@ -106,9 +101,8 @@ def _cpu_ways() -> tuple[Solver, Callable[[Matrix], object]]:
 
 def _lapack_factor(gram: Matrix) -> object:
     from scipy.linalg import cho_factor
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):
+    with one_blas_thread():
         return cho_factor(gram, lower=True)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
-from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from ridgeway.client.sums.accumulate import Accumulator, add_states
 from ridgeway.client.sums.prepare import Maker
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts
@@ -59,21 +59,11 @@ class OurSums:
             finally:
                 idle.put(accumulator)
 
-        with _one_blas_thread(), ThreadPoolExecutor(self._threads, "feed") as pool:
+        with one_blas_thread(), ThreadPoolExecutor(self._threads, "feed") as pool:
             for _ in pool.map(add, parts):
                 pass
         states = (each.state() for each in accumulators)
         return accumulators[0].statistics(reduce(add_states, states), self._threads)
-
-
-def _one_blas_thread() -> contextlib.AbstractContextManager[object]:
-    """As in `prepare`, where the library that does it is here; a card has no use for it."""
-    if find_spec("threadpoolctl") is None:
-        return contextlib.nullcontext()
-    from threadpoolctl import threadpool_limits
-
-    limits: contextlib.AbstractContextManager[object] = threadpool_limits(1)
-    return limits
 
 
 def card_tokens_a_second(encoder: TableEncoder, sampling: Sampling, device: Device, parts: Sequence[Batch]) -> float:

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.common.routing.release import load_release
@@ -23,7 +24,6 @@ from ridgeway.simulations.experiments.experiment_rounds import (
     WatchedRound,
     copied,
     decided,
-    one_thread,
     own_sums,
     sampled,
     settled,
@@ -127,7 +127,7 @@ def rounds_of(plan: ExperimentPlan, dataset: Dataset, holders: int, draws: int) 
     base = cache(lambda: settled(plan, dataset, folder / "base", "masked", holders))
     key = {**decided(plan, dataset), "holders": holders, "code": CODE}
     found = []
-    with one_thread(), plan.ticking(f"rounds of {holders} holders", len(cases)) as tick:
+    with one_blas_thread(), plan.ticking(f"rounds of {holders} holders", len(cases)) as tick:
         for rate, draw in cases:
             make = partial(_one, base, folder / f"{rate:g}-{draw}", rate, draw, plan.seed)
             found.append(DropoutRound(**plan.cache.kept("fallen", {**key, "rate": rate, "draw": draw}, make)))

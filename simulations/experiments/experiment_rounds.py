@@ -5,12 +5,10 @@ Runs production's rounds in this process. Knows nothing of what an experiment as
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,15 +32,6 @@ from ridgeway.simulations.simulated_federation import SimulatedFederation, creat
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.ask import PeerAnswer, Transport
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Matrices of a round are small: one thread does them as fast, and times are steadier beside other work."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 def decided(plan: ExperimentPlan, dataset: Dataset) -> dict[str, Any]:
@@ -123,7 +112,7 @@ class WatchedRound:
 
     work:     seconds of computing, of the coordinator and all holders together.
     holders:  seconds that requests took until they were answered: the holders' own, and the way there and back.
-    up, down: bytes by holder. kinds: by kind of request, bytes down and up.
+    up, down: bytes by holder.
     refused:  why there is no release; empty where there is one.
     """
 
@@ -132,7 +121,6 @@ class WatchedRound:
     holders: float
     up: Mapping[str, int]
     down: Mapping[str, int]
-    kinds: Mapping[str, tuple[int, int]]
     published: LedgerRelease | None
     refused: str
 
@@ -153,8 +141,7 @@ def watched_round(
     seconds, work = time.monotonic() - started, time.process_time() - worked
     names = dict(enumerate(simulated.nodes, start=1))
     up, down = ({names[peer]: size for peer, size in each.items()} for each in (counting.up, counting.down))
-    kinds = {kind: (counting.kinds_down[kind], counting.kinds_up[kind]) for kind in counting.kinds_down}
-    return WatchedRound(seconds, work, counting.seconds, up, down, kinds, published, refused)
+    return WatchedRound(seconds, work, counting.seconds, up, down, published, refused)
 
 
 class CountingTransport:
@@ -164,18 +151,14 @@ class CountingTransport:
         self._inner = inner
         self.up: Counter[int] = Counter()
         self.down: Counter[int] = Counter()
-        self.kinds_up: Counter[str] = Counter()
-        self.kinds_down: Counter[str] = Counter()
         self.seconds = 0.0
 
     def peers(self) -> Sequence[int]:
         return self._inner.peers()
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
-        kinds = {peer: str(json.loads(packet.header)["kind"]) for peer, packet in packets.items()}
         for peer, packet in packets.items():
             self.down[peer] += packet_bytes(packet)
-            self.kinds_down[kinds[peer]] += packet_bytes(packet)
         answers = iter(self._inner.exchange(packets, seconds))
         while True:
             started = time.perf_counter()
@@ -186,7 +169,6 @@ class CountingTransport:
             peer, reply = answer
             if isinstance(reply, Packet):
                 self.up[peer] += packet_bytes(reply)
-                self.kinds_up[kinds[peer]] += packet_bytes(reply)
             yield peer, reply
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.protocol.invitation import Card, read_paper
 from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.common.routing.router import Router
@@ -87,7 +88,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
 def _changes(plan: ExperimentPlan, dataset: Dataset, folder: Path) -> list[MembershipChange]:
     def make() -> list[dict[str, Any]]:
         steps = 1 + 2 * (len(dataset.domains) - FIRST_DOMAINS)
-        with rounds.one_thread(), plan.ticking(f"changes, {dataset.name}", steps) as tick:
+        with one_blas_thread(), plan.ticking(f"changes, {dataset.name}", steps) as tick:
             made = ChangingFederation(rounds.settled(plan, dataset, folder, "clear"), tick).changes(plan.seed)
         shutil.rmtree(folder, ignore_errors=True)
         return list(map(asdict, made))

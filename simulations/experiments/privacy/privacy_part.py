@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from ridgeway.client.audit import CLEAR, COLUMN
 from ridgeway.common.base.settings import DEFAULT, Sampling
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.threads import cores, one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import WORDS as WORDS_OF_LETTERS
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -211,7 +211,6 @@ def _found(
     plan: ExperimentPlan, size: PrivacySizes, ground: Ground, trials: Sequence[Trial]
 ) -> dict[Trial, list[AttackResult]]:
     """Several trials at once, each on one thread, so that rounding does not depend on how many there are."""
-    from threadpoolctl import threadpool_limits
 
     def one(trial: Trial) -> list[AttackResult]:
         key = {**plan.facts(), "size": asdict(size), "trial": asdict(trial), "code": CODE}
@@ -219,7 +218,7 @@ def _found(
 
     found = {}
     workers = min(cores(), TRIALS_AT_ONCE)
-    with threadpool_limits(1), ThreadPoolExecutor(workers) as pool, plan.ticking("attacks", len(trials)) as tick:
+    with one_blas_thread(), ThreadPoolExecutor(workers) as pool, plan.ticking("attacks", len(trials)) as tick:
         for trial, seen in zip(trials, pool.map(one, trials), strict=True):
             found[trial] = seen
             tick()

@@ -25,7 +25,6 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, Confidence, Ridge, Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import plain_definition
 from ridgeway.common.protocol.messages import ClearStatistics, SealedSums
 from ridgeway.common.protocol.packet import Blob, seal_packet, statistics_blobs
 from ridgeway.common.routing.router import Router
@@ -35,7 +34,7 @@ from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.solve import solve
 from ridgeway.coordinator.solving.total import add_up
 from ridgeway.simulations.bench.measuring import peak_gb, seconds_in_turns
-from ridgeway.simulations.bench.random_corpus import random_encoder
+from ridgeway.simulations.bench.random_corpus import word_encoder
 from ridgeway.simulations.bench.round_bench import watched
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
@@ -62,7 +61,8 @@ CHOICES = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_colu
 def round_costs(holders: int, mode: Mode, seed: int, folder: str | Path) -> dict[str, Any]:
     """Seconds, bytes and memory of a round. A holder's seconds are those of its answers, summing and scoring apart."""
     home = Path(folder).resolve()
-    save_encoder(_word_encoder(), home / "encoder")
+    words = [f"w{number}" for number in range(WORDS)]
+    save_encoder(word_encoder(words, {"type": "WhitespaceSplit"}, ROUND_WIDTH), home / "encoder")
     corpora, encoder = [_random_corpus(place, holders, seed) for place in range(ROUND_DOMAINS)], f"dir:{home}/encoder"
     simulated = create_simulated_federation(home / "federation", corpora, holders=holders, encoder=encoder, mode=mode)
     with watched() as watch:
@@ -82,17 +82,7 @@ def round_costs(holders: int, mode: Mode, seed: int, folder: str | Path) -> dict
         "down": down / holders,
         "total": up + down,
         "memory": peak_gb(),
-        "kinds": {kind: [size / holders for size in sizes] for kind, sizes in done.kinds.items()},
     }
-
-
-def _word_encoder() -> TableEncoder:
-    """Every made-up word is a token, whose embedding is random: so the protocol is what is measured."""
-    vocabulary = {"<unk>": 0, **{f"w{number}": number + 1 for number in range(WORDS)}}
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
-    definition = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
-    plain = random_encoder(len(vocabulary), ROUND_WIDTH)
-    return TableEncoder("random", plain_definition(json.dumps(definition).encode()), plain.table, plain.scale)
 
 
 def _random_corpus(place: int, holders: int, seed: int) -> Corpus:

@@ -5,9 +5,6 @@ scaling_costs (mostly in a process of its own) ──▶ figures ──▶ table
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.simulations.bench.measuring import measured_apart
 from ridgeway.simulations.experiments.dataset import in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan, Tick
 from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, ReportPart, Series, Table
@@ -28,9 +24,11 @@ from ridgeway.simulations.experiments.scaling import scaling_costs as costs
 
 KEY = "scaling"
 TITLE = "What grows, and how fast"
-CODE = 2
+CODE = 3
 MODES: tuple[Mode, ...] = ("masked", "clear")
 Point = Mapping[str, Any]
+apart: Callable[..., dict[str, Any]] = partial(measured_apart, costs.__name__)
+"""Costs by the name of what measures them, and its words."""
 CONTEXTUAL = "costs over domains: a contextual encoder has no table to compile a router to, so they were not measured"
 METHOD = (
     "Whole rounds in the in-memory engine over random text, so that the protocol is what counts; then a single "
@@ -79,18 +77,11 @@ class Sweep:
         def line(name: str) -> Series:
             return Series(labels[name], x, tuple(point[name] if point[name] > 0 else None for point in points))
 
-        return tuple(
-            Plot(
-                f"scaling-{self.key}-{unit}",
-                f"{self.title}: {unit}",
-                self.x,
-                unit,
-                tuple(map(line, names)),
-                "log",
-                "log",
-            )
-            for unit, names in self.plots.items()
-        )
+        def plot(unit: str, names: Sequence[str]) -> Plot:
+            key, title = f"scaling-{self.key}-{unit}", f"{self.title}: {unit}"
+            return Plot(key, title, self.x, unit, tuple(map(line, names)), "log", "log")
+
+        return tuple(plot(unit, names) for unit, names in self.plots.items())
 
     def slopes(self, points: Sequence[Point]) -> list[tuple[Cell, ...]]:
         """A row for each cost that has a growth; those that are zero somewhere, or have one point, have none."""
@@ -209,7 +200,7 @@ def measure(plan: ExperimentPlan, sizes: ScalingSizes) -> ReportPart:
     found = [*((ROUNDS[mode], rounds[mode]) for mode in MODES), (WIDTHS, widths), *[(DOMAINS, domains)] * bool(domains)]
     slopes = slopes_table([row for sweep, points in found for row in sweep.slopes(points)])
     words = headline(rounds["masked"][-1], widths[-1]), METHOD
-    tables = (*(sweep.table(points) for sweep, points in found), _kinds_table(rounds), slopes)
+    tables = (*(sweep.table(points) for sweep, points in found), slopes)
     plots = tuple(plot for sweep, points in found for plot in sweep.drawn(points))
     facts = {**plan.facts(), **asdict(sizes)}
     return ReportPart(KEY, TITLE, words, tables, plots, facts, () if static else (CONTEXTUAL,))
@@ -251,27 +242,6 @@ def _kept(
     found: dict[str, Any] = plan.cache.kept(f"scaling-{name}", {**key, "code": CODE}, make)
     tick()
     return found
-
-
-def apart(name: str, *words: object) -> dict[str, Any]:
-    """Costs measured in a process of their own, so that its memory is its own."""
-    command = [sys.executable, "-m", costs.__name__, name, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ProcessError(f"measuring {name} {' '.join(map(str, words))} failed: {last}; run it by hand to see more")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def _kinds_table(rounds: Mapping[Mode, Sequence[Point]]) -> Table:
-    """Where the bytes go in the largest round."""
-    rows: list[tuple[Cell, ...]] = [
-        (mode, kind, down / 1e3, up / 1e3) for mode in MODES for kind, (down, up) in rounds[mode][-1]["kinds"].items()
-    ]
-    columns = (Column("round"), Column("request"), Column("down to a holder", "kB"), Column("up from a holder", "kB"))
-    title = f"Where the bytes of a round of {rounds['masked'][-1]['holders']} holders go"
-    return Table("scaling-messages", title, columns, tuple(rows))
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, PAPER, Preset, Selector
@@ -116,8 +117,11 @@ class SelectorBench:
         """Naive Bayes over token counts, every domain as likely; what is added to counts, held-out text chooses."""
         texts = (library or self.fit).values()
         counts = np.stack([np.bincount(own.ids, minlength=self.encoder.rows) for own in texts], axis=1)
-        logits = (log_likelihoods(counts, added) for added in SMOOTHINGS)
-        methods = [TableRouter(lambda used, own=own: compiled(own[used]), Selector("average")) for own in logits]
+
+        def method(logits: NDArray[np.float64]) -> TableRouter:
+            return TableRouter(lambda used: compiled(logits[used]), Selector("average"))
+
+        methods = [method(log_likelihoods(counts, added)) for added in SMOOTHINGS]
         return max(methods, key=lambda method: self.tests[1].accuracy(method) or 0.0)
 
     def tried(
