@@ -50,10 +50,11 @@ def check_plot(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{path} cannot be written: {(error.strerror or str(error)).lower()} ({nearest})") from error
-    _figure_class()
+    figure_class()
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
+    """Matplotlib's. Raises unless plots can be drawn here."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -64,7 +65,7 @@ def _figure_class() -> Any:
 def draw_shares(path: Path, title: str, panels: Sequence[Panel], mark: str) -> None:
     """Write a figure with one panel beside the other, which share their labels' axis."""
     most = max(len(panel.labels) for panel in panels)
-    figure = _figure_class()(figsize=(2.2 + 4.4 * len(panels), 1.9 + 0.62 * most), layout="constrained")
+    figure = figure_class()(figsize=(2.2 + 4.4 * len(panels), 1.9 + 0.62 * most), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, mark)
@@ -103,7 +104,7 @@ def draw_curve(
 
     points: the share answered, the accuracy, and where it may truly lie, from and to; all between 0 and 1.
     """
-    figure = _figure_class()(figsize=(6.4, 4.2), layout="constrained")
+    figure = figure_class()(figsize=(6.4, 4.2), layout="constrained")
     axis = figure.subplots()
     x, y, low, high = ([100 * point[place] for point in points] for place in range(4))
     axis.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)

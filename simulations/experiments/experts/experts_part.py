@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.simulations.experiments.baselines.comparison import METHODS
@@ -53,7 +54,7 @@ class NormalisedRow:
 
     @property
     def mean(self) -> float:
-        return mean(self.by_domain)
+        return fmean(self.by_domain)
 
 
 def run(plan: ExperimentPlan, model: Path | None = None, routers: tuple[str, ...] = ROUTERS) -> ReportPart:
@@ -149,17 +150,13 @@ def normalised_rows(likelihoods: Likelihoods, decisions: Mapping[str, Decisions]
 
 def _right(likelihoods: Likelihoods, found: Decisions) -> float:
     domains = enumerate(likelihoods.domains)
-    return 100.0 * mean([mean([float(sent == place) for sent in found[domain]]) for place, domain in domains])
+    return 100.0 * fmean(fmean(sent == place for sent in found[domain]) for place, domain in domains)
 
 
 def hindsight(likelihoods: Likelihoods) -> float:
     """The mean when each text goes to the expert that finds it likeliest: no router can do better."""
     best = {name: likelihoods.least(name) for name in likelihoods.domains}
     return normalised_rows(likelihoods, {"hindsight": best})[-2].mean
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 # What is shown
@@ -173,7 +170,7 @@ def perplexity_table(name: str, likelihoods: Likelihoods, note: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for model in likelihoods.models:
         values = [likelihoods.perplexity(domain, model) for domain in likelihoods.domains]
-        rows.append((model_words(model), *values, mean(values)))
+        rows.append((model_words(model), *values, fmean(values)))
     columns = [Column(domain, digits=2, better="less") for domain in (*likelihoods.domains, "mean")]
     title = f"Perplexity of each expert in each domain's test text, {name}"
     return Table(f"experts-perplexity-{name}", title, (Column("model"), *columns), tuple(rows), note)

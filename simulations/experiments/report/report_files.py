@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import write_whole
-from ridgeway.simulations.experiments.report.report_plots import figure_class, svg
+from ridgeway.common.cli.plots import figure_class
+from ridgeway.simulations.experiments.report.report_plots import svg
 from ridgeway.simulations.experiments.report.report_tables import (
     KIND,
     VERSION,

@@ -15,8 +15,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import sha256
+from ridgeway.common.cli.plots import figure_class
 from ridgeway.simulations.experiments.report.report_tables import Plot, Scale, Series
 
 if TYPE_CHECKING:
@@ -64,15 +64,6 @@ def svg(plot: Plot) -> str:
         figure.set_figheight(HEIGHT + LINE * _add_legend(figure, plot))
         figure.savefig(image, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return _finished(image.getvalue(), plot, name)
-
-
-def figure_class() -> Any:
-    """Matplotlib's. Raises unless plots can be drawn here."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("drawing plots needs the package matplotlib; install ridgeway[simulation]") from None
-    return Figure
 
 
 def _draw(axes: Axes, plot: Plot) -> None:
