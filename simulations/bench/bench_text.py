@@ -52,7 +52,6 @@ def bench_text(work: Path) -> BenchText:
 
 
 def folder_text(folder: Path) -> BenchText:
-    """The text of a folder of DOMAIN.train.jsonl."""
     files = tuple(sorted(folder.glob("*.train.jsonl")))
     if not files:
         raise InputError(f"{folder} holds no DOMAIN.train.jsonl, so there is no text to measure on")

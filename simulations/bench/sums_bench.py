@@ -121,8 +121,6 @@ def _products(device: Device, width: int) -> list[Result]:
 
 
 class _CaseBench:
-    """One case on one device."""
-
     def __init__(
         self, case: Case, encoder: TableEncoder, device: Device, published: PublishedSums, threads: int
     ) -> None:

@@ -98,20 +98,12 @@ def _stream_results(found: StreamTotals, memory: Sequence[float]) -> list[Result
     settled, end = memory[min(BUFFERS_FULL_S, len(memory) - 1)], memory[-1]
     what = f"{found.whole:,} whole streams, {found.pieces:,} pieces"
     wrong = ", ".join(f"{count} {kind}" for kind, count in found.wrong.items()) or "nothing went wrong"
-    about = f"{STREAMS} streams at once for {STREAMS_S} s"
+    about, longest = f"{STREAMS} streams at once", 1000 * found.longest_way
+    grown = f"{about}, memory at the end to memory after {BUFFERS_FULL_S} s"
+    way = "from the expert to the client, all three on this machine"
+    beside = f"{settled:.0f} MB, {about} for {STREAMS_S} s"
     return [
-        exactly(f"{STREAMS} streams at once, streams that failed", sum(found.wrong.values()), 0, what, wrong),
-        at_most(
-            f"{STREAMS} streams at once, memory at the end to memory after {BUFFERS_FULL_S} s",
-            end / settled,
-            1.05,
-            f"{end:.0f} MB",
-            f"{settled:.0f} MB, {about}",
-        ),
-        figure(
-            f"{STREAMS} streams at once, the longest that a piece was on the way, ms",
-            1000 * found.longest_way,
-            f"{1000 * found.longest_way:.0f} ms",
-            "from the expert to the client, all three on this machine",
-        ),
+        exactly(f"{about}, streams that failed", sum(found.wrong.values()), 0, what, wrong),
+        at_most(grown, end / settled, 1.05, f"{end:.0f} MB", beside),
+        figure(f"{about}, the longest that a piece was on the way, ms", longest, f"{longest:.0f} ms", way),
     ]

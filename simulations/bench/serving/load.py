@@ -109,7 +109,6 @@ def wrk_is_installed() -> bool:
 
 
 def write_script(path: Path, bodies: Sequence[Any]) -> Path:
-    """A script that sends these bodies in turn."""
     lines = ",\n".join(_quoted(json.dumps(body, ensure_ascii=False)) for body in bodies)
     path.write_text(SCRIPT.format(bodies=lines), encoding="utf-8")
     return path

@@ -78,21 +78,12 @@ def _in_turns(targets: Sequence[tuple[str, Path]], connections: int, tick: Tick)
 
 def _beside_echo(routed: Load, echoed: Load) -> list[Result]:
     about = f"{CONNECTIONS} connections, prompts of {TOKENS} tokens"
+    rates = f"{routed.rate:,.0f} a second", f"{echoed.rate:,.0f} a second, {about}"
+    ours, theirs = (f"{each.p99_ms:.2f} ms (median {each.p50_ms:.2f})" for each in (routed, echoed))
+    slowest = routed.p99_ms / echoed.p99_ms
     return [
-        at_least(
-            "POST /v1/route, requests a second to an echo's",
-            routed.rate / echoed.rate,
-            0.8,
-            f"{routed.rate:,.0f} a second",
-            f"{echoed.rate:,.0f} a second, {about}",
-        ),
-        at_most(
-            "POST /v1/route, 99th percentile to an echo's",
-            routed.p99_ms / echoed.p99_ms,
-            1.5,
-            f"{routed.p99_ms:.2f} ms (median {routed.p50_ms:.2f})",
-            f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f}), {about}",
-        ),
+        at_least("POST /v1/route, requests a second to an echo's", routed.rate / echoed.rate, 0.8, *rates),
+        at_most("POST /v1/route, 99th percentile to an echo's", slowest, 1.5, ours, f"{theirs}, {about}"),
     ]
 
 

@@ -34,8 +34,6 @@ STREAM_HEADERS = [(b"content-type", b"text/event-stream")]
 
 
 class EchoBody(BaseModel):
-    """The body that is sent to the routing API."""
-
     prompt: str
 
 
