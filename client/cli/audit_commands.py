@@ -136,7 +136,6 @@ def audited_terms(encoder: TableEncoder, epsilon: float, mode: str, prior: Path 
 
 
 def audit_under_noise(job: PrepareJob, encoder: TableEncoder, terms: Privacy, public: PublicPrior) -> PrivateAudit:
-    """Audit the documents of a corpus under noise."""
     from ridgeway.client.audit import summed_documents
     from ridgeway.client.private_audit import audit_halves, halves
 

@@ -89,7 +89,6 @@ def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, 
 
 
 def cards_of_cluster() -> bool:
-    """Whether a machine of the cluster has a card."""
     return bool(_ray().cluster_resources().get("GPU"))
 
 

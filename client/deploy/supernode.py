@@ -199,7 +199,6 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
 
 
 def _check(settings: NodeSettings) -> None:
-    """Raise unless the settings can be used."""
     public_line(settings.folder / "node.key")
     if not (settings.folder / "ca.crt").is_file():
         raise NodeError(f"there is no {settings.folder / 'ca.crt'}; get the authority's certificate from the operator")

@@ -12,7 +12,6 @@ from ridgeway.common.http.request_metrics import RequestMetrics
 
 
 def holder_page(view: HolderView) -> PageParts:
-    """Everything that the page of a holder is made of."""
     api = APIRouter(prefix="/v1")
 
     @api.get("/standing")

@@ -304,7 +304,6 @@ def outcomes(router: Router, texts: Mapping[str, Sequence[str]], tokens: int = 0
 
 
 def show_coverage(points: Sequence[Point]) -> None:
-    """The curve as a table."""
     rows = [
         [
             f"{point.threshold:g}",
@@ -324,7 +323,6 @@ def _percent(share: float) -> str:
 
 
 def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
-    """What the curve comes to, in words."""
     from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS
 
     notes = [] if loaded.confidence.calibrated else ["The confidence of this release is not calibrated."]

@@ -144,7 +144,6 @@ def check_rate_option(rate: float | None) -> None:
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Forget a key; its holder is not let in any more."""
     check_output(path)
     if not path.exists():
         read_keys(path)  # says so

@@ -92,8 +92,6 @@ def with_security_headers(headers: Iterable[tuple[bytes, bytes]], own: Headers) 
 
 
 class RequestGuard:
-    """An application behind rules."""
-
     def __init__(
         self, app: ASGIApp, rules: AccessRules, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
     ) -> None:

@@ -47,7 +47,6 @@ class Holding:
         self.size += size
 
     def let_go(self) -> None:
-        """Nothing is held any more."""
         self._all.total -= self.size
         self.size = 0
 

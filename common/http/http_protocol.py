@@ -182,7 +182,6 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def wire_bytes(problem: Problem) -> bytes:
-    """An answer as it goes over the wire."""
     body = problem.body()
     ours = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))

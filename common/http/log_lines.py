@@ -46,7 +46,6 @@ class JsonLineFormatter(logging.Formatter):
 
 
 def log_handler(form: LogFormat) -> logging.Handler:
-    """Writes to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLineFormatter() if form == "json" else OneLineFormatter())
     return handler

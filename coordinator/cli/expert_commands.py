@@ -116,7 +116,6 @@ def show(
 
 
 def _best(found: QualityTable) -> dict[str, str]:
-    """The expert of the best quality in each domain."""
     return {
         domain: found.experts[place]
         for domain, place in zip(found.domains, found.expected.argmax(axis=1).tolist(), strict=True)

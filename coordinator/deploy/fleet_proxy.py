@@ -176,7 +176,6 @@ def check(scope: Scope) -> int:
 
 
 async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
-    """The pieces of a request's body as they arrive."""
     left, end = length, time.monotonic() + BODY_TIMEOUT_S
     while True:
         try:
@@ -322,7 +321,6 @@ def listen(host: str, port: int) -> ListeningSocket:
 
 
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
-    """Run the proxy until it is told to stop."""
     bundles = {f"{BUNDLE_PATH}{path.stem}".encode(): path for path in (folder / "bundles").glob("*.fab")}
     own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
     config = uvicorn.Config(

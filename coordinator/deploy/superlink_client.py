@@ -52,7 +52,6 @@ class SuperLinkClient:
 
     @property
     def port(self) -> int:
-        """The loopback port of the SuperLink."""
         return int(self._facts()["internal_port"])
 
     def _facts(self) -> dict[str, Any]:
@@ -70,7 +69,6 @@ class SuperLinkClient:
         return httpx.Client(verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits)
 
     def is_up(self) -> bool:
-        """Whether the SuperLink answers."""
         try:
             return self._http.get(f"https://127.0.0.1:{self.port}/health", timeout=3.0).status_code == 200
         except (LinkError, OSError, httpx.HTTPError):
@@ -113,7 +111,6 @@ class SuperLinkClient:
         self._remember({key: entry for key, entry in self._registry().items() if key != str(node_id)})
 
     def nodes(self) -> list[Node]:
-        """Every registered SuperNode."""
         known = self._registry()
         return [
             Node(each.node_id, online=each.status == "online", **known.get(str(each.node_id), {}))
@@ -122,7 +119,6 @@ class SuperLinkClient:
         ]
 
     def submit(self, bundle: bytes) -> int:
-        """Start a run of a bundle, and return its id."""
         digest = hashlib.sha256(bundle).hexdigest()
         if digest not in self._facts()["bundles"]:
             raise LinkError(

@@ -19,7 +19,6 @@ from ridgeway.coordinator.page.federation_view import FederationView
 
 
 def federation_page(view: FederationView) -> PageParts:
-    """Everything that the page of a federation is made of."""
     metrics = RequestMetrics()
     metrics.registry.register(FederationCollector(view))
     return PageParts(__package__, _api(view), view.plain, metrics)

@@ -35,7 +35,6 @@ Online = Callable[[], frozenset[str] | None]
 
 
 def connected(federation: Federation) -> frozenset[str] | None:
-    """Who is connected to the folder's SuperLink."""
     client = SuperLinkClient(federation.link)
     try:
         return frozenset(node.name for node in client.nodes() if node.online) if client.is_up() else None
@@ -120,7 +119,6 @@ class FederationView:
             return {"valid": True, "words": "", **counts, "releases": len(self._standing().releases)}
 
     def figures(self) -> dict[str, Any]:
-        """What is counted for Prometheus."""
         with self._lock:
             standing, online, now = self._standing(), self._who_is_online(), self._clock()
             running, rounds = self._is_running(), self._rounds.rounds
