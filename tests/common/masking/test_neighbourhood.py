@@ -13,16 +13,18 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.neighbourhood import (
     COMPLETE,
     GONE,
-    PRIVACY_BITS,
-    ROUND_BITS,
     TABLE,
     Neighbourhood,
     draw,
-    log2_privacy_failure,
-    log2_round_failure,
     neighbourhood_for,
 )
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
+from tests.support.neighbourhood_failure import (
+    PRIVACY_BITS,
+    ROUND_BITS,
+    log2_privacy_failure,
+    log2_round_failure,
+)
 
 SIZES = sorted(
     {COMPLETE + 1, *(size for most, _ in TABLE for size in (most - 1, most, most + 1) if size <= MAX_HOLDERS)}
