@@ -44,7 +44,7 @@ def read_settings(path: Path, model: type[Model]) -> Model:
 
 @lru_cache(maxsize=1024)
 def _as_json(text: str) -> str:
-    """Pure, so that where one process answers for many holders each file is taken apart once and not for each answer."""
+    """Pure, so that where one process answers for many holders a file is taken apart once, not for each answer."""
     return json.dumps(tomllib.loads(text), default=str)
 
 
