@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
+from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -69,21 +70,21 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
+    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
-    words: the features that stand behind those of tokens, if an encoder has any.
+    words, cosines: the features that stand behind those of tokens, if an encoder has any.
     """
-    if only_counts(sampling, words):
+    if only_counts(sampling, words, cosines):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table, words)
+    shared = WindowTable(table, words, cosines)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
+def only_counts(sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return words is None and sampling.window == 1 and sampling.is_plain
+    return words is None and cosines is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -91,15 +92,23 @@ def add_states(one: State, other: State) -> State:
 
 
 class WindowTable:
-    """The table, the means of its rows over windows, and their words; shared by the accumulators of all threads."""
+    """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
-    def __init__(self, table: NDArray[np.int16], words: WordSketch | None = None) -> None:
-        self.width = int(table.shape[1]) + (words.width if words else 0)
+    def __init__(
+        self, table: NDArray[np.int16], words: WordSketch | None = None, cosines: Cosines | None = None
+    ) -> None:
+        self._linear_width = int(table.shape[1]) + (words.width if words else 0)
+        self.width = self._linear_width + (cosines.width if cosines else 0)
         self._fill = compiled_means()
-        self._words = words
+        self._words, self._cosines = words, cosines
         # numpy sums in the width of the table, the extension in its own
         width = np.dtype(np.int32 if self._fill is None else np.int16)
         self._table: NDArray[np.signedinteger[Any]] = np.ascontiguousarray(table, dtype=width)
+
+    def features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+        """All features of each window, but the constant one."""
+        means = self.window_means(ids, bounds)
+        return means if self._cosines is None else np.hstack([means, self._cosines.of(means)])
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up; then its words."""
@@ -107,7 +116,7 @@ class WindowTable:
         if self._fill is None:
             means = means_by_numpy(self._table, ids, bounds)
             return means if words is None else np.hstack([means, words.window_features(ids, bounds)])
-        means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
+        means = np.empty((len(bounds) - 1, self._linear_width), dtype=np.int16)
         self._fill(self._table, self._table.shape[1], ids, bounds, means, *(in_memory(words) if words else ()))
         return means
 
@@ -274,7 +283,7 @@ class WindowSums(GramSums):
     def add(self, ids: Ids, lengths: Integers) -> None:
         for layer in layers(ids, lengths, self._sampling):
             if len(layer.ids):
-                self._gram.add(self._table.window_means(layer.ids, layer.bounds), layer.times)
+                self._gram.add(self._table.features(layer.ids, layer.bounds), layer.times)
 
     def state(self) -> State:
         return {"gram": bounded(self._gram.triangle())}

@@ -10,7 +10,8 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +24,18 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import Confidence, Sampling, Selector, WordFeatures, check_domain_name
+from ridgeway.common.base.settings import (
+    Confidence,
+    CosineFeatures,
+    Sampling,
+    Selector,
+    WordFeatures,
+    check_domain_name,
+)
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+from ridgeway.common.routing.cosine_table import CosineTable, late_cosines
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
@@ -34,7 +44,7 @@ FORMAT = "ridgeway.release"
 VERSION = 1
 MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets")
+FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets", "cosines")
 """Where a manifest has the step of the column that tells unfamiliar text, and what of it stands beside the router."""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
@@ -141,7 +151,8 @@ def load_release(
     """Read a release, verify hashes and signature, and make it ready to route.
 
     key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the one that did.
-    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt.
+    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt. Of
+        an encoder with cosines, the folder where it is saved, if this machine does not find it by its name.
     files: what the folder is to hold, by name, where it is not written yet.
     """
     manifest = _verified_manifest(folder, key, files)
@@ -152,7 +163,7 @@ def load_release(
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
-            compiled = _table(manifest, arrays)
+            compiled = _table(manifest, arrays, model)
             familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(arrays['logits']):,}")
@@ -163,13 +174,27 @@ def load_release(
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
 
 
-def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RouterTable:
+def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None) -> RouterTable:
     """The router of a table encoder. One with words has no entropies: those of its tokens depend on the text."""
-    step = float(manifest["step"])
-    if "words" not in manifest["encoder"]:
-        return TokenTable(arrays["logits"], step, arrays["entropies"])
-    words = WordSketch(WordFeatures(**manifest["encoder"]["words"]), Spelling(arrays["letters"], arrays["starts"]))
-    return WordTable(arrays["logits"], arrays["buckets"], step, words)
+    card, step = manifest["encoder"], float(manifest["step"])
+    linear: TokenTable | WordTable
+    if "words" in card:
+        words = WordSketch(WordFeatures(**card["words"]), Spelling(arrays["letters"], arrays["starts"]))
+        linear = WordTable(arrays["logits"], arrays["buckets"], step, words)
+    else:
+        linear = TokenTable(arrays["logits"], step, arrays["entropies"])
+    if "cosines" not in card:
+        return linear
+    options, (name, fingerprint) = CosineFeatures(**card["cosines"]), (str(card["name"]), str(card["fingerprint"]))
+    if len(arrays["cosines"]) != options.width:
+        raise FormatError(f"what {options.width} cosines say was expected")
+
+    def find() -> TableEncoder:
+        from ridgeway.common.encoding.encoder_sources import encoder_for_routing
+
+        return encoder_for_routing(fingerprint, name, folder)
+
+    return CosineTable(linear, arrays["cosines"], options.amplitude, late_cosines(find))
 
 
 def _familiar(
@@ -181,10 +206,13 @@ def _familiar(
     own = {name: arrays[f"{FAMILIAR}.{name}"] for name in FAMILIAR_ARRAYS if f"{FAMILIAR}.{name}" in arrays}
     if any(array.ndim != 2 or array.shape != (len(arrays[name]), 1) for name, array in own.items()):
         raise FormatError("what tells unfamiliar text does not fit its tables")
-    step = float(manifest[FAMILIAR])
-    if isinstance(compiled, WordTable):
-        return WordTable(own["logits"], own["buckets"], step, compiled.words)
-    return TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
+    step, beside = float(manifest[FAMILIAR]), compiled.linear if isinstance(compiled, CosineTable) else compiled
+    linear: TokenTable | WordTable
+    if isinstance(beside, WordTable):
+        linear = WordTable(own["logits"], own["buckets"], step, beside.words)
+    else:
+        linear = TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
+    return replace(compiled, linear=linear, weights=own["cosines"]) if isinstance(compiled, CosineTable) else linear
 
 
 def _readout(
