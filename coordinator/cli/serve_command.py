@@ -44,6 +44,9 @@ def serve(
     mu: Annotated[
         float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
     ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="RELEASE", help="A second release, to see on the page what it decides.")
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     unix_socket: Annotated[
@@ -125,11 +128,15 @@ def serve(
         folder = find_release(Path(release)) if pulled is None else pulled.first()
         source = ReleaseSource(folder, key, model, device, check, changes)
         tracing = find_tracing()
-        service = RoutingService(source, DriftSettings(share=drift_share, leverage=drift_leverage), tracing=tracing)
+        drifts = DriftSettings(share=drift_share, leverage=drift_leverage)
+        other = ReleaseSource(find_release(compare), key, model, device).open() if compare else None
+        service = RoutingService(source, drifts, tracing=tracing, compared=other)
         if pulled is not None:
             service.watchers.append(pulled.watch)
         served = service.current.served
         step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+        if other is not None:
+            step("compared", other.id[:12], f"{len(other.router.domains)} domains", ", ".join(other.router.domains))
         if address.certificate is not None:
             service.watchers.append(address.certificate.watch)
         elif not is_loopback(host):

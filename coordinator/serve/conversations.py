@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Decision
@@ -74,19 +74,34 @@ def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -
     return Talk(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
 
 
-def is_clear(decision: Decision, domain: str | None) -> bool:
-    """Whether the decision on a user turn alone is evidence enough to leave a domain.
+class Evidence(NamedTuple):
+    """What a user turn alone says for leaving the domain that a conversation is with, and how much of that it takes.
 
-    That is log p(best)/p(domain) > 0.75 + 10·√(1 − n/12) with n < 12 tokens, and > 0.75 with more: of a few words like
-    "and why?" a router says something too, but it means nothing.
+    found: log p(best)/p(domain); None if it says nothing, because the router abstained, or all, because the domain is
+           none of the router's.
     """
-    if decision.abstained:
-        return False
-    if domain is None or domain not in decision.scores:
-        return True
-    few = math.sqrt(max(0.0, 1 - decision.tokens / FEW_TOKENS))
-    own = decision.scores[domain]
-    return own <= 0 or math.log(decision.confidence / own) > CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * few
+
+    stays: bool
+    found: float | None
+    needed: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"stays": self.stays, "evidence": self.found, "evidence_needed": self.needed}
+
+
+def evidence_to_leave(decision: Decision, domain: str | None) -> Evidence:
+    """It takes 0.75 + 10·√(1 − n/12) with n < 12 tokens, and 0.75 with more: of a few words like "and why?" a router
+    says something too, but it means nothing."""
+    needed = CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * math.sqrt(max(0.0, 1 - decision.tokens / FEW_TOKENS))
+    if decision.abstained or domain is None or decision.scores.get(domain, 0.0) <= 0:
+        return Evidence(decision.abstained, None, needed)
+    found = math.log(decision.confidence / decision.scores[domain])
+    return Evidence(found <= needed, found, needed)
+
+
+def is_clear(decision: Decision, domain: str | None) -> bool:
+    """Whether the decision on a user turn alone is evidence enough to leave a domain."""
+    return not evidence_to_leave(decision, domain).stays
 
 
 class Conversations:

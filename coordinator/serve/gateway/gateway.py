@@ -65,6 +65,7 @@ from ridgeway.coordinator.serve.schemas import (
     ERRORS,
     EXPERT_ANSWER,
     EXPERT_ERRORS,
+    ExpertWorths,
     ModelCard,
     ModelList,
     as_anthropics,
@@ -184,6 +185,17 @@ class Gateway:
     def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
         """The expert that a decision leads to, whether it is up or not."""
         return self._connected.chooser(router).choose(decision)
+
+    def worths(self) -> ExpertWorths:
+        """What the choice of an expert weighs."""
+        router = self._service.current.served.router
+        chooser = self._connected.chooser(router)
+        costs = [self._connected.experts.experts[name].cost for name in chooser.names]
+        quality = chooser.quality.tolist()
+        mu = self._connected.experts.mu
+        return ExpertWorths(
+            mu=mu, experts=list(chooser.names), costs=costs, domains=list(router.domains), quality=quality
+        )
 
     def notes(self) -> list[str]:
         """What an operator may not have meant: domains and experts that do not go together, or were not measured."""
