@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any

@@ -403,7 +403,7 @@ def test_coarse_words_change_no_sums(documents: list[Document], sampling: Sampli
     table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (ROWS, COARSE_BESIDE)).astype(np.int16)
     letters = np.frombuffer(b" ab, cd ef gh", dtype=np.uint8)
     words = WindowTable(table, WordSketch(WordFeatures(9), Spelling(letters, np.arange(ROWS + 1) * 2)))
-    fast, slow = ExactGram(words.width, words.word_width), float_gram(words.width)
+    fast, slow = ExactGram(words.width, words.last_words), float_gram(words.width)
     for document in filter(None, documents):
         for layer in layers(np.array(document, dtype=np.int32), np.array([len(document)]), sampling):
             if len(layer.ids):
