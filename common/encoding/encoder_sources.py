@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -27,6 +27,7 @@ from ridgeway.common.encoding.table_encoder import (
     WORDS,
     TableEncoder,
     bare_name,
+    features_of,
     quantise,
     with_cosines,
     with_words,
@@ -117,14 +118,18 @@ def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) 
     return find_encoder(source or name)
 
 
-def encoder_for_routing(fingerprint: str, name: str, folder: Path | None = None) -> TableEncoder:
-    """The encoder of a release that needs its table: from a folder, else from where it was met before, else by name."""
+def encoder_for_routing(card: Mapping[str, Any], folder: Path | None = None) -> TableEncoder:
+    """The encoder of a release that needs its table: from a folder, else from where it was met before, else by name.
+
+    card: what the manifest says of it.
+    """
+    name, fingerprint = str(card["name"]), str(card["fingerprint"])
     if folder is not None:
-        return _must_match(load_encoder(folder), fingerprint)
+        return _as_the_card_says(load_encoder(folder), card)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RidgewayError):  # it may be there no longer
-        return _must_match(_found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])), fingerprint)
+        return _as_the_card_says(_found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])), card)
     try:
-        return _must_match(find_by_fingerprint(fingerprint, name), fingerprint)
+        return _as_the_card_says(find_by_fingerprint(fingerprint, bare_name(name)), card)
     except RidgewayError as error:
         raise EncoderError(
             f"to route, this release needs the table of its encoder {name} ({fingerprint[:12]}), and it is not on this "
@@ -132,11 +137,13 @@ def encoder_for_routing(fingerprint: str, name: str, folder: Path | None = None)
         ) from error
 
 
-def _must_match(found: AnyEncoder, fingerprint: str) -> TableEncoder:
-    if found.fingerprint != fingerprint or not isinstance(found, TableEncoder):
-        raise EncoderError(
-            f"{found.name} has fingerprint {found.fingerprint[:12]}, not the release's {fingerprint[:12]}"
-        )
+def _as_the_card_says(found: AnyEncoder, card: Mapping[str, Any]) -> TableEncoder:
+    """The encoder with the features that the card names, which newer ones of the same name may have otherwise."""
+    if isinstance(found, TableEncoder):
+        found = TableEncoder(str(card["name"]), found.definition, found.table, found.scale, *features_of(card))
+    if found.fingerprint != card["fingerprint"] or not isinstance(found, TableEncoder):
+        wanted = str(card["fingerprint"])[:12]
+        raise EncoderError(f"{found.name} has fingerprint {found.fingerprint[:12]} here, not the release's {wanted}")
     return found
 
 

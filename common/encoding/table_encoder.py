@@ -6,6 +6,7 @@ Knows numpy. Knows nothing of where tables come from, of files, of corpora or of
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +99,12 @@ class TableEncoder:
 
     def __repr__(self) -> str:
         return f"<TableEncoder {self.name} {self.rows}×{self.width} {self.fingerprint[:12]}>"
+
+
+def features_of(card: Mapping[str, Any]) -> tuple[WordFeatures | None, CosineFeatures | None]:
+    """What a card or a manifest says of an encoder's features beside those of tokens."""
+    words = WordFeatures(**card["words"]) if "words" in card else None
+    return words, CosineFeatures(**card["cosines"]) if "cosines" in card else None
 
 
 def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:

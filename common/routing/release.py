@@ -23,15 +23,8 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import (
-    Confidence,
-    CosineFeatures,
-    Sampling,
-    Selector,
-    WordFeatures,
-    check_domain_name,
-)
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
+from ridgeway.common.encoding.table_encoder import TableEncoder, features_of
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.cosine_table import CosineTable, late_cosines
@@ -176,24 +169,25 @@ def load_release(
 def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None) -> RouterTable:
     """The router of a table encoder. One with words has no entropies: those of its tokens depend on the text."""
     card, step = manifest["encoder"], float(manifest["step"])
-    linear: TokenTable | WordTable
-    if "words" in card:
-        words = WordSketch(WordFeatures(**card["words"]), Spelling(arrays["letters"], arrays["starts"]))
-        linear = WordTable(arrays["logits"], arrays["buckets"], step, words)
-    else:
-        linear = TokenTable(arrays["logits"], step, arrays["entropies"])
-    if "cosines" not in card:
+    words, cosines = features_of(card)
+    linear: TokenTable | WordTable = (
+        TokenTable(arrays["logits"], step, arrays["entropies"])
+        if words is None
+        else WordTable(
+            arrays["logits"], arrays["buckets"], step, WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
+        )
+    )
+    if cosines is None:
         return linear
-    options, (name, fingerprint) = CosineFeatures(**card["cosines"]), (str(card["name"]), str(card["fingerprint"]))
-    if len(arrays["cosines"]) != options.width:
-        raise FormatError(f"what {options.width} cosines say was expected")
+    if len(arrays["cosines"]) != cosines.width:
+        raise FormatError(f"what {cosines.width} cosines say was expected")
 
     def find() -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import encoder_for_routing
 
-        return encoder_for_routing(fingerprint, name, folder)
+        return encoder_for_routing(card, folder)
 
-    return CosineTable(linear, arrays["cosines"], options.amplitude, late_cosines(find))
+    return CosineTable(linear, arrays["cosines"], cosines.amplitude, late_cosines(find))
 
 
 def _familiar(

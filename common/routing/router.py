@@ -171,7 +171,7 @@ class Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
-        model:  the folder of a contextual encoder's model, if it is not known on this machine.
+        model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if it is not known here.
         device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs none.
         """
         from ridgeway.common.routing.release import load_release

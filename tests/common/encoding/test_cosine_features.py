@@ -18,7 +18,7 @@ from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.cosine_features import TURN, Cosines, cosine_table, whole_roots
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.encoder_sources import absolute_source, encoder_for_routing, find_encoder
-from ridgeway.common.encoding.table_encoder import of_tokens_alone, with_cosines, with_words
+from ridgeway.common.encoding.table_encoder import TableEncoder, of_tokens_alone, with_cosines, with_words
 from tests.support.tiny import tiny_encoder
 
 VALUES = st.one_of(
@@ -124,15 +124,24 @@ def test_a_source_with_cosines_is_found_again_by_its_fingerprint(tmp_path: Path)
     source = f"dir:{tmp_path / 'encoder'}+words+cosines"
     assert absolute_source(source) == source
     found = find_encoder(source)
-    assert found.name == "tiny+words+cosines"
-    assert encoder_for_routing(found.fingerprint, found.name).fingerprint == found.fingerprint
+    assert isinstance(found, TableEncoder) and found.name == "tiny+words+cosines"
+    card = {"name": found.name, "fingerprint": found.fingerprint, **found.more}
+    assert encoder_for_routing(card).fingerprint == found.fingerprint
     (tmp_path / "encoder").rename(tmp_path / "moved")
     with pytest.raises(EncoderError, match=r"not on this machine.*--model"):
-        encoder_for_routing(found.fingerprint, found.name)
-    save_encoder(found, tmp_path / "saved")
-    assert encoder_for_routing(found.fingerprint, found.name, tmp_path / "saved").fingerprint == found.fingerprint
+        encoder_for_routing(card)
+    assert encoder_for_routing(card, tmp_path / "moved").fingerprint == found.fingerprint
+    save_encoder(tiny_encoder(seed=1), tmp_path / "other")
     with pytest.raises(EncoderError, match="not the release's"):
-        encoder_for_routing(found.fingerprint, found.name, tmp_path / "moved")
+        encoder_for_routing(card, tmp_path / "other")
+
+
+def test_a_release_s_own_options_are_used_whatever_a_name_means_today(tmp_path: Path) -> None:
+    """So that other defaults, some day, leave old releases as they are."""
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    old = with_cosines(tiny_encoder(), CosineFeatures(width=3, frequency=77))
+    card = {"name": old.name, "fingerprint": old.fingerprint, **old.more}
+    assert encoder_for_routing(card, tmp_path / "encoder").kernel == old.kernel
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
