@@ -26,7 +26,7 @@ export function startChat() {
   });
   box.addEventListener("input", forgetLink);
   const texts = () => messages.filter(({ role }) => role === "user").map(({ content }) => ["turn", content]);
-  find("chat-tools").append(linkButton(() => [["mode", "chat"], ...texts()]), button("New chat", renew));
+  find("chat-tools").append(linkButton(() => [["mode", "chat"], ...texts()]), button("New chat", () => (forgetLink(), renew())));
 }
 
 export function chatExperts(there) {

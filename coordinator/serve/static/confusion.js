@@ -18,7 +18,10 @@ export function confusion(evaluation) {
   }
   const { order, confusion: counts } = evaluation;
   const detail = make("div", { class: "panel", role: "status", hidden: true });
-  const open = (own, routed) => fill(detail, opened(order, counts, own, routed));
+  const open = (own, routed) => {
+    fill(detail, opened(order, counts, own, routed));
+    detail.scrollIntoView({ block: "nearest" });
+  };
   if (order.length > MOST_COLUMNS) return make("div", {}, title(), pairs(order, counts, open), detail);
   const made = make(
     "table",
@@ -80,6 +83,6 @@ function pairs(order, counts, open) {
   const found = counts.flatMap((row, own) => row.map((many, routed) => ({ own, routed, many, share: many / sum(row) })).filter(({ many, routed }) => many && routed !== own));
   found.sort((one, other) => other.many - one.many || other.share - one.share);
   const row = ({ own, routed, many, share }) => [order[own], order[routed], whole(many), percent(share), button("Open", () => open(own, routed), { "aria-label": `Open ${order[own]} routed to ${order[routed]}` })];
-  const painted = (some) => scrolling("Where held-out texts were routed", table(["Domain", "Routed to", "Texts", "Of the domain", "More"], some.map(row), { caption: "Confusions, the most frequent first", unseen: true, numbersFrom: 2 }));
+  const painted = (some) => scrolling("Where held-out texts were routed", table(["Domain", "Routed to", "Texts", "Of the domain", "More"], some.map(row), { caption: "Confusions, the most frequent first", kind: "pairs", unseen: true, numbersFrom: 2 }));
   return searched("confusion-search", "Confusions of ", found, MOST_ROWS, ({ own, routed }) => [order[own], order[routed]], painted);
 }

@@ -44,20 +44,21 @@ function offerAnswer(reply, prompt) {
 async function taken(now) {
   const before = standing;
   const others = Object.keys(now.experts).join("\n") !== Object.keys(before.experts).join("\n");
-  if (now.release !== before.release || now.refused !== before.refused || others) {
-    const card = await showCard();
-    if (!card) return;
-    await tuneRelease(card, Object.keys(now.experts).length > 0);
-    if (before.release === null) tune(linked());
-  }
-  standing = now;
-  if (before.release !== null && now.release !== before.release) {
-    await route();
-    announce(`Release ${short(now.release)} is in use now.`);
-  } else if (before.release === null && now.compared) await route();
+  if (now.release !== before.release || now.refused !== before.refused || others) await renew(now, before.release);
   showActivity(now.activity);
   showDrift(now.drift);
   experts(now.experts);
+}
+
+async function renew(now, before) {
+  const card = await showCard();
+  if (!card) return; // tried again with the next look
+  standing = now;
+  await tuneRelease(card, Object.keys(now.experts).length > 0);
+  if (before === null) tune(linked());
+  if (before === now.release || (before === null && !now.compared)) return;
+  await route();
+  if (before !== null) announce(`Release ${short(now.release)} is in use now.`);
 }
 
 function experts(states) {
@@ -77,7 +78,7 @@ function setMode(mode) {
 
 function follow(link) {
   // What a link says: of other texts than those in the boxes.
-  setMode(link.get("mode") in MODES ? link.get("mode") : "prompt");
+  setMode(Object.hasOwn(MODES, link.get("mode")) ? link.get("mode") : "prompt");
   if (link.get("text")) setPrompt(link.get("text"));
   if (link.has("turn")) replay(link.getAll("turn"));
 }

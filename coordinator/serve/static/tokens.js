@@ -130,7 +130,7 @@ function read(place) {
   }
   spans[current].classList.add("current");
   const piece = shown[current];
-  fill(find("reading"), make("b", {}, JSON.stringify(piece.text.trim() || piece.text)), ` ${numbers(piece)}`);
+  fill(find("reading"), make("b", {}, JSON.stringify(piece.text)), ` ${numbers(piece)}`);
 }
 
 function numbers(piece) {

@@ -19,7 +19,7 @@ export function lead(reply) {
   const against = spoken.find(({ weight }) => weight < 0);
   const names = list(strong.map(({ text }) => quoted(text)));
   const whose = `of the lead of ${best} over ${next}`;
-  if (share <= 1) return `${names} ${strong.length > 1 ? "make" : "makes"} ${percent(share, 0)} ${whose}.`;
+  if (share < 1.005) return `${names} ${strong.length > 1 ? "make" : "makes"} ${percent(share, 0)} ${whose}.`;
   const back = against ? `; ${quoted(against.text)} takes ${percent(-against.weight / margin, 0)} of it back` : "";
   return `${names} alone ${strong.length > 1 ? "make" : "makes"} more than the whole ${whose}${back}.`;
 }
