@@ -22,7 +22,7 @@ from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
 from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.cli.terminal import ticking
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words, without_words
+from ridgeway.common.encoding.table_encoder import TableEncoder, of_tokens_alone, with_words
 from ridgeway.simulations.bench.bench_text import BenchText
 from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import Result, Work, at_least, at_most, peak_gb, seconds_in_turns
@@ -45,7 +45,7 @@ def bench_prepare(encoder: TableEncoder, text: BenchText, work: Path, device: De
     """Reading, tokenising and summing against tokenising alone, in the faster of two ways, on the same documents."""
     aims = CARD_AIMS if device.is_card else CPU_AIMS
     documents = text.documents
-    plain = without_words(encoder)
+    plain = of_tokens_alone(encoder)
     encoders = {name: with_words(encoder, WordFeatures()) if name == "default" else plain for name in aims}
     sized = sum(len(document.encode()) for document in documents) / 1e6
 
