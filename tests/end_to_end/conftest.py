@@ -1,15 +1,27 @@
-"""Fixtures for a story of several tests in one module, each of which begins where the one before has ended.
+"""A browser, and fixtures for a story of several tests in one module, each of which begins where the one before ended.
 
-A module that uses them has a fixture `town`, the deployment that the story is about.
+A module that tells a story has a fixture `town`, the deployment that the story is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.deployment import Deployment
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from tests.support.browser import chromium
+
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -346,37 +346,11 @@ def test_a_full_disk_leaves_the_earlier_statistics(shop: Workshop, place: Path) 
     write_jsonl(place / "new.jsonl", sentences("law", 30))
     said = refused_prepare(shop, place, "new.jsonl", in_process=False, before=small_files)
     assert said.startswith("the disk is full")
-    assert (
-        shop.call(
-            "client",
-            "prepare",
-            "--encoder",
-            shop.encoder,
-            place / "new.jsonl",
-            "--domain",
-            "law",
-            "--out",
-            place / "other.stats",
-        ).code
-        == 0
-    )
+    assert shop.prepare(place / "new.jsonl", "--domain", "law", "--out", place / "other.stats").code == 0
     said = refused_prepare(shop, place, "new.jsonl", in_process=False, before=small_files)
     assert said.startswith("the disk is full")
     assert said.endswith("run the same command again")
-    assert (
-        shop.call(
-            "client",
-            "prepare",
-            "--encoder",
-            shop.encoder,
-            place / "new.jsonl",
-            "--domain",
-            "law",
-            "--out",
-            place / "out.stats",
-        ).code
-        == 0
-    )
+    assert shop.prepare(place / "new.jsonl", "--domain", "law", "--out", place / "out.stats").code == 0
     assert (place / "out.stats").read_bytes() == (place / "other.stats").read_bytes()
 
 

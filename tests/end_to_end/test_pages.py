@@ -20,7 +20,7 @@ from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
 from ridgeway.coordinator.round.round import run_round
-from tests.support.browser import Visit, chromium, visit
+from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 MANY = 150
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from tests.support.browser import Visit, chromium, visit
+from tests.support.browser import Visit, visit
 from tests.support.commands import Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS
 from tests.support.serving import Serving
@@ -32,12 +32,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def served(shop: Workshop) -> Iterator[Serving]:
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

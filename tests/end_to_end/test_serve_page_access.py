@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import LEVEL, Visit, chromium, contrast, visit
+from tests.support.browser import LEVEL, Visit, contrast, visit
 from tests.support.commands import workshop
 from tests.support.serving import Serving
 
@@ -37,12 +37,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     assert shop.run("coordinator", "calibrate", shop / "release", shop / "tests").code == 0
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 def ready(seen: Visit, path: str) -> None:

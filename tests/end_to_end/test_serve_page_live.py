@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ridgeway.common.http.api_keys import add_key
-from tests.support.browser import chromium, visit
+from tests.support.browser import visit
 from tests.support.commands import Workshop, workshop
 from tests.support.serving import Serving, write_experts
 
@@ -26,12 +26,6 @@ STRICT = ("--threshold", "0.999", "--fallback", "general", "--max-body", "0.1")
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

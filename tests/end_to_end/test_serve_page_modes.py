@@ -30,7 +30,7 @@ from ridgeway.coordinator.serve.gateway.gateway import Gateway
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-from tests.support.browser import Visit, chromium, visit
+from tests.support.browser import Visit, visit
 from tests.support.faulty_experts import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
@@ -95,12 +95,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         source = ReleaseSource(folder / "release", check=known.check)
         service = RoutingService(source, compared=ReleaseSource(folder / "other").open())
         yield Served(stack.enter_context(running(create_app(service, gateway=Gateway(service, known)))), large, small)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.faulty_experts import Asked, Expert
 from tests.support.serving import Serving, release_of, write_experts
+from tests.support.waiting import processes_per_core
 
 ROLES = ("user", "assistant", "user")
 DOMAINS = ["art", "code", "food", "law", "maths", "news", "sport", "travel"]
@@ -24,7 +25,7 @@ MAX_MEMORY = 512 * 1024**2
 BODY = 4 * 1024**2 - 1024
 """Nearly the longest body that is taken."""
 MAX_WAIT_S = 5.0
-"""Of a short chat under the mix, on a machine that does other things too; alone it takes a few milliseconds."""
+"""Of a short chat under the mix, where every process has a core; alone it takes a few milliseconds."""
 TEXTS = ("words and words " * (BODY // 16), "x" * BODY, "\N{GRINNING FACE}" * (BODY // 4), "漢" + "a" * (BODY - 8))
 
 
@@ -130,11 +131,11 @@ def flood(serving: Serving, kinds: tuple[Callable[[int], tuple[str, Any]], ...],
         return Counter(pool.map(one, range(requests)))
 
 
-@pytest.mark.parametrize("kinds", [(long_chats, many_numbers), KINDS], ids=len)
+@pytest.mark.parametrize("kinds", [(long_chats, many_numbers), pytest.param(KINDS, marks=pytest.mark.slow)], ids=len)
 def test_no_mix_of_legal_requests_breaks_the_bound_or_holds_a_chat_up(serving: Serving, kinds: Any) -> None:
     """Peak memory stays below 512 MB, every request is answered or told to come again, and chats wait little."""
     with short_chats(serving) as times:
         statuses = flood(serving, kinds, 24)
     assert set(statuses) <= {200, 503}, statuses
     assert peak(serving) < MAX_MEMORY
-    assert max(times) < MAX_WAIT_S
+    assert max(times) < MAX_WAIT_S * processes_per_core()

@@ -36,7 +36,7 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
 
         def ask(place: int) -> None:
             kept = httpx.Client(base_url=serving.url, trust_env=False, timeout=60.0)
-            while not stopped.is_set():
+            while not stopped.wait(0.01):
                 try:
                     if place == 0:
                         kept.close()
