@@ -21,7 +21,7 @@ from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import WordSketch
-from ridgeway.common.routing.token_table import RouterTable, TokenTable, compile_table, in_steps, of_logits
+from ridgeway.common.routing.token_table import RouterTable, TokenTable, compile_table, of_logits
 from ridgeway.common.routing.word_table import WordTable, compile_words
 
 TextCosines = Callable[[Ids, NDArray[np.int64]], NDArray[np.int16]]
@@ -38,22 +38,22 @@ MAX_WORDS_LEFT_OUT = 256
 class CosineTable:
     """linear:    what tokens, and their letters, say.
 
-    weights:   K×C int32, what each cosine says, in units of `step` / 2¹².
+    weights:   K×C int64, what each cosine says, in units of `step` / 2¹².
     amplitude: the largest cosine.
     texts:     gives the cosines of texts.
     Law: a text's logits depend on the text alone, and fit 32 bits for each of its tokens.
     """
 
     linear: TokenTable | WordTable
-    weights: NDArray[np.int32]
+    weights: NDArray[np.int64]
     amplitude: int
     texts: TextCosines
 
     runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.weights.dtype != np.int32 or self.weights.ndim != 2 or self.weights.shape[1] != self.domains:
-            raise FormatError("what cosines say is int32 with a column a domain")
+        if self.weights.dtype != np.int64 or self.weights.ndim != 2 or self.weights.shape[1] != self.domains:
+            raise FormatError("what cosines say is int64 with a column a domain")
         if self.largest_row >= 1 << 31:
             raise FormatError("what a token and the cosines of its text say together does not fit 32 bits")
 
@@ -68,7 +68,7 @@ class CosineTable:
     @property
     def largest_row(self) -> int:
         """No token says more of a domain."""
-        said = self.amplitude * int(np.abs(self.weights.astype(np.int64)).sum(axis=0).max(initial=0))
+        said = self.amplitude * int(np.abs(self._exact).sum(axis=0).max(initial=0))
         return self.linear.largest_row + (said >> FINE) + 1
 
     @cached_property
@@ -146,7 +146,7 @@ def compile_rows(
     compiled: TokenTable | WordTable = (
         compile_table(table, scale, linear, room) if words is None else compile_words(table, scale, words, linear, room)
     )
-    fine = in_steps(compiled.step / (1 << FINE), own)
+    fine = np.rint(own / (compiled.step / (1 << FINE))).astype(np.int64)
     return CosineTable(compiled, fine, amplitude, texts or text_cosines(table, words, cosines))
 
 

@@ -140,13 +140,25 @@ def test_a_retired_domain_leaves_the_others_points_as_they_were(kind: str, seed:
     assert compiled.without(gone).token_sums(*numbers)[0] == expected
 
 
+def test_one_cosine_may_say_almost_everything() -> None:
+    """Its weight then is a large number of small steps, and no less exact."""
+    encoder = with_cosines(tiny_encoder(), CosineFeatures(width=2, amplitude=1))
+    matrix = np.full((encoder.width + 1, 2), 1e-9)
+    matrix[-2] = 1.0, -1.0
+    compiled = compile_router(encoder, Sampling(), matrix)
+    assert isinstance(compiled, CosineTable)
+    ids = encoder.tokenizer.encode("abc")
+    cosine = int(compiled.texts(ids, np.array([3]))[0, 1])
+    assert compiled.said(ids, np.array([3]))[0] * compiled.step == pytest.approx(cosine * encoder.scale * matrix[-2])
+
+
 def test_tables_that_do_not_fit_together_are_refused() -> None:
     """In a sentence, before a prompt comes; two tables that fit alone are then added up apart."""
     made = table()
     with pytest.raises(FormatError, match="a column a domain"):
         replace(made, weights=made.weights[:, :2])
     with pytest.raises(FormatError, match="does not fit 32 bits"):
-        replace(made, weights=np.full_like(made.weights, (1 << 31) - 1), amplitude=1 << 14)
+        replace(made, weights=np.full_like(made.weights, 1 << 40))
     with pytest.raises(ShapeMismatch, match="7 cosines"):
         compile_router(ENCODERS["words"], Sampling(), np.ones((9, 3)))
     assert side_by_side(made, made.linear) is None
