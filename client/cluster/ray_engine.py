@@ -65,27 +65,41 @@ def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, 
     """word: how the encoder is named, since every machine finds it by itself. threads: of each worker; 0: as fits."""
 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
-        ray = _ray()
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        found = workers(nodes, threads, cards=cards, only_cards=isinstance(encoder, ContextualEncoder))
-        waiting, running = deque(tasks(todo, len(found))), dict[Any, Worker]()
-        idle = deque(found)
+        ray, only_cards = _ray(), isinstance(encoder, ContextualEncoder)
+        idle = deque(workers(_machines(ray), threads, cards=cards, only_cards=only_cards))
+        waiting, running = deque(tasks(todo, len(idle))), dict[Any, tuple[Worker, list[Unread]]]()
         try:
             while waiting or running:
                 while waiting and idle:
-                    worker = idle.popleft()
-                    running[_submitted(ray, job, word, encoder.fingerprint, waiting.popleft(), worker)] = worker
+                    worker, group = idle.popleft(), waiting.popleft()
+                    running[_submitted(ray, job, word, encoder.fingerprint, group, worker)] = worker, group
                 done, _ = ray.wait(list(running), timeout=WAIT_S)
                 for each in done:
-                    idle.append(running.pop(each))
+                    idle.append(running.pop(each)[0])
                     yield _received(ray, each)
-                if not done:
-                    yield None
+                if done:
+                    continue
+                machines = _machines(ray)
+                for each in [each for each, (worker, _) in running.items() if not _fits(worker, machines)]:
+                    ray.cancel(each, force=True)  # its machine is lost, and no other is as large
+                    waiting.append(running.pop(each)[1])
+                if waiting and not running:
+                    idle.extend(workers(machines, threads, cards=cards, only_cards=only_cards))
+                yield None
         finally:
             for each in running:
                 ray.cancel(each, force=True)
 
     return engine
+
+
+def _machines(ray: Any) -> list[Mapping[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _fits(worker: Worker, machines: Sequence[Mapping[str, float]]) -> bool:
+    """Whether a machine of the cluster has the cores and the card that a worker takes."""
+    return any(each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.card for each in machines)
 
 
 def cards_of_cluster() -> bool:

@@ -26,6 +26,7 @@ enum { GPT2, GPT2_DIGITS, CL100K, QWEN2, PATTERNS };   /* how texts are cut into
 #define NO_PAIR UINT64_MAX
 #define CODE_POINTS 0x110000
 #define MAX_BYTES (1 << 30)      /* of a text, so that places in it fit 31 bits */
+#define FEW 24                   /* symbols for which a heap takes longer than looking at all of them */
 #define CACHE_BITS 15            /* the cache has 2^15 places, for words of up to so many bytes and ids: */
 #define CACHED_BYTES 31
 #define CACHED_IDS 7
@@ -120,6 +121,21 @@ static u64 pop(Cache *cache) {
     return top;
 }
 
+/* Merge a few symbols by rank, then place: of the pairs that are left, each time the first of the lowest rank. */
+static u32 merge_few(const Model *model, u32 *symbols, u32 *ranks, u32 count) {
+    for (u32 i = 0; i < count; i++) ranks[i] = i + 1 < count ? rank_of(model, symbols[i], symbols[i + 1]) : NONE;
+    for (;;) {
+        u32 best = 0;
+        for (u32 i = 1; i < count; i++) best = ranks[i] < ranks[best] ? i : best;
+        if (!count || ranks[best] == NONE) return count;
+        symbols[best] = find_merge(model, symbols[best], symbols[best + 1])->id;
+        count--;
+        for (u32 i = best + 1; i < count; i++) { symbols[i] = symbols[i + 1]; ranks[i] = ranks[i + 1]; }
+        if (best) ranks[best - 1] = rank_of(model, symbols[best - 1], symbols[best]);
+        ranks[best] = best + 1 < count ? rank_of(model, symbols[best], symbols[best + 1]) : NONE;
+    }
+}
+
 /* Merge symbols by rank, then place: a heap, in which entries about pairs that are gone are passed over. */
 static u32 merge_symbols(const Model *model, Cache *cache, u32 count) {
     u32 *symbols = cache->symbols, *ranks = cache->ranks;
@@ -164,7 +180,8 @@ static u32 merge_word(const Model *model, Cache *cache, const u8 *word, u64 size
     }
     for (u64 i = 0; i < size; i++)
         if (model->byte_ids[word[i]] >= 0) cache->symbols[count++] = (u32)model->byte_ids[word[i]];
-    return count < 2 ? count : merge_symbols(model, cache, count);
+    if (count <= FEW) return merge_few(model, cache->symbols, cache->ranks, count);
+    return merge_symbols(model, cache, count);
 }
 
 /* Cutting into words */
