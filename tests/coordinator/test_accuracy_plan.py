@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,12 @@ from hypothesis import strategies as st
 
 from ridgeway.__main__ import main
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.coordinator.accuracy_plan import Forecast, forecast, rightly_chosen
+from ridgeway.common.privacy.public_prior import built_in_prior
+from ridgeway.coordinator.accuracy_plan import FIT_ERROR, KINDS, Forecast, forecast, rightly_chosen
+from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
+from ridgeway.simulations.experiments.privacy.private_trials import PrivateGround, PrivateTrial, accuracy
 
 modes = st.sampled_from(["columns", "full"])
 
@@ -59,3 +64,19 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as ended:
         main(["plan", "--documents", "2000", "--epsilon", "50"])
     assert ended.value.code == 2 and "ε must be above 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_plan_predicts_small_simulations(
+    shared_data: Path, smollm2: TableEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On held-out training documents of clm, in both modes, within the error that the plan states."""
+    monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000)
+    held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
+    told = Dataset("clm", "held-out training text", held.fit, held.held)
+    ground = PrivateGround(told, smollm2, {"far": built_in_prior(smollm2)})
+    for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
+        chosen: PrivacyMode = "full" if mode == "full" else "columns"
+        found = accuracy(ground, PrivateTrial(chosen, epsilon, documents, "far"), seed=1) / 100
+        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8).by_kind[KINDS[2].name]
+        assert found == pytest.approx(expected, abs=FIT_ERROR), (mode, documents, epsilon)

@@ -19,7 +19,8 @@ from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import LATEST, Federation, PrivacySettings
@@ -225,12 +226,19 @@ def test_a_private_round_gives_the_same_router_on_both_engines(tmp_path: Path) -
         privacy=PrivacySettings(mode="columns"),
         prior=tmp_path / "prior",
     )
+    federation = simulated.federation
+    privacy = federation.privacy
+    assert privacy is not None
+    for holder in map(Holder, simulated.nodes.values()):
+        holder.noisy.take_prior(prior_bytes(federation.prior), privacy, federation.terms.encoder)
+        sums = holder.sums(federation.terms)
+        assert isinstance(sums, DocumentSums)
+        holder.noisy.sums(sums, holder.source(sums), privacy, holder.settings.holdout)
     folder = tmp_path / "flower"
-    shutil.copytree(simulated.folder / "coordinator", folder / "coordinator", symlinks=True)
-    run_in_memory(simulated, no_watch)
-    shutil.copytree(simulated.folder / "holders", folder / "holders", symlinks=True)
+    shutil.copytree(simulated.folder, folder, symlinks=True)
     nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
     other = replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+    run_in_memory(simulated, no_watch)
     run_on_flower(other, no_watch)
     one, two = (each.federation.ledger for each in (simulated, other))
     assert one.total(one.standing().totals[-1]).equals(two.total(two.standing().totals[-1]))

@@ -29,7 +29,7 @@ from ridgeway.simulations.experiments.privacy.private_trials import (
     accuracy,
     attacked_documents,
 )
-from ridgeway.simulations.experiments.report.report_tables import Column, Plot, Series, Table
+from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, Series, Table
 
 CODE = 1
 FAR, NEAR = "built-in text", "and other datasets"
@@ -179,15 +179,14 @@ def accuracy_table(figures: PrivateFigures) -> Table:
     dataset, found = figures.dataset, figures.found
     sizes = [len(own) for own in dataset.train.values()]
     whole = f"{min(sizes):,} to {max(sizes):,}"
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (each.prior, str(each.documents or whole), each.mode, f"{each.epsilon:g}", mean(own), min(own), max(own))
         for each, own in found.items()
     ]
     masked = figures.masked
     if masked is not None:
         rows.append((FAR, whole, f"{ROUND_MODE}, a masked round", f"{ROUND_EPSILON:g}", masked, masked, masked))
-    plain = figures.plain
-    rows.append(("–", whole, "no privacy", "–", plain, plain, plain))
+    rows.append(("–", whole, "no privacy", "–", *[figures.plain] * 3))
     draws = len(next(iter(found.values())))
     note = f"Mean over domains of the test texts that reach theirs, over {draws} draws of noise; δ is 10⁻⁸."
     title = f"Accuracy under differential privacy, {dataset.name}"
