@@ -138,9 +138,6 @@ class RecentNotes:
         self._file.execute("PRAGMA synchronous = OFF")  # it is not meant to outlast the machine
         self._file.execute("CREATE TABLE IF NOT EXISTS notes (number INTEGER PRIMARY KEY, key BLOB UNIQUE, names TEXT)")
 
-    def __len__(self) -> int:
-        return int(self._file.execute("SELECT count(*) FROM notes").fetchone()[0])
-
     def find(self, key: bytes) -> list[str | None] | None:
         try:
             row = self._file.execute("SELECT names FROM notes WHERE key = ?", (key,)).fetchone()
