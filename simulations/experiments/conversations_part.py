@@ -30,7 +30,7 @@ PHRASES = (
     *("that is not what I meant", "where did you get this from?", "what did you mean in the third sentence?"),
     *("and the other case?", "continue", "thank you! one more question about this: does it matter?"),
 )
-"""What people say when they mean the same subject; the gateway's rule was chosen with other phrases."""
+"""What people say when they mean the same subject; the gateway has its own phrases, and none of these."""
 
 
 class Dialogue(NamedTuple):
