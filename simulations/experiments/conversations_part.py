@@ -17,7 +17,7 @@ from ridgeway.simulations.experiments.baselines.comparison import our_router
 from ridgeway.simulations.experiments.baselines.routing_method import task_of
 from ridgeway.simulations.experiments.dataset import Dataset, Texts
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.report.report_tables import Column, ReportPart, Table
+from ridgeway.simulations.experiments.report.report_tables import Cell, Column, ReportPart, Table
 
 KEY = "conversations"
 TITLE = "Conversations that go on or change their subject"
@@ -93,7 +93,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
         Column("stay, by all turns", "%"),
         Column("followed, by all turns", "%"),
     )
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for dataset in plan.datasets:
         router = our_router(task_of(plan, dataset, plan.work / f"{dataset.name}-{KEY}"))[0]
         rows.append((dataset.name, *rates(router, _of_tests(plan, dataset))))

@@ -3,14 +3,15 @@ cores, and with many idle connections; and a batch beside bare tokenisation of i
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple
+from http.client import HTTPConnection
 from pathlib import Path
+from socket import socket
 
 from tokenizers import Tokenizer
 
@@ -37,7 +38,6 @@ BATCH = 64
 CONNECTIONS = 8
 BATCH_CONNECTIONS = 8
 IDLE = 2000
-IDLE_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MAX_MEMORY_MB = 512
 SECONDS = 3
 ROUNDS = 3
@@ -121,20 +121,24 @@ def _spinning(count: int) -> Iterator[None]:
             other.wait()
 
 
+def _asked_once(connection: HTTPConnection) -> socket | None:
+    """The socket over which a connection asks; it is another one if the first was closed."""
+    connection.request("GET", "/healthz")
+    connection.getresponse().read()
+    return connection.sock
+
+
 def _with_idle_connections(ours: Server, echo: Server, script: Path, tick: Tick) -> list[Result]:
     """Connections that have asked once and are kept open, at ours alone; then the same load as before."""
     before = resident_bytes("VmRSS", ours.pid)
     with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", ours.port), 30)) for _ in range(IDLE)]
+        idle = [HTTPConnection("127.0.0.1", ours.port, timeout=30) for _ in range(IDLE)]
         for each in idle:
-            each.sendall(IDLE_REQUEST)
-            if not each.recv(4096).startswith(b"HTTP/1.1 200"):
-                raise ProcessError("a connection that is to be idle was not answered")
+            stack.callback(each.close)
+        opened = [_asked_once(each) for each in idle]
         loads = _both(ours, echo, script, tick)
-        for each in idle:  # a connection that was closed meanwhile gives no answer
-            each.sendall(IDLE_REQUEST)
-            if not each.recv(4096).startswith(b"HTTP/1.1 200"):
-                raise ProcessError("an idle connection was not kept open")
+        if [_asked_once(each) for each in idle] != opened:
+            raise ProcessError("connections that were idle were not kept open")
         grown = (resident_bytes("VmRSS", ours.pid) - before) / 1e3 / IDLE
         most = resident_bytes("VmHWM", ours.pid) / 1e6
     words = f"{grown:.1f} kB for each idle connection"

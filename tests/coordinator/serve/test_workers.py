@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeway.common.http.access_rules import RateLimiter, rate_of
 from ridgeway.common.http.workers import SharedTimes, merged_metrics
 from tests.support.commands import Workshop
-from tests.support.faulty_experts import Expert
+from tests.support.faulty_experts import Expert, Part
 from tests.support.in_process import Clock
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
 from tests.support.waiting import wait_for, wait_for_end
@@ -85,12 +85,13 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
     """A response goes on where it lies, and a session stays, whichever worker the next connection comes to."""
     domains = ["code", "law"]
     release_of(tmp_path / "release", domains, strength=SOME_EVIDENCE)
-    parts = {name: json.dumps({"id": "resp_1", "model": name, "choices": []}).encode() for name in domains}
+
+    def answering(name: str) -> Part:
+        answer = json.dumps({"id": "resp_1", "model": name, "choices": []}).encode()
+        return lambda asked: asked.reply(200, answer)
+
     with contextlib.ExitStack() as stack:
-        experts = {
-            name: stack.enter_context(Expert(lambda asked, own=own: asked.reply(200, own)))
-            for name, own in parts.items()
-        }
+        experts = {name: stack.enter_context(Expert(answering(name))) for name in domains}
         file = write_experts(tmp_path / "experts.toml", {name: each.url for name, each in experts.items()})
         options = "--workers", "2", "--experts", file
         serving = stack.enter_context(Serving(tmp_path, tmp_path / "release", *options))
