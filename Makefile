@@ -26,7 +26,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfi
 test: setup
 	$(PYTEST)
 
-# Minutes less: no deployments, no browser, no kernels in Triton's interpreter, fewer seeds and examples.
+# Minutes less: no deployments, no browser, no torch, fewer seeds, parameters and examples.
 test-quick: setup
 	$(PYTEST) --quick
 

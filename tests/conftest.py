@@ -1,13 +1,14 @@
 """Fixtures that every test may use, the order of a run, and its quick form. No test touches the user's cache or keys.
 
-`pytest --quick` leaves out what the markers in LEFT_OUT name, and tries few examples of each law. `pytest --long` tries
-seeds and examples that an ordinary run leaves out.
+`pytest --quick` leaves out what the markers in LEFT_OUT name and what is NOT_COLLECTED, and tries few parameters of a
+test and few examples of a law. `pytest --long` tries seeds and examples that an ordinary run leaves out.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import groupby
@@ -26,31 +27,58 @@ from tests.support.tiny import tiny_encoder
 
 LEFT_OUT = ("deployment", "browser", "kernels", "slow")
 """Markers of tests that a quick run does without."""
-WHOLE_COMMANDS = {Path(__file__).parent / name for name in ("end_to_end", "simulations")}
-"""Folders that a quick run does without: their tests run whole commands, federations and experiments."""
+NOT_COLLECTED = {
+    Path(__file__).parent / name
+    for name in (
+        "end_to_end",
+        "simulations",
+        "test_distribution.py",
+        "client/cluster",
+        "client/sums/test_kernels.py",
+        "client/sums/test_transformer_sums.py",
+        "common/encoding/test_encoder_sources.py",
+        "common/encoding/test_transformer_encoder.py",
+        "common/routing/test_hidden_state_table.py",
+        "coordinator/round/test_contextual_federation.py",
+        "coordinator/solving/test_gpu_solve.py",
+        "laws/test_contextual_gpu_laws.py",
+        "laws/test_gpu_laws.py",
+    )
+}
+"""What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
 LONGEST = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_deployment_masked.py",
-    "coordinator/round/test_masked_rounds_under_faults.py",
-    "client/round/test_session_fuzzing.py",
-    "coordinator/round/test_rounds_under_faults.py",
-    "client/cluster/test_ray_engine.py",
-    "end_to_end/test_accuracy.py",
-    "laws/test_gpu_laws.py",
-    "client/sums/test_transformer_sums.py",
-    "end_to_end/test_contextual_commands.py",
     "simulations/bench/test_bench.py",
+    "end_to_end/test_accuracy.py",
+    "coordinator/round/test_masked_rounds_under_faults.py",
     "simulations/test_demo.py",
     "end_to_end/test_serving.py",
+    "simulations/test_dropouts.py",
     "end_to_end/test_serve_page_live.py",
-    "simulations/experiments/baselines/test_baselines.py",
+    "client/round/test_session_fuzzing.py",
     "simulations/experiments/experts/test_trainer.py",
     "common/encoding/test_fast_bpe.py",
+    "coordinator/round/test_rounds_under_faults.py",
+    "simulations/experiments/baselines/test_baselines.py",
+    "client/sums/test_transformer_sums.py",
+    "client/cluster/test_ray_engine.py",
+    "simulations/bench/test_bench_serving.py",
+    "end_to_end/test_contextual_commands.py",
+    "laws/test_gpu_laws.py",
+    "simulations/test_corpora.py",
     "coordinator/round/test_masked_rounds.py",
+    "simulations/experiments/experts/test_experts_part.py",
+    "simulations/experiments/test_accuracy_part.py",
+    "common/encoding/test_encoder_sources.py",
+    "simulations/experiments/test_dropouts_part.py",
+    "end_to_end/test_bad_input.py",
     "coordinator/round/test_full_disks.py",
 )
 """Files that take most, longest first: they begin first, so that no worker is still busy when the others are done."""
 QUICK_EXAMPLES = 10
+QUICK_CASES = 3
+"""A quick run tries so many of a test's parameters: the first, the last, and one between."""
 USUAL_SHARE = 2
 """An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
@@ -90,27 +118,36 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("quick") and collection_path in NOT_COLLECTED else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files that take long begin first; a quick run leaves out tests, and any but a long one seeds and examples."""
     files = [list(file) for _, file in groupby(items, lambda item: item.path)]
-    items[:] = [item for file in sorted(files, key=_rank) for item in file]
+    ordered = [item for file in sorted(files, key=_rank) for item in file]
     quick = config.getoption("quick")
     left_out = (*(LEFT_OUT if quick else ()), *(() if config.getoption("long") else ("long",)))
-    config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item, left_out, quick)])
-    items[:] = [item for item in items if not _is_left_out(item, left_out, quick)]
+    items[:] = [item for item in ordered if not any(item.get_closest_marker(name) for name in left_out)]
+    kept = set(_few_cases(items) if quick else items)
+    items[:] = [item for item in items if item in kept]
+    config.hook.pytest_deselected(items=[item for item in ordered if item not in kept])
     for law in set() if config.getoption("long") else {getattr(item, "function", None) for item in items}:
         _try_fewer_examples(law, quick)
+
+
+def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        yield from (cases[(len(cases) - 1) * place // (QUICK_CASES - 1)] for place in range(QUICK_CASES))
 
 
 def _rank(file: list[pytest.Item]) -> int:
     """The place of a file's tests in the order of a run."""
     name = file[0].path.relative_to(Path(__file__).parent).as_posix()
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
-
-
-def _is_left_out(item: pytest.Item, markers: tuple[str, ...], quick: bool) -> bool:
-    whole = quick and not WHOLE_COMMANDS.isdisjoint(item.path.parents)
-    return whole or any(item.get_closest_marker(name) for name in markers)
 
 
 def _try_fewer_examples(law: Any, quick: bool) -> None:

@@ -77,7 +77,7 @@ def audit(
     from ridgeway.client.audit import advice, attack_holder, must_fit, survives_weighting, true_counts
     from ridgeway.common.cli.plots import check_plot
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
-    from ridgeway.common.encoding.table_encoder import without_words
+    from ridgeway.common.encoding.table_encoder import of_tokens_alone
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
 
@@ -99,7 +99,7 @@ def audit(
     truth = None
     job = replace(job_of(prepared, corpus or [], text_field), skip_broken=skip_broken)
     if epsilon is not None:
-        plain = without_words(found)
+        plain = of_tokens_alone(found)
         told = audit_under_noise(job, plain, *audited_terms(plain, epsilon, privacy, prior))
         emit_json({"domain": job.domain, **told.to_json()}) if json else show_private(told)
         return

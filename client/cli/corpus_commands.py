@@ -30,7 +30,9 @@ app = command_group("The domain holder's side: private files to sums that may le
 
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
 
-Corpus = Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Files and folders with the domain's text.")]
+Corpus = Annotated[
+    list[Path], typer.Argument(metavar="CORPUS...", help="Files, folders and URLs with the domain's text.")
+]
 Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
 PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
 Window = Annotated[int | None, typer.Option(help="Tokens per sample; alone: plain windows. (default: the preset's)")]
@@ -83,9 +85,10 @@ def _job(
 def _check_output(out: Path, roots: list[Path]) -> None:
     """Raise before any work if the output cannot be written, or would destroy a file of the corpus."""
     from ridgeway.client.sums.corpus import find_sources
+    from ridgeway.client.sums.corpus_places import is_url
 
     check_output(out)
-    if out.exists() and any(out.samefile(source.path) for source in find_sources(roots)[0]):
+    if out.exists() and any(out.samefile(each.path) for each in find_sources(roots)[0] if not is_url(each.path)):
         raise InputError(f"{out} is part of the corpus and would be overwritten; name another place to write to")
 
 

@@ -61,6 +61,7 @@ def init(
     from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
     from ridgeway.client.round.private_sums import FOLDER as PRIVATE
     from ridgeway.client.round.private_sums import PRIOR
+    from ridgeway.client.sums.corpus_places import place_name, real_place
     from ridgeway.common.base.identity import HandOvers, public_key
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.encoding.encoder_sources import absolute_source
@@ -78,7 +79,7 @@ def init(
     named = {"statistics": statistics, "held_out": held_out, "scores": scores}
     settings = _settings(
         domain=domain,
-        corpus=tuple(str(path.resolve()) for path in corpus or ()),
+        corpus=tuple(place_name(real_place(path)) for path in corpus or ()),
         **{name: str(path.resolve()) for name, path in named.items() if path},
         text_field=text_field,
         holdout=holdout,
@@ -137,8 +138,10 @@ def _check_sources(
         raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
     if held_out is not None and statistics is None:
         raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
+    from ridgeway.client.sums.corpus_places import is_url
+
     for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
-        if not path.exists():
+        if not is_url(path) and not path.exists():
             raise InputError(f"there is no {path}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -391,18 +391,18 @@ class Holder:
             return
         if known and number <= max(known):
             raise Refused("old_release", f"release {max(known)} is stored here, so another release {number} is not")
-        folder = self.release_folder(number)
-        with whole_folder(folder) as draft:
-            for name, content in zip(RELEASE_FILES, files, strict=True):
-                write_whole(draft / name, bytes(content))
-            try:
-                loaded = load_release(draft, key=self.coordinator)
-            except FormatError as error:
-                self.log.warning("release %s was refused: %s", number, error)
-                raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
-            if loaded.id != release or loaded.manifest.get("number") != number:
-                raise Refused("bad_release", "the release is not the one that was announced")
-        self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+        given = tuple(map(bytes, files))
+        try:
+            verified, domains = _verified_release(given, self.coordinator)
+        except FormatError as error:
+            self.log.warning("release %s was refused: %s", number, error)
+            raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
+        if verified != (release, number):
+            raise Refused("bad_release", "the release is not the one that was announced")
+        with whole_folder(self.release_folder(number)) as draft:
+            for name, content in zip(RELEASE_FILES, given, strict=True):
+                write_whole(draft / name, content)
+        self.journal.append(("received", {"number": number, "release": release, "domains": list(domains)}))
 
 
 def earlier_key(folder: Path, key: str) -> Path:
@@ -415,6 +415,16 @@ def release_folder(folder: Path, number: int) -> Path:
 
 
 _encoder = lru_cache(maxsize=2)(find_by_fingerprint)
+
+
+@lru_cache(maxsize=1)
+def _verified_release(files: tuple[bytes, ...], key: str) -> tuple[tuple[str, Any], tuple[str, ...]]:
+    """The id, the number and the domains of a release that a key has signed and that can be used; else raises.
+
+    Pure, so that where many holders run in one process it is verified once for all of them.
+    """
+    loaded = load_release(Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True)))
+    return (loaded.id, loaded.manifest.get("number")), loaded.domains
 
 
 def _in_shares(terms: Terms) -> bool:

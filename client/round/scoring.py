@@ -18,17 +18,16 @@ from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.routing.belonging import belonging_counts
+from ridgeway.common.routing.cosine_table import TextCosines, compile_rows, text_cosines
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
     RouterTable,
     TokenTable,
-    compile_table,
     normalised_columns,
     tally,
     winners,
 )
-from ridgeway.common.routing.word_table import compile_words
 
 Weights = NDArray[np.float64]
 
@@ -152,11 +151,23 @@ class Scorer:
 def _by_rows(encoder: TableEncoder, ids: Ids) -> tuple[Ids, Compile]:
     """Ids among the rows of the table that are used, and how weights are compiled over these rows alone."""
     used, places = np.unique(ids, return_inverse=True)
-    rows = encoder.table[used]
-    if encoder.words is not None:
-        words = encoder.words.of_tokens(used)
-        return places.astype(np.int32), lambda weights: compile_words(rows, encoder.scale, words, weights)
-    return places.astype(np.int32), lambda weights: compile_table(rows, encoder.scale, weights)
+    rows, words, cosines = encoder.table[used], encoder.words, encoder.cosines
+    words = words.of_tokens(used) if words else None
+    texts = remembered_cosines(text_cosines(rows, words, cosines)) if cosines else None
+    return places.astype(np.int32), lambda weights: compile_rows(rows, encoder.scale, words, weights, cosines, texts)
+
+
+def remembered_cosines(texts: TextCosines) -> TextCosines:
+    """The same cosines, computed once for the same texts: candidates are tried on the same ones."""
+    known: dict[tuple[bytes, bytes], NDArray[np.int16]] = {}
+
+    def again(ids: Ids, lengths: NDArray[np.int64]) -> NDArray[np.int16]:
+        key = ids.tobytes(), lengths.tobytes()
+        if key not in known:
+            known[key] = texts(ids, lengths)
+        return known[key]
+
+    return again
 
 
 def _by_states(encoder: ContextualEncoder, ids: Ids, sampling: Sampling, device: str) -> tuple[Ids, Compile]:

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
+from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -32,6 +33,8 @@ from ridgeway.common.statistics.sums import (
 )
 
 State = Mapping[str, Integers]
+Kind = tuple[int, int]
+"""How often samples count, and how many of their last columns are coarse."""
 
 EXACT_LIMIT = 1 << 53
 """Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
@@ -42,9 +45,13 @@ NARROW_LIMIT = 1 << 24
 MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
 """Of a value that was moved by a column's mean."""
 
-BYTE_BLOCK_SAMPLES = 1024
+BYTE_BLOCK_SAMPLES = 2048
 FLOAT_BLOCK_SAMPLES = 512
 """The samples that are multiplied at once: for many more, few columns of window means stay below float32's limit."""
+
+COARSE, COARSE_BESIDE = 128, 32
+"""Windows of eight tokens have few words, all multiples of the first number: they are multiplied in a way of their own,
+if a multiple of the second number of columns stands beside them."""
 
 WIDE_BLOCKS = 7
 """The blocks that go to float64 at once when one had too many columns beyond the limit."""
@@ -69,21 +76,21 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
+    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
-    words: the features that stand behind those of tokens, if an encoder has any.
+    words, cosines: the features that stand behind those of tokens, if an encoder has any.
     """
-    if only_counts(sampling, words):
+    if only_counts(sampling, words, cosines):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table, words)
+    shared = WindowTable(table, words, cosines)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
+def only_counts(sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return words is None and sampling.window == 1 and sampling.is_plain
+    return words is None and cosines is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -91,15 +98,25 @@ def add_states(one: State, other: State) -> State:
 
 
 class WindowTable:
-    """The table, the means of its rows over windows, and their words; shared by the accumulators of all threads."""
+    """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
-    def __init__(self, table: NDArray[np.int16], words: WordSketch | None = None) -> None:
-        self.width = int(table.shape[1]) + (words.width if words else 0)
+    def __init__(
+        self, table: NDArray[np.int16], words: WordSketch | None = None, cosines: Cosines | None = None
+    ) -> None:
+        self._linear_width = int(table.shape[1]) + (words.width if words else 0)
+        self.last_words = words.width if words and not cosines else 0
+        """How many of the last features are those of words."""
+        self.width = self._linear_width + (cosines.width if cosines else 0)
         self._fill = compiled_means()
-        self._words = words
+        self._words, self._cosines = words, cosines
         # numpy sums in the width of the table, the extension in its own
         width = np.dtype(np.int32 if self._fill is None else np.int16)
         self._table: NDArray[np.signedinteger[Any]] = np.ascontiguousarray(table, dtype=width)
+
+    def features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+        """All features of each window, but the constant one."""
+        means = self.window_means(ids, bounds)
+        return means if self._cosines is None else np.hstack([means, self._cosines.of(means)])
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up; then its words."""
@@ -107,7 +124,7 @@ class WindowTable:
         if self._fill is None:
             means = means_by_numpy(self._table, ids, bounds)
             return means if words is None else np.hstack([means, words.window_features(ids, bounds)])
-        means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
+        means = np.empty((len(bounds) - 1, self._linear_width), dtype=np.int16)
         self._fill(self._table, self._table.shape[1], ids, bounds, means, *(in_memory(words) if words else ()))
         return means
 
@@ -157,12 +174,16 @@ def compiled_products() -> Callable[..., None] | None:
         from ridgeway.client.sums.byte_products import byte_products
     except ImportError:
         return None
-    samples = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
-    centre, gram = -samples[3], np.zeros((10, 10), dtype=np.int64)
+    dense, coarse, count = COARSE_BESIDE, 4, 40
+    samples = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, count * (dense + coarse)).astype(np.int16).reshape(count, -1)
+    samples[:, dense:] = samples[::-1, :coarse] // COARSE * COARSE
+    centre, gram = -samples[3], np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
+    centre[dense:] = 0
     byte_products(samples, centre, gram, 3)
-    features = np.ones((40, 10), dtype=np.int64)
+    byte_products(samples, centre, gram, 4, coarse)
+    features = np.ones((count, dense + coarse + 1), dtype=np.int64)
     features[:, :-1] = samples - centre
-    return byte_products if np.array_equal(np.triu(gram), np.triu(3 * features.T @ features)) else None
+    return byte_products if np.array_equal(np.triu(gram), np.triu(7 * features.T @ features)) else None
 
 
 class ExactGram:
@@ -174,15 +195,18 @@ class ExactGram:
     partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every
     partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding
     keeps order. The few columns where it does are taken again in float64.
+
+    words: how many of the last columns are features of words. Samples whose words are coarse are multiplied apart.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, words: int = 0) -> None:
         self._features = width + 1
+        self._words = words
         self._products = compiled_products()
         self._size = FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
         shape = (self._size, width)
-        self._blocks = defaultdict[int, NDArray[np.int16]](lambda: np.empty(shape, dtype=np.int16))
-        self._filled = defaultdict[int, int](int)
+        self._blocks = defaultdict[Kind, NDArray[np.int16]](lambda: np.empty(shape, dtype=np.int16))
+        self._filled = defaultdict[Kind, int](int)
         self._centre: NDArray[np.int16] | None = None
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._gram = np.zeros((self._features, self._features))
@@ -193,21 +217,30 @@ class ExactGram:
 
     def add(self, samples: NDArray[np.signedinteger[Any]], times: int = 1) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT, that count `times` times each."""
-        while len(samples):
-            filled = self._filled[times]
-            part, samples = np.split(samples, [self._size - filled])
-            self._blocks[times][filled : filled + len(part)] = part
-            self._filled[times] += len(part)
-            if self._filled[times] == self._size:
-                self._multiply(times)
+        if self._products is None or not self._words or (self._features - 1 - self._words) % COARSE_BESIDE:
+            self._collect(samples, (times, 0))
+            return
+        coarse = ~(samples[:, -self._words :] & (COARSE - 1)).any(axis=1)
+        self._collect(samples[coarse], (times, self._words))
+        self._collect(samples[~coarse], (times, 0))
 
-    def _multiply(self, times: int) -> None:
-        """Take the product over the samples that are held and count so."""
-        block = self._blocks[times][: self._filled.pop(times)]
+    def _collect(self, samples: NDArray[np.signedinteger[Any]], kind: Kind) -> None:
+        while len(samples):
+            filled = self._filled[kind]
+            part, samples = np.split(samples, [self._size - filled])
+            self._blocks[kind][filled : filled + len(part)] = part
+            self._filled[kind] += len(part)
+            if self._filled[kind] == self._size:
+                self._multiply(kind)
+
+    def _multiply(self, kind: Kind) -> None:
+        """Take the product over the samples that are held of a kind."""
+        block, (times, coarse) = self._blocks[kind][: self._filled.pop(kind)], kind
         if self._centre is None:
             self._centre = np.rint(block.mean(axis=0)).astype(np.int16)
+            self._centre[self._features - 1 - self._words :] = 0
         if self._products is not None:
-            self._products(block, self._centre, self._total, times)
+            self._products(block, self._centre, self._total, times, coarse)
             return
         if (self._pending + times * len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
             self._flush()
@@ -243,8 +276,8 @@ class ExactGram:
 
     def triangle(self) -> Integers:
         """The upper triangle of the sum so far, row by row."""
-        for times in list(self._filled):
-            self._multiply(times)
+        for kind in list(self._filled):
+            self._multiply(kind)
         if self._pending:
             self._flush()
         centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1].copy()
@@ -269,12 +302,12 @@ class WindowSums(GramSums):
     def __init__(self, table: WindowTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
-        self._gram = ExactGram(table.width)
+        self._gram = ExactGram(table.width, table.last_words)
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         for layer in layers(ids, lengths, self._sampling):
             if len(layer.ids):
-                self._gram.add(self._table.window_means(layer.ids, layer.bounds), layer.times)
+                self._gram.add(self._table.features(layer.ids, layer.bounds), layer.times)
 
     def state(self) -> State:
         return {"gram": bounded(self._gram.triangle())}
@@ -313,7 +346,10 @@ class TokenCounts:
 
 
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
-    """Σ n φφᵀ over tokens with counts n, exactly: digit by digit of n, over blocks that stay below 2⁵³."""
+    """Σ n φφᵀ over tokens with counts n, exactly: bit by bit of n where bytes are multiplied, else digit by digit."""
+    check_bound(int(counts.sum()))
+    if compiled_products() is not None:
+        return _by_bits(table, counts, threads)
     from threadpoolctl import threadpool_limits
 
     features = table.shape[1] + 1
@@ -324,6 +360,21 @@ def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1)
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part
     return np.triu(gram) + np.triu(gram, 1).T
+
+
+def _by_bits(table: NDArray[np.int16], counts: Integers, threads: int) -> Integers:
+    """Every token counts as often as its bits say, each of which is a sample that counts so many times."""
+
+    def summed(first: int) -> Integers:
+        gram, own = ExactGram(table.shape[1]), counts[first::threads]
+        for bit in range(int(counts.max(initial=0)).bit_length()):
+            chosen = np.flatnonzero(own >> bit & 1)
+            for block in np.split(chosen, range(BYTE_BLOCK_SAMPLES, len(chosen), BYTE_BLOCK_SAMPLES)):
+                gram.add(table[first::threads][block], 1 << bit)
+        return gram.triangle()
+
+    with ThreadPoolExecutor(threads, "gram") as pool:
+        return of_triangle(reduce(np.add, pool.map(summed, range(threads)))).gram
 
 
 class CountBlock(NamedTuple):

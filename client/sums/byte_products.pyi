@@ -2,4 +2,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def byte_products(samples: NDArray[Any], centre: NDArray[Any], gram: NDArray[Any], times: int = ..., /) -> None: ...
+def byte_products(
+    samples: NDArray[Any], centre: NDArray[Any], gram: NDArray[Any], times: int = ..., coarse: int = ..., /
+) -> None: ...

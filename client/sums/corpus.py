@@ -1,7 +1,7 @@
 """Private files → documents, one after another, so that memory does not grow with the corpus.
 
-Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files and folders. Large files of
-lines and of row groups are read in pieces, which other threads, processes or machines may read.
+Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files, folders and URLs. Large files
+of lines and of row groups are read in pieces, which other threads, processes or machines may read.
 Knows files and records. Knows nothing of tokens or sums.
 """
 
@@ -22,6 +22,15 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
+from ridgeway.client.sums.corpus_places import (
+    entries,
+    file_status,
+    is_file,
+    is_folder,
+    open_file,
+    place_name,
+    real_place,
+)
 from ridgeway.common.base.errors import CorpusError, InputError, first_line
 from ridgeway.common.base.jsonl import jsonl_texts, record_text
 
@@ -73,7 +82,7 @@ class CorpusFile:
     @property
     def bytes(self) -> int:
         """The size of the file or piece."""
-        return (self.path.stat().st_size if self.end < 0 else self.end) - self.begin
+        return (file_status(self.path).size if self.end < 0 else self.end) - self.begin
 
 
 @dataclass(slots=True)
@@ -100,26 +109,26 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     found: dict[Path, CorpusFile] = {}
     skipped = 0
     for root in roots:
-        if root.is_dir():
+        if is_folder(root):
             for path in _files_below(root):
                 known = _inner_name(path).suffix.lower() in {*RECORD_KINDS, *TEXT_SUFFIXES}
                 if known and not _is_binary(path):
-                    found[path.resolve()] = _source(path)
+                    found[real_place(path)] = _source(path)
                 else:
                     skipped += 1
-        elif root.is_file():
+        elif is_file(root):
             if _is_binary(root):
                 raise CorpusError(
                     f"{root} is a binary file, not text; Ridgeway reads UTF-8 text, records and source code"
                 )
-            found[root.resolve()] = _source(root)
+            found[real_place(root)] = _source(root)
         else:
-            raise InputError(f"there is no file or folder {root}")
+            raise InputError(f"there is no file or folder {place_name(root)}")
     return [piece for source in sorted(found.values()) for piece in _in_pieces(source)], skipped
 
 
 def _in_pieces(source: CorpusFile) -> list[CorpusFile]:
-    size = source.path.stat().st_size
+    size = file_status(source.path).size
     if source.compression or source.kind == "csv" or size <= PIECE_BYTES:
         return [source]
     return [replace(source, begin=begin, end=min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)]
@@ -188,12 +197,12 @@ class Position:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
+    for path in entries(folder):
         if path.name.startswith("."):
             continue
-        if path.is_dir() and not path.is_symlink():
+        if is_folder(path):
             yield from _files_below(path)
-        elif path.is_file():
+        elif is_file(path):
             yield path
 
 
@@ -213,7 +222,7 @@ def _is_binary(path: Path) -> bool:
     """A NUL byte near the beginning; what is compressed or parquet is judged by its reader."""
     if path.suffix.lower() in COMPRESSIONS or path.suffix.lower() == ".parquet":
         return False
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return b"\0" in file.read(8192)
 
 
@@ -256,7 +265,7 @@ def _texts(
 
 @contextmanager
 def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
-    with source.path.open("rb") as raw:
+    with open_file(source.path) as raw:
         end = -1 if source.end < 0 else _line_start(raw, source.end)
         raw.seek(_line_start(raw, source.begin))
         tracked = cast(IO[bytes], io.BufferedReader(_Tracked(raw, position, end), 1 << 20))
@@ -385,11 +394,11 @@ def _csv_texts(
 
 
 def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords) -> Iterator[str]:
-    with _imported("pyarrow.parquet", "parquet").ParquetFile(source.path) as file:
+    with open_file(source.path) as raw, _imported("pyarrow.parquet", "parquet").ParquetFile(raw) as file:
         columns = [name for name in names if name in file.schema_arrow.names]
         if not columns:
             record_text(dict.fromkeys(file.schema_arrow.names), names, str(source.path))
-        size, groups, before = source.path.stat().st_size, file.metadata.num_row_groups, 0
+        size, groups, before = file_status(source.path).size, file.metadata.num_row_groups, 0
         for group in range(groups):
             place, rows = size * group // groups, file.metadata.row_group(group).num_rows
             seen = before

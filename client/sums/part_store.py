@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ridgeway.client.sums.corpus import MAX_PLACES, Counters
+from ridgeway.client.sums.corpus_places import absolute, file_status
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
@@ -37,9 +38,8 @@ class Stamp:
 
     @classmethod
     def of(cls, path: Path, begin: int = 0, end: int = -1) -> Stamp:
-        resolved = path.parent.resolve() / path.name  # the name says the kind, so a link is not what it points to
-        status = resolved.stat()
-        return cls(str(resolved), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, begin, end)
+        place = absolute(path)
+        return cls(str(place), *file_status(place), begin, end)
 
     @property
     def bytes(self) -> int:

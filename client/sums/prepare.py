@@ -356,7 +356,8 @@ class _Run:
         rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size, mistyped)
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
-            summing = not self._job.devices and not only_counts(self._job.sampling, self._encoder.words)
+            more = self._encoder.words, self._encoder.cosines
+            summing = not self._job.devices and not only_counts(self._job.sampling, *more)
             readers = self._job.threads // 2 if summing else self._job.threads  # the other half of the cores sums
             with piece_readers(tokenizer, definition, pieces, rules, max(1, readers)) as batches:
                 yield batches
@@ -446,12 +447,12 @@ def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], thre
 
         places = devices or ["cpu"] * _at_once(encoder, threads)
         return [partial(LateSums, encoder, sampling, device) for device in places]
-    words = encoder.words
+    more = encoder.words, encoder.cosines
     if devices:
         from ridgeway.client.sums.gpu.card_sums import card_accumulators
 
-        return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device, words)]
-    return [accumulators(encoder.table, sampling, words)] * _at_once(encoder, threads)
+        return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device, *more)]
+    return [accumulators(encoder.table, sampling, *more)] * _at_once(encoder, threads)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

@@ -60,19 +60,22 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     round_means(sums, means, width, last - first);
 }
 
-/* The same of amplitude · count, cut off at ±LIMIT. Numerators are whole numbers below 2^53 and a half; what is cut off
-   may be rounded as it likes. */
-static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *features) {
-    uint32_t *restrict counts = words->sketch.counts;
+/* The same of amplitude · count, cut off at ±LIMIT: counts that lead beyond it are first made smaller, so that nothing
+   overflows, and how they round is of no matter. */
+static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *restrict features) {
+    int32_t *restrict counts = (int32_t *)words->sketch.counts, amplitude = (int32_t)words->amplitude;
     int64_t width = (int64_t)words->sketch.width;
-    double twice = 2.0 * (double)words->amplitude, half = 0.5 / (double)n;
+    int32_t most = amplitude ? (int32_t)((LIMIT + 1) * n / amplitude + 1) : 0;
     memset(counts, 0, sizeof *counts * (size_t)width);
     count_words(&words->sketch, &words->spelling, ids, n);
     for (int64_t i = 0; i < width; i++) {
-        double mean = (twice * (double)(int32_t)counts[i] + (double)n + 0.5) * half;
-        mean = mean > LIMIT ? LIMIT : mean;
-        mean = mean < -LIMIT ? -LIMIT : mean;
-        features[i] = (int16_t)((int32_t)(mean + 2 * LIMIT) - 2 * LIMIT);
+        int32_t count = counts[i] < most ? counts[i] : most;
+        counts[i] = amplitude * (count > -most ? count : -most);
+    }
+    round_means(words->sketch.counts, features, width, n);
+    for (int64_t i = 0; i < width; i++) {
+        int16_t mean = features[i] < LIMIT ? features[i] : LIMIT;
+        features[i] = mean > -LIMIT ? mean : -LIMIT;
     }
 }
 

@@ -6,6 +6,7 @@ Knows pydantic and the form of names, keys and addresses. Knows nothing of what 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from types import NoneType
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +16,7 @@ from pydantic_core import to_json
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.settings import DOMAIN_NAME, MAX_EXPERT_LETTERS, MAX_EXPERTS
 
-STRINGS, PLAIN = frozenset((str,)), frozenset((str, int, bool, NoneType))
+STRINGS, PLAIN, ROWS = frozenset((str,)), frozenset((str, int, bool, NoneType)), frozenset((list, tuple))
 """What both encoders write alike; floats they do not."""
 
 
@@ -81,5 +82,8 @@ def _in_order(value: Any) -> Any:
     if kind is dict and STRINGS.issuperset(map(type, value)):
         return {name: _in_order(value[name]) for name in sorted(value)}
     if kind in (list, tuple):
-        return value if PLAIN.issuperset(map(type, value)) else [_in_order(each) for each in value]
+        kinds = set(map(type, value))
+        if kinds <= ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):  # a table, looked through at once
+            return value
+        return value if kinds <= PLAIN else [_in_order(each) for each in value]
     raise TypeError(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,8 +28,7 @@ KNOWN = {
 def read_settings(path: Path, model: type[Model]) -> Model:
     """The settings of a file; an unknown name, a missing one or a wrong value is an error that names it."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return model.model_validate_json(json.dumps(content, default=str))
+        return model.model_validate_json(_as_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise InputError(f"there is no {path}; `init` makes one") from None
     except RecursionError:
@@ -40,6 +40,12 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
+
+
+@lru_cache(maxsize=1024)
+def _as_json(text: str) -> str:
+    """Pure, so that where one process answers for many holders a file is taken apart once, not for each answer."""
+    return json.dumps(tomllib.loads(text), default=str)
 
 
 def plain_reason(words: str) -> str:

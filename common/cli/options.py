@@ -32,7 +32,10 @@ SkipBroken = Annotated[
 ]
 EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
 Model = Annotated[
-    Path | None, typer.Option(help="The folder of a contextual encoder's model, if it is not known on this machine.")
+    Path | None,
+    typer.Option(
+        help="The folder of a contextual encoder's model, or of a saved encoder with cosines, if it is not known here."
+    ),
 ]
 RunsOn = Annotated[
     str, typer.Option("--device", help="Where a contextual encoder's model runs: auto, cpu, cuda, or one card: cuda:0.")

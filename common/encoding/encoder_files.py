@@ -15,8 +15,7 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import EncoderError, FormatError
 from ridgeway.common.base.files import canonical_json, whole_folder
-from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder
+from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder, features_of
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
 
 FORMAT = "ridgeway.encoder"
@@ -37,7 +36,7 @@ def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
     files, what = {TOKENIZER: encoder.definition}, "such an encoder"
     if isinstance(encoder, TableEncoder):
         files[TABLE], what = save({"table": encoder.table}), "an encoder"
-        card |= {"words": encoder.options.to_json()} if encoder.options else {}
+        card |= encoder.more
     else:
         card |= {"kind": KIND, "weights": encoder.weights}
     if folder.exists() and {path.name for path in folder.iterdir()} not in (set(), {CARD, *files}):
@@ -76,8 +75,7 @@ def load_encoder(folder: Path) -> AnyEncoder:
             encoder = of_card(card, definition)
         else:
             table = load((folder / TABLE).read_bytes())["table"]
-            options = WordFeatures(**card["words"]) if "words" in card else None
-            encoder = TableEncoder(str(card["name"]), definition, table, float(card["scale"]), options)
+            encoder = TableEncoder(str(card["name"]), definition, table, float(card["scale"]), *features_of(card))
     except FileNotFoundError as error:
         raise FormatError(f"{folder} lacks {Path(error.filename).name}; save the encoder again") from None
     except (SafetensorError, KeyError, ValueError, TypeError, struct.error) as error:

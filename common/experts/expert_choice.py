@@ -36,6 +36,8 @@ class ExpertChooser:
     p(d) is a decision's probability of the domain d, the table says how good e is in d, and quality[e], cost[e] and mu
     stand in experts.toml. Where nothing was measured, the table has what experts.toml says of the experts that name a
     domain, 1 for the expert of the domain's name, or for the fallback if there is none, and else 0.
+
+    names, quality: the experts that can be chosen, and domains × experts, quality[e] · table[d, e].
     """
 
     def __init__(self, experts: Experts, domains: Sequence[str], table: QualityTable | None = None) -> None:
@@ -45,16 +47,14 @@ class ExpertChooser:
         self.is_measured = found is not None
         if found is not None:
             own = found.of_domains(domains)
-            self._names, self._known, quality = own.experts, own.counts > 0, own.expected
+            self.names, self._known, quality = own.experts, own.counts > 0, own.expected
         else:
-            self._names = tuple(
-                name for name in experts.experts if any(name in each for each in self._servers.values())
-            )
-            self._known = np.array([[name in self._servers[domain] for name in self._names] for domain in domains])
-            quality = np.array([[self._servers[domain].get(name, 0.0) for name in self._names] for domain in domains])
-        chosen = [experts.experts[name] for name in self._names]
+            self.names = tuple(name for name in experts.experts if any(name in each for each in self._servers.values()))
+            self._known = np.array([[name in self._servers[domain] for name in self.names] for domain in domains])
+            quality = np.array([[self._servers[domain].get(name, 0.0) for name in self.names] for domain in domains])
+        chosen = [experts.experts[name] for name in self.names]
         self._factors = np.array([each.quality for each in chosen])
-        self._quality = quality * self._factors
+        self.quality = quality * self._factors
         self._costs = experts.mu * np.array([each.cost for each in chosen])
 
     def choose(self, decision: Decision) -> ExpertChoice | None:
@@ -70,25 +70,25 @@ class ExpertChooser:
                 return ExpertChoice(name, "abstained")
             if decision.domain != decision.best:
                 return None
-        if not self._names:
+        if not self.names:
             return None
         chances = np.array(list(decision.scores.values()))[:, None]
         # Row by row, so that experts of the same qualities are worth the same bits.
-        expected = np.add.reduce(chances * self._quality, 0)
+        expected = np.add.reduce(chances * self.quality, 0)
         worth = expected - self._costs
         equals = np.flatnonzero(worth == worth.max()).tolist()
         servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
-            place = max(equals, key=lambda each: (known[each], self._names[each] in servers))
+            place = max(equals, key=lambda each: (known[each], self.names[each] in servers))
         else:
             [place] = equals
-        name = self._names[place]
+        name = self.names[place]
         if self.is_measured:
             reason: Reason = "quality" if expected[place] == expected.max() else "cost"
             factor = float(self._factors[place])
             return ExpertChoice(name, reason, float(expected[place]) / factor if factor else None)
-        if name not in servers or expected[place] < expected[[self._names.index(each) for each in servers]].max():
+        if name not in servers or expected[place] < expected[[self.names.index(each) for each in servers]].max():
             return ExpertChoice(name, "cost")
         return ExpertChoice(
             name, "missing" if decision.best not in self._experts.experts[name].serves(name) else "best"

@@ -115,7 +115,7 @@ class _Combinations:
         _, spread, directions = np.linalg.svd(self._weights / np.sqrt(self._usual), full_matrices=False)
         rank = int((spread > SMALLEST_SPREAD * spread[0]).sum())
         self.can_be_judged = rank >= _rank(weights)
-        self._left = np.eye(columns) - directions[:rank].T @ directions[:rank]  # what no combination reaches
+        self._reached = directions[:rank]
 
     def groups(self, most: int) -> list[tuple[str, ...]]:
         """The groups of this many members, but of those that differ only by members which are alike, one.
@@ -147,7 +147,13 @@ class _Combinations:
     def _open_directions(self, group: Sequence[str]) -> int:
         """How many independent combinations of the group's own parts alone can be computed."""
         own = self._columns(group)
-        return int((np.linalg.eigvalsh(self._left[np.ix_(own, own)]) < SMALLEST_SPREAD).sum())
+        return int((np.linalg.eigvalsh(self._left(own)[:, own]) < SMALLEST_SPREAD).sum())
+
+    def _left(self, own: Sequence[int]) -> NDArray[np.float64]:
+        """What no combination reaches, a row for each of these columns."""
+        rows: NDArray[np.float64] = -(self._reached[:, own].T @ self._reached)
+        rows[np.arange(len(own)), own] += 1
+        return rows
 
     def _columns(self, group: Sequence[str]) -> list[int]:
         return [number for key in group for number in self._at.get(key, {}).values()]
@@ -161,10 +167,10 @@ class _Combinations:
         """Whether the coefficients of least squares are too large; mostly they are not, and then no others need be."""
         if len(own) == 1:
             return self._seems_alone(own[0])
-        block = self._left[np.ix_(own, own)]
-        if np.linalg.eigvalsh(block)[0] < SMALLEST_SPREAD:
+        left = self._left(own)
+        if np.linalg.eigvalsh(left[:, own])[0] < SMALLEST_SPREAD:
             return True
-        coefficients = np.linalg.solve(block, self._left[own]) / np.sqrt(self._usual)
+        coefficients = np.linalg.solve(left[:, own], left) / np.sqrt(self._usual)
         coefficients *= np.sqrt(self._usual[own])[:, None]
         coefficients[:, own] = 0.0
         return bool(np.abs(coefficients).sum(axis=0).max() > DOMINANCE * members)
@@ -185,10 +191,10 @@ class _Combinations:
 
     def _seems_alone(self, own: int) -> bool:
         """The same for a single column, in a division less: most members are in all sums with the same data."""
-        reached = self._left[own, own]
-        coefficients = np.abs(self._left[own]) * np.sqrt(self._usual[own]) / np.sqrt(self._usual)
+        [left] = self._left([own])
+        coefficients = np.abs(left) * np.sqrt(self._usual[own]) / np.sqrt(self._usual)
         coefficients[own] = 0.0
-        return bool(reached < SMALLEST_SPREAD or coefficients.max() > DOMINANCE * reached)
+        return bool(left[own] < SMALLEST_SPREAD or coefficients.max() > DOMINANCE * left[own])
 
 
 def _rank(weights: NDArray[np.int64]) -> int:

@@ -68,7 +68,7 @@ def _evaluate(coefficients: Sequence[int], place: int) -> int:
     return value % PRIME
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2048)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's basis polynomials of these places, at 0; the same places come again for every secret of a session."""
     above = prod(places)

@@ -44,8 +44,11 @@ def document_vectors(
     for start in range(0, len(lengths), BLOCK_DOCUMENTS):
         block = slice(start, min(start + BLOCK_DOCUMENTS, len(lengths)))
         own = ids[starts[block.start] : starts[block.stop]], lengths[block]
-        parts = own, first_tokens(*own, BEGINNING_TOKENS)
-        rows[block] = unit_rows(sum(unit_rows(_whitened(prior, whitening, *part, encoder_table)) for part in parts))
+        whole, begun = (
+            unit_rows(_whitened(prior, whitening, *part, encoder_table))
+            for part in (own, first_tokens(*own, BEGINNING_TOKENS))
+        )
+        rows[block] = unit_rows(whole + begun)
     return rows
 
 

@@ -107,7 +107,7 @@ def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPr
 
     Groups of a few texts are taken together.
     """
-    if not isinstance(encoder, TableEncoder) or encoder.words:
+    if not isinstance(encoder, TableEncoder) or encoder.more:
         raise InputError(f"a prior needs an encoder with a table of tokens alone, not {encoder.name}; name another one")
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
     means = [_means(encoder, group) for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)]

@@ -30,8 +30,6 @@ CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.9
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
-
-
 CALIBRATED_ROWS = 8
 """With more domains than this, some are calibrated together: the fit is over all of them, and each row costs masks."""
 
@@ -57,6 +55,16 @@ def calibrated_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     for start in range(0, len(rows), CALIBRATED_ROWS):
         together[: len(rows[start : start + CALIBRATED_ROWS])] += rows[start : start + CALIBRATED_ROWS]
     return together
+
+
+Reliability = tuple[tuple[float, float, float], ...]
+"""By bins of confidence: where each begins, the share of held-out prompts in it, and the share that was right there."""
+
+
+def reliability_of(shares: NDArray[np.float64]) -> Reliability:
+    """What a manifest keeps of the bins, B×2: of all prompts, those that fell into a bin, and those right in it."""
+    rounded = shares.round(6).tolist()
+    return tuple((edge, met, right) for edge, (met, right) in zip(CONFIDENCE_EDGES, rounded, strict=True))
 
 
 def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -138,7 +146,8 @@ def beginnings_routed(
 class Calibration:
     """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent.
 
-    scope: what text belongs to any domain, if that could be learnt.
+    scope:       what text belongs to any domain, if that could be learnt.
+    reliability: of the texts and their beginnings, under the new temperature and growth.
     """
 
     temperature: float
@@ -147,6 +156,7 @@ class Calibration:
     gap_after: float
     texts: int
     scope: Scope | None = None
+    reliability: Reliability = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +175,14 @@ class _Samples:
     def gap(self, temperature: float, growth: float) -> float:
         return calibration_gap(self.logits(temperature, growth), self.labels, self.weights)
 
+    def reliability(self, temperature: float, growth: float) -> Reliability:
+        chances = softmax(self.logits(temperature, growth))
+        bins = np.searchsorted(CONFIDENCE_EDGES, chances.max(axis=1), side="right") - 1
+        right = self.weights * (chances.argmax(axis=1) == self.labels)
+        count = len(CONFIDENCE_EDGES)
+        met = np.stack([np.bincount(bins, each, minlength=count) for each in (self.weights, right)], axis=1)
+        return reliability_of(met / self.weights.sum())
+
 
 def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
     """The temperature and growth under which held-out text is most likely, every domain weighing the same."""
@@ -179,7 +197,8 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
     own = ((place, samples.labels == place) for place in range(len(router.domains)))
     scope = fit_scope(belonging_counts(samples.scores[each], samples.voters[each], place) for place, each in own)
     count = sum(map(len, texts.values()))
-    return Calibration(temperature, growth, before, samples.gap(temperature, growth), count, scope)
+    after = samples.gap(temperature, growth), count, scope, samples.reliability(temperature, growth)
+    return Calibration(temperature, growth, before, *after)
 
 
 def _surprise(samples: _Samples, temperature: float, growth: float) -> float:

@@ -10,9 +10,9 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import Confidence, Sampling, Selector, WordFeatures, check_domain_name
+from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
+from ridgeway.common.encoding.table_encoder import TableEncoder, features_of
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+from ridgeway.common.routing.cosine_table import CosineTable, late_cosines
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
@@ -33,7 +35,8 @@ from ridgeway.common.routing.word_table import WordTable
 FORMAT = "ridgeway.release"
 VERSION = 1
 MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
-FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets")
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets", "cosines")
 """Where a manifest has the step of the column that tells unfamiliar text, and what of it stands beside the router."""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
@@ -129,21 +132,30 @@ def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) 
     return release_id(amended)
 
 
-def load_release(folder: Path, *, key: str | None = None, model: Path | None = None, device: str = "auto") -> Release:
+def load_release(
+    folder: Path,
+    *,
+    key: str | None = None,
+    model: Path | None = None,
+    device: str = "auto",
+    files: Mapping[str, bytes] = NO_FILES,
+) -> Release:
     """Read a release, verify hashes and signature, and make it ready to route.
 
-    key: the one that must have signed it, or have led, by the hand-overs in the manifest, to the one that did.
-    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt.
+    key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the one that did.
+    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt. Of
+        an encoder with cosines, the folder where it is saved, if this machine does not find it by its name.
+    files: what the folder is to hold, by name, where it is not written yet.
     """
-    manifest = _verified_manifest(folder, key)
-    content = {name: _verified_file(folder, name, manifest) for name in (ROUTER, TOKENIZER)}
+    manifest = _verified_manifest(folder, key, files)
+    content = {name: _verified_file(folder, name, manifest, files) for name in (ROUTER, TOKENIZER)}
     try:
         arrays, familiar = load(content[ROUTER]), None
         tokenizer = shared_tokenizer(content[TOKENIZER], lower="words" in manifest["encoder"])
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
-            compiled = _table(manifest, arrays)
+            compiled = _table(manifest, arrays, model)
             familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(arrays['logits']):,}")
@@ -154,13 +166,28 @@ def load_release(folder: Path, *, key: str | None = None, model: Path | None = N
         raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
 
 
-def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RouterTable:
+def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None) -> RouterTable:
     """The router of a table encoder. One with words has no entropies: those of its tokens depend on the text."""
-    step = float(manifest["step"])
-    if "words" not in manifest["encoder"]:
-        return TokenTable(arrays["logits"], step, arrays["entropies"])
-    words = WordSketch(WordFeatures(**manifest["encoder"]["words"]), Spelling(arrays["letters"], arrays["starts"]))
-    return WordTable(arrays["logits"], arrays["buckets"], step, words)
+    card, step = manifest["encoder"], float(manifest["step"])
+    words, cosines = features_of(card)
+    linear: TokenTable | WordTable = (
+        TokenTable(arrays["logits"], step, arrays["entropies"])
+        if words is None
+        else WordTable(
+            arrays["logits"], arrays["buckets"], step, WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
+        )
+    )
+    if cosines is None:
+        return linear
+    if len(arrays["cosines"]) != cosines.width:
+        raise FormatError(f"what {cosines.width} cosines say was expected")
+
+    def find() -> TableEncoder:
+        from ridgeway.common.encoding.encoder_sources import encoder_for_routing
+
+        return encoder_for_routing(card, folder)
+
+    return CosineTable(linear, arrays["cosines"], cosines.amplitude, late_cosines(find))
 
 
 def _familiar(
@@ -172,10 +199,13 @@ def _familiar(
     own = {name: arrays[f"{FAMILIAR}.{name}"] for name in FAMILIAR_ARRAYS if f"{FAMILIAR}.{name}" in arrays}
     if any(array.ndim != 2 or array.shape != (len(arrays[name]), 1) for name, array in own.items()):
         raise FormatError("what tells unfamiliar text does not fit its tables")
-    step = float(manifest[FAMILIAR])
-    if isinstance(compiled, WordTable):
-        return WordTable(own["logits"], own["buckets"], step, compiled.words)
-    return TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
+    step, beside = float(manifest[FAMILIAR]), compiled.linear if isinstance(compiled, CosineTable) else compiled
+    linear: TokenTable | WordTable
+    if isinstance(beside, WordTable):
+        linear = WordTable(own["logits"], own["buckets"], step, beside.words)
+    else:
+        linear = TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
+    return replace(compiled, linear=linear, weights=own["cosines"]) if isinstance(compiled, CosineTable) else linear
 
 
 def _readout(
@@ -204,19 +234,19 @@ def load_manifest(folder: Path, *, key: str | None = None) -> dict[str, Any]:
     return _verified_manifest(folder, key)
 
 
-def _verified_manifest(folder: Path, key: str | None) -> dict[str, Any]:
+def _verified_manifest(folder: Path, key: str | None, files: Mapping[str, bytes] = NO_FILES) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        raw = path.read_bytes()
+        raw = files[MANIFEST] if files else path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
-    manifest, words = _parsed(path, raw)
+    manifest = _parsed(path, raw)
     if manifest["version"] != VERSION:
         raise ReleaseError(
             f"the release in {folder} is of version {manifest['version']}, and this Ridgeway reads version {VERSION}"
         )
     signature = manifest["signature"]
-    if not is_signed_by(signature["key"], signature["value"], words):
+    if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
     if key is not None and not _leads(public_key(key), path, signature):
         raise ReleaseError(
@@ -236,10 +266,10 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again") from None
 
 
-def _parsed(path: Path, raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The manifest, and what of it is signed."""
+def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        manifest, words, whole = _decoded(raw)
+        manifest = json.loads(raw)
+        whole = canonical_json(manifest) == raw
         known = manifest["format"] == FORMAT
         shaped = all(isinstance(manifest["signature"][part], str) for part in ("key", "value"))
         shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
@@ -251,14 +281,7 @@ def _parsed(path: Path, raw: bytes) -> tuple[dict[str, Any], bytes]:
         raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
     if not whole or not shaped:
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
-    return dict(manifest), words
-
-
-@lru_cache(maxsize=1)
-def _decoded(raw: bytes) -> tuple[dict[str, Any], bytes, bool]:
-    """Pure, so that where many holders run in one process a manifest of many domains is read once for all of them."""
-    manifest = json.loads(raw)
-    return manifest, canonical_json(_unsigned(manifest)), canonical_json(manifest) == raw
+    return dict(manifest)
 
 
 def _is_printable(value: Any) -> bool:
@@ -270,10 +293,10 @@ def _is_printable(value: Any) -> bool:
     return not isinstance(value, str) or value.isprintable()
 
 
-def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     path = folder / name
     try:
-        content = path.read_bytes()
+        content = files[name] if files else path.read_bytes()
     except FileNotFoundError:
         raise ReleaseError(f"the release in {folder} lacks {name}; fetch it again") from None
     if hashlib.sha256(content).hexdigest() != manifest["files"].get(name):
@@ -302,6 +325,6 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     found: str | None = None
     if path.is_file():
         with contextlib.suppress(ReleaseError):  # of a damaged one it cannot be told who signed it
-            found = str(_parsed(path, path.read_bytes())[0]["signature"]["key"])
+            found = str(_parsed(path, path.read_bytes())["signature"]["key"])
     if path.is_file() and found != signer:
         raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")

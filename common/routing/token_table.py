@@ -70,6 +70,11 @@ class TokenTable:
     def domains(self) -> int:
         return int(self.logits.shape[1])
 
+    @property
+    def largest_row(self) -> int:
+        """No token says more of a domain."""
+        return largest(self.logits)
+
     def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
         """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
         if self._compiled is not None:
@@ -135,12 +140,14 @@ def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
         raise InputError(f"{len(domains)} domains do not fit a table of {compiled.domains} columns")
 
 
-def compile_table(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> TokenTable:
-    """The logits φW of every token, φ = (scale · table row, 1)."""
+def compile_table(
+    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64], room: float = 0.0
+) -> TokenTable:
+    """The logits φW of every token, φ = (scale · table row, 1). room: what else may be added to them."""
     if weights.shape[0] != table.shape[1] + 1:
         raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit a table of width {table.shape[1]}")
     exact = exact_logits(table, scale, weights)
-    return counted_in(step_for(float(np.abs(exact).max())), exact)
+    return counted_in(step_for(float(np.abs(exact).max()) + room), exact)
 
 
 def exact_logits(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,6 +162,11 @@ def exact_logits(table: NDArray[np.int16], scale: float, weights: NDArray[np.flo
 def in_steps(step: float, exact: NDArray[np.float64]) -> NDArray[np.int32]:
     """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
     return np.rint(exact / step).astype(np.int32)
+
+
+def largest(numbers: NDArray[np.int32]) -> int:
+    """The largest absolute value."""
+    return max(int(numbers.max()), -int(numbers.min()))
 
 
 def counted_in(step: float, exact: NDArray[np.float64]) -> TokenTable:

@@ -19,10 +19,10 @@ from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
-    RouterTable,
     TokenTable,
     exact_logits,
     in_steps,
+    largest,
     of_logits,
     step_for,
     sums_by_reading,
@@ -59,7 +59,7 @@ class WordTable:
         if self.buckets.shape != (self.words.width, self.domains):
             raise FormatError(f"a table of {self.words.width} buckets and {self.domains} domains was expected")
         check_spelling(self.words.spelling, len(self.logits))
-        if largest(self.logits) + self._most_grams * largest(self.buckets) >= 1 << 31:
+        if self.largest_row >= 1 << 31:
             raise FormatError("what a token and its letters say together does not fit 32 bits")
 
     @property
@@ -67,8 +67,9 @@ class WordTable:
         return int(self.logits.shape[1])
 
     @property
-    def _most_grams(self) -> int:
-        return most_grams(self.words.spelling)
+    def largest_row(self) -> int:
+        """No token says more of a domain, its letters included."""
+        return largest(self.logits) + most_grams(self.words.spelling) * largest(self.buckets)
 
     @cached_property
     def _begins_apart(self) -> NDArray[np.bool_]:
@@ -165,28 +166,20 @@ class WordTable:
         return replace(self, logits=logits, buckets=buckets)
 
 
-def compile_words(table: NDArray[np.int16], scale: float, words: WordSketch, weights: NDArray[np.float64]) -> WordTable:
-    """The logits of every token and of every bucket: features φW, of which a run of letters has scale · amplitude."""
+def compile_words(
+    table: NDArray[np.int16], scale: float, words: WordSketch, weights: NDArray[np.float64], room: float = 0.0
+) -> WordTable:
+    """The logits of every token and of every bucket: features φW, of which a run of letters has scale · amplitude.
+
+    room: what else may be added to a token's logits.
+    """
     own, constant = table.shape[1], weights[-1:]
     if weights.shape[0] != own + words.width + 1:
         raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of {own + words.width}")
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
-    step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()))
+    step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()) + room)
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
-
-
-def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
-    """The columns of two tables in one, so that they are added up together; None where that cannot be."""
-    if isinstance(one, TokenTable) and isinstance(other, TokenTable):
-        return TokenTable(np.hstack([one.logits, other.logits]), one.step, one.entropies)
-    if not isinstance(one, WordTable) or not isinstance(other, WordTable):
-        return None
-    logits, buckets = np.hstack([one.logits, other.logits]), np.hstack([one.buckets, other.buckets])
-    try:
-        return replace(one, logits=logits, buckets=buckets)
-    except FormatError:  # each fits 32 bits, but not the tokens of the one with the letters of the other
-        return None
 
 
 def check_spelling(spelling: Spelling, rows: int) -> None:
@@ -202,8 +195,3 @@ def most_grams(spelling: Spelling) -> int:
     """How many runs of letters can end in one token, at most."""
     before = np.concatenate(([0], np.cumsum(WORD_BYTES[spelling.letters], dtype=np.int64)))
     return MAX_GRAMS_PER_LETTER * int(np.diff(before[spelling.starts]).max(initial=0))
-
-
-def largest(numbers: NDArray[np.int32]) -> int:
-    """The largest absolute value."""
-    return max(int(numbers.max()), -int(numbers.min()))

@@ -24,7 +24,7 @@ from ridgeway.common.statistics.sums import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
 VERSION = 1
-ENCODER_NAME = re.compile(r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?")
+ENCODER_NAME = re.compile(r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+cosines)?")
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 

@@ -42,6 +42,9 @@ ServedRelease = Annotated[str, typer.Argument(metavar="RELEASE", envvar="RIDGEWA
 ExpertsPath = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
 ]
+ComparedRelease = Annotated[
+    Path | None, typer.Option(metavar="RELEASE", help="A second release, to see on the page what it decides.")
+]
 CostWeight = Annotated[
     float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
 ]
@@ -76,6 +79,7 @@ def serve(
     release: ServedRelease,
     experts: ExpertsPath = None,
     mu: CostWeight = None,
+    compare: ComparedRelease = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     unix_socket: UnixSocket = None,
@@ -123,7 +127,7 @@ def serve(
         tls=tls_cert is not None,
     )
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
-    source = SourceOptions(release, key, pull_every, model, device, changes, drift_share, drift_leverage)
+    source = SourceOptions(release, key, pull_every, model, device, changes, drift_share, drift_leverage, compare)
     times = drain, keep_alive, log_format, log_level
     _run(ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times), workers)
 
@@ -140,6 +144,7 @@ class SourceOptions:
     changes: dict[str, Any]
     drift_share: float | None
     drift_leverage: float | None
+    compare: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +213,18 @@ def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, 
     check = known.check if known else None
     source = ReleaseSource(folder, asked.key, asked.model, asked.device, check, asked.changes)
     drift = DriftSettings(share=asked.drift_share, leverage=asked.drift_leverage)
-    service = RoutingService(source, drift, tracing=find_tracing())
+    other = (
+        ReleaseSource(find_release(asked.compare), asked.key, asked.model, asked.device).open()
+        if asked.compare
+        else None
+    )
+    service = RoutingService(source, drift, tracing=find_tracing(), compared=other)
     if pulled is not None:
         service.watchers.append(pulled.watch)
     served = service.current.served
     step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+    if other is not None:
+        step("compared", other.id[:12], f"{len(other.router.domains)} domains", ", ".join(other.router.domains))
     gateway = Gateway(service, known, shared=shared) if known else None
     if gateway is not None:
         step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))

@@ -435,4 +435,9 @@ def _figures(chosen: _Chosen) -> dict[str, Any] | None:
         return None
     fitted = chosen.fitted
     told = {"separation": fitted.separation} if fitted and fitted.separation is not None else {}
-    return {**figures, "gap": fitted.gap if fitted else None, **told}
+    return {
+        **figures,
+        "gap": fitted.gap if fitted else None,
+        **({"reliability": fitted.reliability} if fitted else {}),
+        **told,
+    }

@@ -15,9 +15,10 @@ import logging
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ridgeway.common.http.key_budgets import open_shared
 from ridgeway.common.routing.conversation import weighted_turns
@@ -92,34 +93,47 @@ def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -
     return Talk(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
 
 
-def leaning(router: Router) -> dict[str, float]:
+@lru_cache(maxsize=2)
+def leaning(router: Router) -> Mapping[str, float]:
     """What a router makes of phrases that say nothing of a domain: the mean log probability of each.
 
     A domain of instructions draws "and why?" strongly. What draws such phrases is no evidence in a follow-up.
     """
     found = router.route_many(FOLLOW_UPS)
-    return {name: fmean(_log(each.scores[name]) for each in found) for name in router.domains}
+    return {name: fmean(math.log(max(each.scores[name], LEAST_SCORE)) for each in found) for name in router.domains}
+
+
+class Evidence(NamedTuple):
+    """What a user turn alone says for leaving the domain that a conversation is with, and how much of that it takes.
+
+    found: log p(best)/p(domain); None if it says nothing, because the router abstained, or all, because the domain is
+           none of the router's.
+    """
+
+    stays: bool
+    found: float | None
+    needed: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"stays": self.stays, "evidence": self.found, "evidence_needed": self.needed}
+
+
+def evidence_to_leave(decision: Decision, domain: str | None, leaning: Mapping[str, float]) -> Evidence:
+    """It takes 0.25 + 5·√(1 − n/24) with n < 24 tokens, and 0.25 with more; and beyond that the router's leaning from
+    the domain to the best, all of it up to 12 tokens, and 12/n with more."""
+    tokens = max(decision.tokens, 1)
+    drawn = leaning.get(decision.best, 0.0) - leaning.get(domain or "", 0.0)
+    few = math.sqrt(max(0.0, 1 - tokens / FEW_TOKENS))
+    needed = CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * few + drawn * min(1.0, LEANING_TOKENS / tokens)
+    if decision.abstained or domain is None or decision.scores.get(domain, 0.0) <= 0:
+        return Evidence(decision.abstained, None, needed)
+    found = math.log(decision.confidence / decision.scores[domain])
+    return Evidence(found <= needed, found, needed)
 
 
 def is_clear(decision: Decision, domain: str | None, leaning: Mapping[str, float]) -> bool:
-    """Whether the decision on a user turn alone is evidence enough to leave a domain.
-
-    Of its log p(best)/p(domain) over n tokens, the router's leaning is taken off, the more the fewer tokens there are:
-    min(1, 12/n) of it. The rest must exceed 0.25 + 5·√(1 − n/24) with n < 24 tokens, and 0.25 with more.
-    """
-    if decision.abstained:
-        return False
-    best, tokens = decision.best, max(decision.tokens, 1)
-    if domain is None or domain not in decision.scores:
-        return True
-    odds = _log(decision.confidence) - _log(decision.scores[domain])
-    drawn = leaning.get(best, 0.0) - leaning.get(domain, 0.0)
-    few = math.sqrt(max(0.0, 1 - tokens / FEW_TOKENS))
-    return odds - drawn * min(1.0, LEANING_TOKENS / tokens) > CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * few
-
-
-def _log(score: float) -> float:
-    return math.log(max(score, LEAST_SCORE))
+    """Whether the decision on a user turn alone is evidence enough to leave a domain."""
+    return not evidence_to_leave(decision, domain, leaning).stays
 
 
 class RecentNotes:

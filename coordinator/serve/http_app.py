@@ -47,7 +47,8 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
     )
     add_error_handlers(app)
     rules = rules or AccessRules()
-    routing = routing_api(service, gateway.choice if gateway else None, gateway.states if gateway else dict)
+    experts = (gateway.choice, gateway.states, gateway.worths) if gateway else (None, dict, lambda: None)
+    routing = routing_api(service, *experts)
     gateways = (gateway_api(service, gateway), unsupported_api())
     apis = (routing, *gateways, site_api(read_site(__package__), DOCUMENTS))
     for api in apis:

@@ -31,6 +31,7 @@ from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
 SESSION_HEADER = "x-session-id"
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
+MAX_NAME = 256
 MAX_VALUES = 50_000
 """Lists, objects and their keys in one body: to read that many takes a few hundredths of a second."""
 MAX_ROUTED_TEXTS = 64
@@ -86,6 +87,7 @@ class WantedDecisions:
     texts: list[CutTurns] = field(repr=False)
     prompts: list[str] | None = field(repr=False)
     explain: bool
+    after: str | None = None
 
 
 class RouteRequest(BaseModel):
@@ -100,11 +102,16 @@ class RouteRequest(BaseModel):
         None, description="A conversation; the last user turn weighs more than all the others."
     )
     explain: bool = Field(False, description="Add each word and what it added to the decision.")
+    after: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        None, description="The domain that the chat is with: its last user message alone is routed, and may leave it."
+    )
 
     @model_validator(mode="after")
     def _one_of_three(self) -> RouteRequest:
         if (self.prompt is None) + (self.prompts is None) + (self.messages is None) != 2:
             raise ValueError("give exactly one of prompt, prompts and messages")
+        if self.after is not None and self.messages is None:
+            raise ValueError("after goes with messages alone")
         return self
 
     def wanted(self) -> WantedDecisions:
@@ -112,10 +119,11 @@ class RouteRequest(BaseModel):
         if self.prompts is not None:
             texts = [cut_turns([Turn(prompt, 1.0)]) for prompt in self.prompts]
         else:
-            texts = [cut_turns([Turn(self.prompt or "", 1.0)] if self.messages is None else _chat_turns(self.messages))]
+            turns = [Turn(self.prompt or "", 1.0)] if self.messages is None else _chat_turns(self.messages)
+            texts = [cut_turns(turns if self.after is None else turns[:1])]
         hold(sum(getsizeof(turn.text) for turns, _ in texts for turn in turns))
         prompts = None if self.prompts is None else [turns[0].text for turns, _ in texts]
-        return WantedDecisions(texts, prompts, self.explain)
+        return WantedDecisions(texts, prompts, self.explain, self.after)
 
 
 def _plainly(value: Any, check: object) -> Any:

@@ -34,6 +34,9 @@ class RoutedPrompt(BaseModel):
     expert_reason: str | None = Field(None, description="Why this expert: see docs/serving.md.")
     expert_quality: float | None = Field(None, description="What is expected of its answer, where that was measured.")
     left_out: int | None = Field(None, description="Characters that were not routed: see docs/serving.md.")
+    stays: bool | None = Field(None, description="Whether the chat stays with the domain it was `after`.")
+    evidence: float | None = Field(None, description="log p(best)/p(after), if both are domains of the release.")
+    evidence_needed: float | None = Field(None, description="What it takes to leave: more where the text is short.")
     runner_up: str | None = Field(None, description="The domain in the second place.")
     margin: float | None = Field(None, description="What separates `best` from the runner-up.")
     order: list[str] | None = Field(None, description="The domains in the order of the words' parts.")
@@ -55,6 +58,19 @@ class RoutedMany(Origin):
     """Where each of many prompts should go, in their order."""
 
     decisions: list[RoutedPrompt]
+
+
+class ExpertWorths(BaseModel):
+    """What the choice of an expert weighs: it takes the largest of Σ p(domain)·quality[domain] − mu·cost.
+
+    mu is the operator's; quality is by domain, in the order of `domains`, and then by expert, in that of `experts`.
+    """
+
+    mu: float
+    experts: list[str]
+    costs: list[float]
+    domains: list[str]
+    quality: list[list[float]]
 
 
 class Health(BaseModel):

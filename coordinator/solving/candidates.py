@@ -18,7 +18,14 @@ from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Scope, Sel
 from ridgeway.common.protocol.cohort import Penalty
 from ridgeway.common.protocol.messages import MAX_CANDIDATES, Candidate
 from ridgeway.common.routing.belonging import fit_scope, separation
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, Evaluation, split_calibration
+from ridgeway.common.routing.evaluation import (
+    CONFIDENCE_EDGES,
+    GROWTHS,
+    Evaluation,
+    Reliability,
+    reliability_of,
+    split_calibration,
+)
 from ridgeway.common.statistics.sums import Statistics
 
 Counts = NDArray[np.int64]
@@ -128,6 +135,7 @@ class Fitted:
 
     scope:      what text belongs to any domain, if that could be learnt.
     separation: how well text of a domain that was left out is told from text of the others: 0.5 is chance.
+    reliability: of held-out documents and their beginnings, every domain weighing the same.
     """
 
     temperature: float
@@ -135,6 +143,7 @@ class Fitted:
     gap: float
     scope: Scope | None = None
     separation: float | None = None
+    reliability: Reliability = ()
 
     def confidence(self, threshold: float, fallback: str | None) -> Confidence:
         return Confidence(self.temperature, self.growth, True, threshold, fallback, self.scope)
@@ -156,4 +165,5 @@ def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
     gap = float(np.abs(right[row, column] - fallen[row, column] * BIN_MIDDLES).sum() * 100)
     told = [scope for _, scope in pairs]
     scope = fit_scope(told)
-    return Fitted(tried[column], GROWTHS[row], gap, scope, separation(told) if scope else None)
+    apart = separation(told) if scope else None
+    return Fitted(tried[column], GROWTHS[row], gap, scope, apart, reliability_of(met[row, column]))

@@ -15,6 +15,7 @@ import numpy as np
 from ridgeway.common.base.settings import Ridge, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.windows import layers
+from ridgeway.common.routing.cosine_table import text_cosines
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu
 
@@ -89,5 +90,8 @@ def _features(encoder: TableEncoder, texts: Sequence[str]) -> Matrix:
         if encoder.words is not None:
             own = encoder.words.window_features(layer.ids, layer.bounds)
             parts.insert(1, own.astype(np.float64) * encoder.scale)
+        if encoder.cosines is not None:
+            cosines = text_cosines(encoder.table, encoder.words, encoder.cosines)(layer.ids, np.diff(layer.bounds))
+            parts.insert(-1, cosines.astype(np.float64) * encoder.scale)
         found.append(np.concatenate(parts, axis=1))
     return np.concatenate(found)

@@ -159,6 +159,8 @@ def make_sketch(
     The directions are drawn from the total itself: the same total gives the same bytes, and they are known to
     nobody who does not know the total.
     """
+    kept = [*range(encoder.linear_width), encoder.width]  # leverage is told by the features that tokens add up to
+    total = Statistics(total.gram[np.ix_(kept, kept)], total.cross[kept])
     whitening = _whitening(total, encoder.scale, directions)
     whitening[:-1] *= encoder.scale
     narrow, own = whitening.astype(np.float32), encoder.table.shape[1]
@@ -283,4 +285,4 @@ def _more_of(encoder: AnyEncoder) -> dict[str, Any]:
     """What the manifest says of an encoder that is more than a table of tokens."""
     if isinstance(encoder, ContextualEncoder):
         return {"kind": KIND, "weights": encoder.weights}
-    return {"words": encoder.options.to_json()} if encoder.options else {}
+    return encoder.more

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.round import session_store, weights_check
+from ridgeway.client.round import holder, session_store, weights_check
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base import identity
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.masking import differencing
 from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.common.routing import release
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.simulations.bench.measuring import Result, at_most, figure, measured_apart, peak_gb
 from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, simulate
@@ -46,7 +45,7 @@ SHARED_READINGS: tuple[Any, ...] = (
     packet._message,
     packet._digest_of_request,
     weights_check._equations,
-    release._decoded,
+    holder._verified_release,
     session_store._agreed,
     differencing._shown,
 )

@@ -78,7 +78,7 @@ def audit(
     against a control; and planted documents show the ε that can be proven at least.
     """
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.table_encoder import without_words
+    from ridgeway.common.encoding.table_encoder import of_tokens_alone
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
     from ridgeway.simulations.cohort_audit import audit as attack
@@ -88,7 +88,7 @@ def audit(
     if epsilon is not None:
         if statistics or plot is not None:
             raise InputError("an audit under noise reads text and draws nothing; give --data, without files and --plot")
-        plain = without_words(needs_table(find_encoder(encoder), "the audit"))
+        plain = of_tokens_alone(needs_table(find_encoder(encoder), "the audit"))
         _audit_private(data, holder, plain, epsilon, privacy, prior, canaries, runs, json)
         return
     parts = [load_prepared(path) for path in statistics or []]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.jsonl import jsonl_texts
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.model_files import imported
+from ridgeway.common.encoding.table_encoder import COSINES
 from ridgeway.common.routing.evaluation import confidence_gap
 from ridgeway.common.routing.router import Decision, Router
 from ridgeway.simulations.bench.bench_text import DATA_FOLDER
@@ -138,16 +140,23 @@ def _tried(
     method: RoutingMethod, task: Task, tests: Mapping[str, Texts], router: Router
 ) -> Iterator[tuple[str, dict[str, float]]]:
     if method is OURS:
-        found = {}
-        for change, texts in tests.items():
-            best = {name: [task.domains.index(each.best) for each in router.route_many(texts[name])] for name in texts}
-            found[change] = evaluation(task.domains, best).accuracy
-        yield method.lines["ours"].chosen, found
+        yield method.lines["ours"].chosen, _routed_by(router, task, tests)
+        if task.full:
+            with_cosines, _ = our_router(replace(task, work=task.work / "cosines"), COSINES)
+            yield f"{method.lines['ours'].chosen} with cosines", _routed_by(with_cosines, task, tests)
         return
     trained = method.fit(task)
     routed = {change: list(routed_texts(trained, texts)) for change, texts in tests.items()}
     for name, place in chosen_rows(method, task, trained):
         yield name, {change: evaluation(task.domains, each[place]).accuracy for change, each in routed.items()}
+
+
+def _routed_by(router: Router, task: Task, tests: Mapping[str, Texts]) -> dict[str, float]:
+    found = {}
+    for change, texts in tests.items():
+        best = {name: [task.domains.index(each.best) for each in router.route_many(texts[name])] for name in texts}
+        found[change] = evaluation(task.domains, best).accuracy
+    return found
 
 
 def _table(dataset: Dataset, rows: Sequence[tuple[str, dict[str, float]]], names: Sequence[str]) -> Table:

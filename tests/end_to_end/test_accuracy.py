@@ -13,11 +13,15 @@ from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Preset, preset
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.accuracy_plan import FIT_ERROR, KINDS, forecast
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.experiments.conversations_part import PHRASES, dialogues, rates
-from ridgeway.simulations.experiments.dataset import folder_dataset
+from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
+from ridgeway.simulations.experiments.privacy.private_trials import PrivateGround, PrivateTrial, accuracy
 from ridgeway.simulations.simulate import simulate
 
 pytestmark = pytest.mark.slow
@@ -64,3 +68,18 @@ def test_a_federation_that_chooses_by_itself_reaches_the_same(
     stays, follows, *_ = rates(Router.load(release), chats)
     assert stays >= 95.0
     assert follows >= 90.0
+
+
+def test_the_plan_predicts_small_simulations(
+    shared_data: Path, smollm2: TableEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On held-out training documents of clm, in both modes, within the error that the plan states."""
+    monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000)
+    held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
+    told = Dataset("clm", "held-out training text", held.fit, held.held)
+    ground = PrivateGround(told, smollm2, {"far": built_in_prior(smollm2)})
+    for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
+        chosen: PrivacyMode = "full" if mode == "full" else "columns"
+        found = accuracy(ground, PrivateTrial(chosen, epsilon, documents, "far"), seed=1) / 100
+        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8).by_kind[KINDS[2].name]
+        assert found == pytest.approx(expected, abs=FIT_ERROR), (mode, documents, epsilon)

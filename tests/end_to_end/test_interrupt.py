@@ -13,19 +13,33 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.client.sums.prepare import PART_INTERVAL_S
 from ridgeway.common.encoding.encoder_files import save_encoder
-from tests.support.commands import RIDGEWAY, Finished, Workshop
+from tests.support.commands import Finished, Workshop
 from tests.support.tiny import tiny_encoder
 from tests.support.waiting import MAX_WAIT_S, wait_for
 
-RECORDS = 4_000
-KEEPING_OFTEN = "from ridgeway.__main__ import main; from ridgeway.client.sums import prepare; "
-KEEPING_OFTEN += "prepare.PART_INTERVAL_S = 0.2; main()"
+RECORDS = 800
+SLOW = """
+import sys, time
+from ridgeway.__main__ import main
+from ridgeway.client.sums import prepare
+
+def slowly(*batch):
+    time.sleep(0.1)
+    take(*batch)
+
+prepare.BATCH_CHARACTERS, take, prepare._Run._take = 1 << 14, prepare._Run._take, slowly
+prepare.PART_INTERVAL_S = float(sys.argv.pop(1))
+main()
+"""
+"""The command with small batches and a pause before each: it needs seconds, and no core. Before its own words come the
+seconds between two parts."""
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """An encoder, and a corpus that one thread needs some seconds for: law.jsonl."""
+    """An encoder, and a corpus of some fifty batches: law.jsonl."""
     made = Workshop(tmp_path_factory.mktemp("workshop"))
     save_encoder(tiny_encoder(), made / "encoder")
     words = "it is a law of the land that work once done is not done again, "
@@ -42,13 +56,13 @@ def uninterrupted(shop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> F
 
 
 class Running:
-    """A `prepare` on one thread that is to be ended before it is done."""
+    """A slow `prepare` on one thread that is to be ended before it is done."""
 
-    def __init__(self, shop: Workshop, cache: Path, out: str, *command: str | Path) -> None:
+    def __init__(self, shop: Workshop, cache: Path, out: str, part_interval_s: float) -> None:
         options = ("--encoder", shop.encoder, "--domain", "law", "--out", out, "--threads", "1", "--json")
         self.cache = cache
         self.process = subprocess.Popen(
-            [*(command or [RIDGEWAY]), "client", "prepare", "law.jsonl", *options],
+            [sys.executable, "-c", SLOW, str(part_interval_s), "client", "prepare", "law.jsonl", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=shop.environment(RIDGEWAY_CACHE=str(cache)),
@@ -100,7 +114,7 @@ class Stopped:
 def stopped(request: pytest.FixtureRequest, shop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A run that was asked to stop in the middle."""
     cache = tmp_path_factory.mktemp("cache")
-    with Running(shop, cache, "resumed.stats") as running:
+    with Running(shop, cache, "resumed.stats", PART_INTERVAL_S) as running:
         running.wait_for(running.listens)
         time.sleep(0.4)
         return Stopped(running.end(request.param), cache)
@@ -137,7 +151,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(shop: Workshop, stopped: Stoppe
 
 def test_a_killed_run_goes_on_to_the_same_bytes(shop: Workshop, tmp_path: Path, uninterrupted: Finished) -> None:
     """A power cut between or within two parts costs time and nothing else."""
-    with Running(shop, tmp_path, "killed.stats", sys.executable, "-c", KEEPING_OFTEN) as running:
+    with Running(shop, tmp_path, "killed.stats", 0.2) as running:
         running.wait_for(lambda: len(running.parts()) >= 2)
         killed = running.end(signal.SIGKILL)
     assert killed.code == -signal.SIGKILL

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
     BYTE_BLOCK_SAMPLES,
+    COARSE,
+    COARSE_BESIDE,
     EXACT_LIMIT,
     FLOAT_BLOCK_SAMPLES,
     MAX_CENTRED_SQUARE,
@@ -33,7 +35,8 @@ from ridgeway.client.sums.accumulate import (
     means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
-from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
+from ridgeway.common.base.settings import FEATURE_LIMIT, CosineFeatures, Sampling, WordFeatures
+from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -355,7 +358,8 @@ def test_compiled_products_are_those_of_integers(size: int, count: int, far: int
         ((3, 2), 0, 3, 0, 1),
         ((3, 3), 2, 3, 0, 1),
         ((3, 2), 2, 3, 0, 0),
-        ((3, 2), 2, 3, 0, 4097),
+        ((3, 2), 2, 3, 0, (1 << 38) + 1),
+        ((8193, 2), 2, 3, 0, 1),
     ],
 )
 def test_compiled_products_refuse_what_does_not_fit_together(
@@ -368,6 +372,45 @@ def test_compiled_products_refuse_what_does_not_fit_together(
     given = np.full(shape, value, dtype=np.int16), np.zeros(centre, dtype=np.int16), np.zeros((gram, gram), np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
         compiled(*given, times)
+
+
+@pytest.mark.parametrize(("dense", "coarse", "count", "most"), [(32, 1, 1, 32), (64, 9, 77, 1), (96, 24, 8192, 32)])
+def test_products_of_coarse_columns_are_those_of_integers(dense: int, coarse: int, count: int, most: int) -> None:
+    """Few of them or all, once or as often as there can be; what is not coarse, or moved, is refused."""
+    compiled = compiled_products()
+    if compiled is None:
+        pytest.skip("the extension was not built, or the processor is another")
+    rolls = np.random.default_rng(count)
+    samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, dense + coarse)).astype(np.int16)
+    samples[:, dense:] = COARSE * rolls.integers(-most, most + 1, (count, coarse)) * rolls.integers(0, 2, coarse)
+    samples[:, 0], samples[:, -1] = FEATURE_LIMIT, -COARSE * most
+    centre, gram = samples[0].copy(), np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
+    centre[0], centre[dense:] = -FEATURE_LIMIT, 0
+    compiled(samples, centre, gram, 320, coarse)
+    moved = np.column_stack([samples.astype(np.int64) - centre, np.ones(count, dtype=np.int64)])
+    np.testing.assert_array_equal(np.triu(gram), np.triu(320 * moved.T @ moved))
+    for wrong in (samples, centre):
+        wrong[..., -1] += 1
+        with pytest.raises(ValueError, match="do not fit together"):
+            compiled(samples, centre, gram, 1, coarse)
+        wrong[..., -1] -= 1
+
+
+@given(documents=corpora(), sampling=samplings)
+def test_coarse_words_change_no_sums(documents: list[Document], sampling: Sampling) -> None:
+    """Where some windows have coarse words and others have not, all add up to what floats give."""
+    rolls = np.random.default_rng(1)
+    table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (ROWS, COARSE_BESIDE)).astype(np.int16)
+    letters = np.frombuffer(b" ab, cd ef gh", dtype=np.uint8)
+    words = WindowTable(table, WordSketch(WordFeatures(9), Spelling(letters, np.arange(ROWS + 1) * 2)))
+    fast, slow = ExactGram(words.width, words.last_words), float_gram(words.width)
+    for document in filter(None, documents):
+        for layer in layers(np.array(document, dtype=np.int32), np.array([len(document)]), sampling):
+            if len(layer.ids):
+                means = words.window_means(layer.ids, layer.bounds)
+                fast.add(means, layer.times)
+                slow.add(means, layer.times)
+    np.testing.assert_array_equal(fast.triangle(), slow.triangle())
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -420,6 +463,21 @@ def test_sums_with_words_are_those_of_their_features(
         for times, tokens in slow_samples(documents, sampling)
     ]
     assert found.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
+
+
+@given(table=tables(), documents=corpora(), sampling=samplings, words=st.none() | sketches())
+def test_sums_with_cosines_are_those_of_their_samples(
+    table: Table, documents: list[Document], sampling: Sampling, words: WordSketch | None
+) -> None:
+    """They stand behind all other features, and are of these alone."""
+    cosines = Cosines(CosineFeatures(width=3), table.shape[1] + (words.width if words else 0))
+    linear, whole = WindowTable(table, words), accumulators(table, sampling, words, cosines)()
+    found = whole.statistics(state_of(whole, [documents[:2], documents[2:]], sampling))
+    features = []
+    for times, tokens in slow_samples(documents, sampling):
+        sample = linear.window_means(np.array(tokens, dtype=np.int32), np.array([0, len(tokens)]))
+        features.append((times, [*sample[0].tolist(), *cosines.of(sample)[0].tolist(), 1]))
+    assert found.gram.tolist() == slow_gram(features, cosines.inputs + 4)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -525,7 +583,7 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
-        sums._multiply(1)
+        sums._multiply((1, 0))
         assert sums._pending * MAX_CENTRED_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 
@@ -574,6 +632,9 @@ def test_the_gram_of_counts_is_exact_for_huge_counts(table: Table, counts: list[
     features = [(times, [*map(int, row), 1]) for times, row in zip(counts, table, strict=True)]
     expected = slow_gram(features, table.shape[1] + 1)
     assert gram_of_counts(table, np.array(counts, dtype=np.int64)).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
+        assert gram_of_counts(table, np.array(counts, dtype=np.int64), 2).tolist() == expected
 
 
 def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> None:
@@ -592,6 +653,7 @@ def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
+    monkeypatch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
     monkeypatch.setattr(ridgeway.client.sums.accumulate, "BLOCK_BYTES", block_bytes)
     values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
     values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show

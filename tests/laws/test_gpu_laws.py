@@ -33,13 +33,15 @@ from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
     MAX_JOINED_WINDOW_TOKENS,
     MAX_WINDOW_TOKENS,
+    CosineFeatures,
     Sampling,
     WordFeatures,
 )
+from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
-from tests.support.gpu import PLACES, Place, at_every_place, needs_card
+from tests.support.gpu import CARD, PLACES, Place, at_every_place, needs_card
 
 Documents = list[list[int]]
 
@@ -77,10 +79,14 @@ def summed(accumulator: Accumulator, *batches: Documents) -> State:
 
 
 def one(
-    table: NDArray[np.int16], sampling: Sampling, device: str, words: WordSketch | None = None
+    table: NDArray[np.int16],
+    sampling: Sampling,
+    device: str,
+    words: WordSketch | None = None,
+    cosines: Cosines | None = None,
 ) -> Callable[[], CardWindows | CardCounts]:
     """A maker of the accumulators that work in a device's first lane."""
-    return card_accumulators(table, sampling, device, words)[0]
+    return card_accumulators(table, sampling, device, words, cosines)[0]
 
 
 def assert_same(one: State, other: State) -> None:
@@ -99,6 +105,7 @@ def assert_same(one: State, other: State) -> None:
     width=st.sampled_from([1, 3, 128, 130]),
     more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32), (70, 0, 10), (0, 0, 40), (0, 4, 0)]),
     words=st.sampled_from([None, *SKETCHES]),
+    kernel=st.sampled_from([None, CosineFeatures(5, 40_000, FEATURE_LIMIT), CosineFeatures(140)]),
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
@@ -109,13 +116,15 @@ def test_a_device_gives_the_bits_of_the_cpu(
     width: int,
     more: tuple[int, ...],
     words: WordSketch | None,
+    kernel: CosineFeatures | None,
     seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units, words, cosines included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
-    here = accumulators(table, sampling, words)()
+    cosines = Cosines(kernel, width + (words.width if words else 0)) if kernel else None
+    here = accumulators(table, sampling, words, cosines)()
     with place.entered():
-        there = one(table, sampling, place.device, words)()
+        there = one(table, sampling, place.device, words, cosines)()
         ours = summed(there, texts)
         expected = summed(here, texts)
         assert_same(ours, expected)
@@ -318,8 +327,9 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(methods, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
-    there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
-    assert_same(summed(there, texts), summed(here, texts))
+    with Place("cpu", kernels=not CARD).entered():
+        there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
+        assert_same(summed(there, texts), summed(here, texts))
     assert len(sizes) > 1
     assert sizes[-1] <= 3000
 

@@ -170,6 +170,16 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
             products(samples, table[0], gram)
             moved = np.column_stack([samples.astype(np.int64) - table[0], np.ones(ids, dtype=np.int64)])
             assert np.array_equal(np.triu(gram), np.triu(moved.T @ moved))
+        coarse = chance.randrange(9)
+        samples, centre = (
+            rolls.integers(-4096, 4097, (ids, 32 + coarse)).astype(np.int16),
+            np.zeros(32 + coarse, np.int16),
+        )
+        samples[:, 32:] = samples[:, 32:] // 128 * 128 * (rolls.random(coarse) < 0.5)
+        gram = np.zeros((33 + coarse, 33 + coarse), dtype=np.int64)
+        products(samples, centre, gram, 1, coarse)
+        moved = np.column_stack([samples.astype(np.int64), np.ones(ids, dtype=np.int64)])
+        assert np.array_equal(np.triu(gram), np.triu(moved.T @ moved))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ WEIGHTS = weights_blob(np.eye(FEATURES, 3))
 ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
 """The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies between LOCK and OPEN."""
 
+Way = list[tuple[int, Lot]]
+"""Steps that were taken, each with its lot."""
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
 
@@ -333,32 +335,27 @@ class Hostile:
 
     def until(self, step: int, lot: Lot = "statistics") -> None:
         """Everything honestly, up to but without one of the steps with a lot."""
-        counted = lot != "statistics"
+        for taken in way_to(step, lot):
+            self.take(*taken)
+
+    def take(self, step: int, lot: Lot) -> None:
+        """One step honestly, with everybody."""
+        if step == SEAL:
+            self.signatures, self.locks = {}, {}
         steps: list[Callable[[], None]] = [
             self.announce,
-            (lambda: self._open_what_comes_before(lot)) if counted else self.share,
-            (lambda: self.count(lot)) if counted else self.seal,
-            lambda: self._sign(lot),
+            self.share,
+            lambda: self.seal_lot(lot),
+            lambda: self.signatures.update(self.confirm(lot, self.shared)),
             lambda: self.locks.update(self.lock(lot, self.shared)),
             lambda: self._reveal(lot),
         ]
-        for take in steps[:step]:
-            take()
-
-    def _open_what_comes_before(self, lot: Lot) -> None:
-        """Counts are of a total that was opened, and a calibration is of a candidate that was evaluated."""
-        self.share()
-        self.seal()
-        self.finish("statistics")
-        if lot == "reliability":
-            self.count("scores")
-            self.finish("scores")
-
-    def _sign(self, lot: Lot) -> None:
-        self.signatures.update(self.confirm(lot, self.shared))
+        steps[step]()
 
     def _reveal(self, lot: Lot) -> None:
-        self.open(lot, self.shared, self.shared, self.signatures)
+        reveals = self.open(lot, self.shared, self.shared, self.signatures)
+        if lot == "statistics":
+            self.learn(self.total(lot, self.shared, reveals), self.shared)
 
     def request(self, step: int, lot: Lot, name: str) -> Packet:
         """What an honest coordinator asks a member for at a step."""
@@ -403,13 +400,26 @@ class Stages:
 
     def at(self, step: int, folder: Path, lot: Lot = "statistics") -> Hostile:
         """A session of all members before this step, as in a large cohort where neighbourhoods are small."""
-        name = f"{step} {lot} {neighbourhood_for(len(MEMBERS))}"
-        if name not in self._played:
-            played = Hostile(self.parties.copy(self._folder / name), list(MEMBERS))
-            played.until(step, lot)
+        return self._moved(way_to(step, lot), folder)
+
+    def _moved(self, way: Way, folder: Path) -> Hostile:
+        """A session in which these steps were taken; it goes on from the one that is a step behind."""
+        name = f"{len(way)} {neighbourhood_for(len(MEMBERS))}"
+        if name not in self._played and not way:
+            self._played[name] = Hostile(self.parties.copy(self._folder / name), list(MEMBERS))
+        elif name not in self._played:
+            played = self._moved(way[:-1], self._folder / name)
+            played.take(*way[-1])
             self._played[name] = played
         played = self._played[name]
         return played.moved(played.parties.copy(folder, *BULKY))
+
+
+def way_to(step: int, lot: Lot) -> Way:
+    """The steps before this one: counts are of a total that was opened, and a calibration of evaluated candidates."""
+    way = [(each, LOTS[0]) for each in (ANNOUNCE, SHARE)]
+    way += [(each, counted) for counted in LOTS for each in (SEAL, CONFIRM, LOCK, OPEN)]
+    return way[:step] if lot == LOTS[0] or step < SEAL else way[: way.index((SEAL, lot)) + step - SEAL]
 
 
 def nothing_revealed(coordinator: Hostile, lot: Lot | None = None) -> None:

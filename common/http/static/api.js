@@ -12,16 +12,25 @@ export class Refused extends Error {
 }
 
 export async function ask(path, body = null) {
+  return read(await open(path, body));
+}
+
+export async function open(path, body = null, { signal = null, headers = {} } = {}) {
+  // The response itself, once there is a key where one is needed; raises Refused if it is an error.
   for (;;) {
     const used = key();
-    const response = await sent(path, body, used);
-    if (response.status !== 401) return answer(response);
+    const response = await sent(path, body, used, signal, headers);
+    if (response.ok) return response;
+    if (response.status !== 401) {
+      const value = await read(response);
+      throw new Refused(response.status, sentence(value?.error?.message ?? `status ${response.status}`));
+    }
     if (key() === used) await askForKey();
   }
 }
 
-async function sent(path, body, used) {
-  const headers = { Accept: "application/json" };
+async function sent(path, body, used, signal, more) {
+  const headers = { Accept: "application/json", ...more };
   if (used) headers.Authorization = `Bearer ${used}`;
   if (body) headers["Content-Type"] = "application/json";
   try {
@@ -31,21 +40,20 @@ async function sent(path, body, used) {
       body: body && JSON.stringify(body),
       cache: "no-store",
       credentials: "omit",
+      signal,
     });
   } catch {
+    signal?.throwIfAborted();
     throw new Refused(0, "The service does not answer.");
   }
 }
 
-async function answer(response) {
-  let value = null;
+async function read(response) {
   try {
-    value = await response.json();
+    return await response.json();
   } catch {
     throw new Refused(response.status, "The service's answer could not be read.");
   }
-  if (!response.ok) throw new Refused(response.status, sentence(value?.error?.message ?? `status ${response.status}`));
-  return value;
 }
 
 function sentence(words) {

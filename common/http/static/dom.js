@@ -69,6 +69,28 @@ export function breakable(name) {
   return name.split(/(?<=[_-])/).flatMap((part, place) => (place ? [make("wbr"), part] : [part]));
 }
 
+export function button(words, onClick, attributes = {}) {
+  const made = make("button", { type: "button", class: "plain", ...attributes }, words);
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+export function searched(id, label, rows, most, names, painted) {
+  // Of many rows those whose names hold what is searched for, `most` at first; `painted` makes a table of some of them.
+  const box = make("input", { id, type: "search", autocomplete: "off", placeholder: "all, or a part of a name" });
+  const place = make("div");
+  let shown = most;
+  const paint = () => {
+    const words = box.value.trim().toLowerCase();
+    const found = rows.filter((row) => names(row).some((name) => name.toLowerCase().includes(words)));
+    const more = found.length > shown ? button(`Show ${Math.min(most, found.length - shown)} more`, () => { shown += most; paint(); }) : null;
+    fill(place, make("p", { class: "quiet" }, `${Math.min(shown, found.length)} of ${found.length}`), painted(found.slice(0, shown)), more);
+  };
+  box.addEventListener("input", () => { shown = most; paint(); });
+  paint();
+  return [make("p", { class: "search" }, make("label", { for: id }, label), box), place];
+}
+
 export function facts(pairs) {
   // A list of what is known, without what is not.
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");

@@ -1,10 +1,9 @@
-// The key, if the service wants one: asked for in a small form, kept until the tab is closed.
+// The key, if the service wants one: asked for in a small form, kept in memory until the page is left.
 // Knows the form. Knows nothing of requests.
 
 import { find } from "./dom.js";
 
-const PLACE = "ridgeway-key";
-let held = read();
+let held = null;
 let asking = null;
 
 export const key = () => held;
@@ -20,7 +19,7 @@ export function askForKey() {
     box.focus();
     form.onsubmit = (event) => {
       event.preventDefault();
-      keep(box.value.trim());
+      held = box.value.trim();
       box.value = "";
       form.hidden = true;
       asking = null;
@@ -28,21 +27,4 @@ export function askForKey() {
     };
   });
   return asking;
-}
-
-function keep(value) {
-  held = value;
-  try {
-    sessionStorage.setItem(PLACE, value);
-  } catch {
-    // The browser keeps nothing; the key is held until the page is left.
-  }
-}
-
-function read() {
-  try {
-    return sessionStorage.getItem(PLACE);
-  } catch {
-    return null;
-  }
 }

@@ -65,6 +65,7 @@ from ridgeway.coordinator.serve.schemas import (
     ERRORS,
     EXPERT_ANSWER,
     EXPERT_ERRORS,
+    ExpertWorths,
     ModelCard,
     ModelList,
     as_anthropics,
@@ -165,7 +166,6 @@ class Gateway:
         self._client = ExpertClient(service.tracing)
         self._owners = ResponseOwners(shared and shared / "responses")
         self._conversations = Conversations(shared and shared / "conversations")
-        self._leanings: dict[str | None, dict[str, float]] = {}
         self._checks: asyncio.Task[None] | None = None
         self._take()
 
@@ -190,6 +190,17 @@ class Gateway:
     def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
         """The expert that a decision leads to, whether it is up or not."""
         return self._connected.chooser(router).choose(decision)
+
+    def worths(self) -> ExpertWorths:
+        """What the choice of an expert weighs."""
+        router = self._service.current.served.router
+        chooser = self._connected.chooser(router)
+        costs = [self._connected.experts.experts[name].cost for name in chooser.names]
+        quality = chooser.quality.tolist()
+        mu = self._connected.experts.mu
+        return ExpertWorths(
+            mu=mu, experts=list(chooser.names), costs=costs, domains=list(router.domains), quality=quality
+        )
 
     def notes(self) -> list[str]:
         """What an operator may not have meant: domains and experts that do not go together, or were not measured."""
@@ -362,7 +373,7 @@ class Gateway:
         if (
             seat is not None
             and choice.expert != seat.expert
-            and not is_clear(decision, seat.domain, await self._leaning(served.router))
+            and not is_clear(decision, seat.domain, await asyncio.to_thread(leaning, served.router))
         ):
             choice = ExpertChoice(seat.expert, "sticky")
         elif seat is None or choice.expert != seat.expert:
@@ -388,14 +399,6 @@ class Gateway:
             if choice is not None:
                 seat = Seat(None if decision.abstained else decision.best, choice.expert, choice.expert)
         return seat if seat is not None and seat.expert in connected.links else None
-
-    async def _leaning(self, router: Router) -> dict[str, float]:
-        """Worked out once for each release."""
-        found = self._leanings.get(router.release)
-        if found is None:
-            found = await asyncio.to_thread(leaning, router)
-            self._leanings = {router.release: found}
-        return found
 
     def _forced(self, model: str) -> ForwardingPlan:
         """A client that names an expert gets that one or an error, never another in its place."""

@@ -1,6 +1,6 @@
 """The routing API: where a prompt should go and why, the release in use, and how the service is.
 
-Four endpoints for applications and operators, and one for the page; and a shorter way to those that are called most.
+Five endpoints for applications and operators, and two for the page; and a shorter way to those that are called most.
 Knows HTTP; decisions are made by the service.
 """
 
@@ -21,9 +21,20 @@ from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.router import Decision, Explanation, Router, origin
+from ridgeway.coordinator.serve.conversations import evidence_to_leave, leaning
 from ridgeway.coordinator.serve.request_bodies import RouteRequest, WantedDecisions, described, read_body
+from ridgeway.coordinator.serve.routing.current_release import ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService, TooManyTokens
-from ridgeway.coordinator.serve.schemas import ERRORS, Health, Readiness, ReleaseCard, Routed, RoutedMany
+from ridgeway.coordinator.serve.schemas import (
+    ERRORS,
+    ErrorReply,
+    ExpertWorths,
+    Health,
+    Readiness,
+    ReleaseCard,
+    Routed,
+    RoutedMany,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 ExpertOf = Callable[[Router, Decision], ExpertChoice | None]
@@ -68,9 +79,12 @@ def written_answer(content: bytes) -> Response:
 
 
 def routing_api(
-    service: RoutingService, expert_of: ExpertOf | None, experts: Callable[[], dict[str, str]]
+    service: RoutingService,
+    expert_of: ExpertOf | None,
+    experts: Callable[[], dict[str, str]],
+    worths: Callable[[], ExpertWorths | None],
 ) -> APIRouter:
-    """The endpoints; `experts` says of each expert how it is."""
+    """The endpoints; `experts` says of each expert how it is, `worths` what their choice weighs."""
     api = APIRouter(tags=["routing"])
 
     def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
@@ -93,13 +107,32 @@ def routing_api(
         if wanted.prompts is None:
             (turns, left_out) = wanted.texts[0]
             served, decision = await service.decide(turns)
-            return json_answer(with_expert(served.router, decision) | origin(served.router) | _cut(left_out))
+            told = with_expert(served.router, decision) | origin(served.router)
+            return json_answer(told | _cut(left_out) | _staying(served.router, decision, wanted.after))
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
             with_expert(served.router, each) | _cut(left_out)
             for each, (_, left_out) in zip(decisions, wanted.texts, strict=True)
         ]
         return json_answer({**origin(served.router), "decisions": decided})
+
+    @api.post(
+        "/v1/compare",
+        responses={
+            200: {"model": Routed | RoutedMany},
+            404: {"model": ErrorReply, "description": "There is no such release."},
+            **ERRORS,
+        },
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )
+    async def compare(request: Request) -> Response:
+        """The same as /v1/route with an explanation, by the release that `--compare` names; it is counted nowhere."""
+        if service.compared is None:
+            words = "there is no second release here; start `ridgeway serve` with --compare to have one"
+            raise Problem(404, words, code="no_comparison")
+        wanted = (await read_body(request, RouteRequest)).wanted()
+        return await _explained(service, wanted, lambda _, decision: decision.to_json(), service.compared)
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
@@ -110,9 +143,15 @@ def routing_api(
     async def activity() -> Response:
         """What the page shows: the last minutes, and drift."""
         served = service.current.served
-        standing = {"release": served.id, "since": served.since, "refused": service.current.refused}
+        compared = service.compared.id if service.compared else None
+        standing = {"release": served.id, "compared": compared, "refused": service.current.refused}
         recent = {"activity": service.activity.to_json(), "drift": service.drift.to_json(served)}
         return json_answer({**standing, **recent, "experts": experts()})
+
+    @api.get("/v1/worths", include_in_schema=False)
+    async def expert_worths() -> ExpertWorths | None:
+        """What the page shows of the choice of experts; null where there are none."""
+        return worths()
 
     @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["operating"])
@@ -140,8 +179,16 @@ def _cut(left_out: int) -> dict[str, int]:
     return {"left_out": left_out} if left_out else {}
 
 
+def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
+    """Whether a chat stays with its domain, if one was named."""
+    return {} if after is None else evidence_to_leave(decision, after, leaning(router)).to_json()
+
+
 async def _explained(
-    service: RoutingService, wanted: WantedDecisions, with_expert: Callable[[Router, Decision], dict[str, Any]]
+    service: RoutingService,
+    wanted: WantedDecisions,
+    with_expert: Callable[[Router, Decision], dict[str, Any]],
+    compared: ServedRelease | None = None,
 ) -> Response:
     """Put together beside the event loop, since every token is in it."""
     texts = [turns for turns, _ in wanted.texts]
@@ -151,14 +198,17 @@ async def _explained(
 
     def write(router: Router, explanations: list[Explanation]) -> bytes:
         decided = [
-            each.to_json() | with_expert(router, each.decision) | _cut(left_out)
+            each.to_json()
+            | with_expert(router, each.decision)
+            | _cut(left_out)
+            | _staying(router, each.decision, wanted.after)
             for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
         ]
         whole = decided[0] | origin(router) if wanted.prompts is None else {**origin(router), "decisions": decided}
         return to_json(whole)
 
     try:
-        return written_answer(await service.explain(texts, write))
+        return written_answer(await service.explain(texts, write, compared))
     except TooManyTokens as error:
         words = f"only texts of up to {error.most:,} tokens are explained"
         raise Problem(400, words, code="too_long_to_explain") from None

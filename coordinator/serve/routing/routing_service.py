@@ -101,14 +101,16 @@ class MicroBatcher:
         await asyncio.gather(*(take_turns() for _ in range(min(cores(), len(pieces)))))
         return served, [decision for part in decided for decision in part]
 
-    async def explain(self, work: Callable[[ServedRelease], Result]) -> tuple[ServedRelease, Result]:
-        """What is made of explanations, one request at a time."""
-        return await self._beside(self._explaining, work)
+    async def explain(
+        self, work: Callable[[ServedRelease], Result], served: ServedRelease | None = None
+    ) -> tuple[ServedRelease, Result]:
+        """What is made of explanations, one request at a time; by a release other than that in use, if one is given."""
+        return await self._beside(self._explaining, work, served)
 
     async def _beside(
-        self, pool: ThreadPoolExecutor, work: Callable[[ServedRelease], Result]
+        self, pool: ThreadPoolExecutor, work: Callable[[ServedRelease], Result], served: ServedRelease | None = None
     ) -> tuple[ServedRelease, Result]:
-        served = self._current()
+        served = served or self._current()
         return served, await self._run(pool, partial(work, served), served)
 
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], Result], served: ServedRelease) -> Result:
@@ -177,8 +179,10 @@ class RoutingService:
         drift: DriftSettings | None = None,
         watch_s: float = WATCH_S,
         tracing: Tracing = NO_TRACING,
+        compared: ServedRelease | None = None,
     ) -> None:
         self.current = CurrentRelease(source)
+        self.compared = compared
         self.tracing = tracing
         self.batcher = MicroBatcher(lambda: self.current.served)
         self.metrics = Metrics()
@@ -209,9 +213,15 @@ class RoutingService:
         return served, decisions
 
     async def explain(
-        self, texts: Sequence[Sequence[Turn]], write: Callable[[Router, list[Explanation]], Result]
+        self,
+        texts: Sequence[Sequence[Turn]],
+        write: Callable[[Router, list[Explanation]], Result],
+        compared: ServedRelease | None = None,
     ) -> Result:
-        """What `write` makes of the explanations, which are not held any longer. Raises TooManyTokens."""
+        """What `write` makes of the explanations, which are not held any longer. Raises TooManyTokens.
+
+        compared: the release that explains in place of the one in use; what it decides is not counted.
+        """
         began = time.perf_counter()
 
         def explained(served: ServedRelease) -> tuple[list[Decision], Result]:
@@ -222,8 +232,9 @@ class RoutingService:
             found = [router.explain_turns(turns) for turns in texts]
             return [each.decision for each in found], write(router, found)
 
-        _, (decisions, written) = await self.batcher.explain(explained)
-        self._count(decisions, time.perf_counter() - began)  # a person is looking: that tells nothing of drift
+        _, (decisions, written) = await self.batcher.explain(explained, compared)
+        if compared is None:
+            self._count(decisions, time.perf_counter() - began)  # a person is looking: that tells nothing of drift
         return written
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:

@@ -3,9 +3,11 @@
 
 import { ask } from "./api.js";
 import { confusion } from "./confusion.js";
-import { facts, fill, find, make, scrolling, table } from "./dom.js";
+import { facts, fill, find, make, scrolling, searched, table } from "./dom.js";
 import { count, moment, percent, plain, short, whole } from "./numbers.js";
 import { arrange, named } from "./palette.js";
+
+const MANY = 20;
 
 export async function showCard() {
   const place = find("release");
@@ -102,6 +104,7 @@ function heldOut(evaluation) {
 function domains({ domains: names, masses, manifest }) {
   const right = manifest.evaluation?.domains ?? {};
   const rows = names.map((name) => [named(name), whole(masses[name] ?? 0), name in right ? percent(right[name] / 100) : "–"]);
-  const made = table(["Domain", "Mass, samples", "Accuracy"], rows, { caption: "Domains of the release, their masses, and accuracy on held-out text", unseen: true });
-  return scrolling("Domains of the release", made);
+  const caption = "Domains of the release, their masses, and accuracy on held-out text";
+  const painted = (some) => scrolling("Domains of the release", table(["Domain", "Mass, samples", "Accuracy"], some, { caption, unseen: true }));
+  return rows.length > MANY ? make("div", {}, searched("domain-search", "Domains ", rows, MANY, ([name]) => [name.textContent], painted)) : painted(rows);
 }

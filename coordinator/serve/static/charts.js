@@ -6,6 +6,7 @@ import { draw, fill, find, make, table } from "./dom.js";
 import { clock, count, milliseconds, plain, whole } from "./numbers.js";
 import { known, legend, marks, placeOf } from "./palette.js";
 
+const MOST_NAMED = 12;
 let decisions;
 let latency;
 let activity = null;
@@ -62,7 +63,9 @@ function paintDecisions(steps, minutes) {
   const seen = present(steps);
   const words = `${count(all, "decision")} in the last ${minutes} minutes${abstained ? `, of which ${whole(abstained)} abstained` : ""}.`;
   fill(decisions.drawing, picture(scale, `${words} ${byDomain(steps, seen)}`, minuteMarks(scale, minutes), whole, bars));
-  fill(decisions.below, make("p", { class: "quiet" }, words), seen.length ? legend(seen) : null);
+  const named = largest(steps, seen);
+  const others = seen.length > named.length ? make("p", { class: "quiet" }, `… and ${count(seen.length - named.length, "other domain")}: see the table.`) : null;
+  fill(decisions.below, make("p", { class: "quiet" }, words), seen.length ? legend(named) : null, others);
 }
 
 function present(steps) {
@@ -70,8 +73,15 @@ function present(steps) {
   return [...names].sort((one, other) => placeOf(one) - placeOf(other));
 }
 
+function largest(steps, names) {
+  // Of many domains, those with the most decisions, in the order of all.
+  const made = new Map(names.map((name) => [name, sum(steps.map((step) => step.decisions[name] ?? 0))]));
+  const most = [...names].sort((one, other) => made.get(other) - made.get(one)).slice(0, MOST_NAMED);
+  return names.filter((name) => most.includes(name));
+}
+
 function byDomain(steps, names) {
-  return names.map((name) => `${name} ${whole(sum(steps.map((step) => step.decisions[name] ?? 0)))}`).join(", ");
+  return largest(steps, names).map((name) => `${name} ${whole(sum(steps.map((step) => step.decisions[name] ?? 0)))}`).join(", ");
 }
 
 function stack(scale, step, place) {

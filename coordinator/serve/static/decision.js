@@ -44,7 +44,7 @@ function scores(ranked) {
   const rest = ranked.slice(shown.length);
   const rows = shown.map(([domain, share]) => row(named(domain), bar(share, domain), share));
   if (rest.length) rows.push(row(`${rest.length} others`, "", rest.reduce((sum, [, share]) => sum + share, 0)));
-  const made = table(["Domain", "", "Probability"], rows, {
+  const made = table(["Domain", "Bar", "Probability"], rows, {
     caption: "Probability of each domain",
     unseen: true,
     numbersFrom: 2,

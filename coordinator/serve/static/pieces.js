@@ -10,9 +10,11 @@ export function pieces(prompt, words) {
   for (const word of words) {
     const start = prompt.indexOf(word.text, at);
     if (start < 0 || !word.text) continue; // no text of the prompt's own; the table has it
-    plain(start);
-    made.push({ ...word, weighs: true });
-    at = start + word.text.length;
+    const text = word.text.trimStart() || word.text; // the blank before a word is no part of it
+    const end = start + word.text.length;
+    plain(end - text.length);
+    made.push({ ...word, text, weighs: true });
+    at = end;
   }
   plain(prompt.length);
   return made;

@@ -1,8 +1,10 @@
 // The box that a prompt is typed into: routed a moment after the last key, at most one question at a time.
+// A decision that is shown belongs to the text in the box; as soon as that differs, it is marked as an old one's.
 // Knows the form. What becomes of the answer is somebody else's job.
 
 import { ask } from "./api.js";
-import { find, make, show } from "./dom.js";
+import { button, find, make, show } from "./dom.js";
+import { forgetLink } from "./permalink.js";
 
 const PAUSE_MS = 250;
 const LONG = 20_000; // characters; longer prompts wait for the button
@@ -18,6 +20,7 @@ let answered;
 let timer = 0;
 let busy = false;
 let again = false;
+let shown = ""; // the text that the decision on the page is of
 
 export function startPrompt(onAnswer) {
   box = find("prompt");
@@ -30,24 +33,36 @@ export function startPrompt(onAnswer) {
     event.preventDefault();
     route();
   });
-  find("examples").append(...EXAMPLES.map(example));
+  find("examples").append(...EXAMPLES.map((words) => make("li", {}, button(words, () => usePrompt(words)))));
   if (box.value.trim()) route(); // the browser has kept it
 }
 
-function example(words) {
-  const button = make("button", { type: "button", class: "plain" }, words);
-  button.addEventListener("click", () => {
-    box.value = words;
-    route();
-  });
-  return make("li", {}, button);
+export function usePrompt(text) {
+  forgetLink();
+  setPrompt(text);
 }
+
+export function setPrompt(text) {
+  box.value = text;
+  changed();
+  route();
+}
+
+export const promptText = () => box.value;
 
 function soon() {
   clearTimeout(timer);
+  forgetLink();
+  changed();
   const long = box.value.length > LONG;
   show(find("prompt-problem"), long ? "This prompt is long; press Route to have it routed." : null);
   if (!long) timer = setTimeout(route, PAUSE_MS);
+}
+
+function changed() {
+  const old = shown !== "" && shown !== box.value;
+  find("mode-prompt").classList.toggle("stale", old);
+  find("stale").hidden = !old;
 }
 
 export async function route() {
@@ -70,8 +85,15 @@ async function routeOnce(prompt) {
     const reply = prompt.trim() ? await ask("/v1/route", { prompt, explain: true }) : null;
     if (again) return;
     show(find("prompt-problem"), null);
-    answered(reply, prompt);
+    take(reply, prompt);
   } catch (problem) {
     show(find("prompt-problem"), `This could not be routed. ${problem.message}`);
+    if (prompt !== shown) take(null, ""); // no decision is better than another text's
   }
+}
+
+function take(reply, prompt) {
+  shown = reply ? prompt : "";
+  answered(reply, prompt);
+  changed();
 }

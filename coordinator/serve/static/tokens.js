@@ -9,6 +9,8 @@ import { pieces } from "./pieces.js";
 
 const MOST = 4000;
 const DECIDED = "";
+const MOST_VIEWS = 12; // of more domains, only the most probable are offered at once
+const FEW_VIEWS = 5;
 const HINT = "Point at a word, or go through them with the arrow keys, to read its numbers.";
 
 let reply = null;
@@ -17,7 +19,10 @@ let spans = [];
 let view = DECIDED;
 let current = -1;
 
-export function startTokens() {
+export const viewed = () => view;
+
+export function startTokens(wanted) {
+  view = wanted ?? DECIDED;
   const box = find("tokens");
   box.addEventListener("pointerover", (event) => read(spans.indexOf(event.target)));
   box.addEventListener("pointerleave", () => read(document.activeElement === box ? current : -1));
@@ -25,6 +30,7 @@ export function startTokens() {
   box.addEventListener("keydown", onKey);
   find("views").addEventListener("change", (event) => {
     view = event.target.value;
+    choices();
     paint();
   });
 }
@@ -44,9 +50,17 @@ export function showTokens(answer, prompt) {
 function choices() {
   const views = find("views");
   const present = [...views.querySelectorAll("input")].map((input) => input.value);
-  const wanted = [DECIDED, ...reply.order];
-  if (present.join("\n") !== wanted.join("\n")) fill(views, views.querySelector("legend"), wanted.map(choice));
+  const many = reply.order.length > MOST_VIEWS;
+  const probable = (one, other) => reply.scores[other] - reply.scores[one];
+  const near = many ? [...reply.order].sort(probable).filter((name, place) => place < FEW_VIEWS || name === view) : reply.order;
+  const wanted = [DECIDED, ...near];
+  if (present.join("\n") !== wanted.join("\n")) fill(views, views.querySelector("legend"), wanted.map(choice), many ? others(near) : null);
   for (const input of views.querySelectorAll("input")) input.checked = input.value === view;
+}
+
+function others(near) {
+  const options = reply.order.filter((name) => !near.includes(name)).map((name) => make("option", { value: name }, name));
+  return make("select", { "aria-label": "Another domain" }, make("option", { value: DECIDED }, "another domain"), options);
 }
 
 function choice(value) {
@@ -78,7 +92,7 @@ function classesOf(piece, value) {
 
 function words() {
   if (view === DECIDED) {
-    return `Each word in the colour of the domain it speaks for; the stronger, the more it moved the margin of ${reply.best} over ${reply.runner_up}.`;
+    return `Each word in the colour of the domain it speaks for; the stronger, the more it moved the lead of ${reply.best} over ${reply.runner_up}.`;
   }
   return `How much each word speaks for or against ${view}; the stronger the colour, the more.`;
 }
@@ -125,5 +139,5 @@ function numbers(piece) {
     return `speaks ${value < 0 ? "against" : "for"} ${view}: ${signed(value)} over the mean of all domains.`;
   }
   const share = reply.margin ? `, ${signedPercent(piece.weight / reply.margin)} of it` : "";
-  return `speaks for ${piece.domain}; adds ${signed(piece.weight)} to the margin${share}.`;
+  return `speaks for ${piece.domain}; adds ${signed(piece.weight)} to the lead${share}.`;
 }

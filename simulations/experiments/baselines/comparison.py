@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.settings import DEFAULT, Selector
-from ridgeway.common.encoding.table_encoder import WORDS
+from ridgeway.common.encoding.table_encoder import WORDS, bare_name
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations import corpora
@@ -78,8 +78,11 @@ def _always(task: Task) -> Trained:
     return Trained([Variant("always", name, NOTHING) for name in task.domains], routed)
 
 
-def our_router(task: Task) -> tuple[Router, Simulated]:
-    """The router of a masked round with one holder a domain, all settings at their defaults, and how it went."""
+def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
+    """The router of a masked round with one holder a domain, all settings at their defaults, and how it went.
+
+    more: what the encoder's name is followed by, if it has more than words beside its tokens.
+    """
     from ridgeway.common.masking.agreement import SMALLEST_COHORT
     from ridgeway.coordinator.round.progress import no_watch
     from ridgeway.simulations.simulate import simulate
@@ -87,7 +90,7 @@ def our_router(task: Task) -> tuple[Router, Simulated]:
     data, release = task.work / "data", task.work / "release"
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
-    encoder = task.encoder if task.encoder.endswith(WORDS) else task.encoder + WORDS
+    encoder = bare_name(task.encoder) + WORDS + more
     done = simulate(task.work / "federation", no_watch, data=data, out=release, encoder=encoder, mode=mode)
     return Router.load(release), done
 

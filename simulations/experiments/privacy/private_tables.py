@@ -77,7 +77,7 @@ def private_tables(
     datasets = sampled(plan, size.train, size.test)
     public = list(built_in_text(this_machine()).values())
     far = make_prior(encoder, public)
-    figures, attacks, left_out = [], list[Table](), list[str]()
+    figures, attacks, left_out = list[PrivateFigures](), list[Table](), list[str]()
     for dataset in datasets:
         others = [list(own) for each in datasets if each is not dataset for own in each.train.values()]
         priors = {FAR: far} | ({NEAR: make_prior(encoder, [*public, *others])} if others else {})
@@ -140,7 +140,7 @@ def _masked_round(plan: ExperimentPlan, ground: PrivateGround) -> float:
 
 
 def _attacks(plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround) -> Table:
-    rows = []
+    rows = list[tuple[Any, ...]]()
     for mode in MODES:
         for epsilon in size.epsilons:
             trial = PrivateTrial(mode, epsilon, None, FAR)
@@ -186,7 +186,8 @@ def accuracy_table(figures: PrivateFigures) -> Table:
     masked = figures.masked
     if masked is not None:
         rows.append((FAR, whole, f"{ROUND_MODE}, a masked round", f"{ROUND_EPSILON:g}", masked, masked, masked))
-    rows.append(("–", whole, "no privacy", "–", *[figures.plain] * 3))
+    plain = figures.plain
+    rows.append(("–", whole, "no privacy", "–", plain, plain, plain))
     draws = len(next(iter(found.values())))
     note = f"Mean over domains of the test texts that reach theirs, over {draws} draws of noise; δ is 10⁻⁸."
     title = f"Accuracy under differential privacy, {dataset.name}"

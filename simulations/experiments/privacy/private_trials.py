@@ -61,18 +61,12 @@ class PrivateGround:
         return {name: self._tokens(texts) for name, texts in self.dataset.test.items()}
 
     @cached_property
-    def rows(self) -> Mapping[str, Mapping[str, Integers]]:
-        """By prior and domain, the rows of the documents that are summed."""
-        tokens = {name: self._tokens(self._documents(name)) for name in self.dataset.domains}
+    def documents(self) -> DomainTokens:
+        """What is summed."""
         return {
-            prior: {
-                name: document_vectors(seen, own.ids, own.lengths, self.encoder.table) for name, own in tokens.items()
-            }
-            for prior, seen in self.priors.items()
+            name: self._tokens([text for text in texts if not is_held_out(text, DEFAULT.holdout)])
+            for name, texts in self.dataset.train.items()
         }
-
-    def _documents(self, domain: str) -> list[str]:
-        return [text for text in self.dataset.train[domain] if not is_held_out(text, DEFAULT.holdout)]
 
     def _tokens(self, texts: Sequence[str]) -> Tokens:
         return Tokens(*self.encoder.tokenizer.encode_many(texts))
@@ -111,12 +105,18 @@ def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
     return evaluation(total.domains, routed).accuracy
 
 
+@lru_cache(maxsize=8)
+def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
+    own = ground.documents[domain]
+    return document_vectors(ground.priors[prior], own.ids, own.lengths, ground.encoder.table)
+
+
 @lru_cache(maxsize=16)
 def _summed(
     ground: PrivateGround, prior: str, domain: str, mode: PrivacyMode, documents: int | None, seed: int
 ) -> DocumentSums:
     """The exact sums of some documents of a domain: those of all are the same for every seed."""
-    rows = ground.rows[prior][domain]
+    rows = _rows(ground, prior, domain)
     return bounded_sums(mode, np.random.default_rng(seed).permutation(rows)[:documents] if documents else rows)
 
 

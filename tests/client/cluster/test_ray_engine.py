@@ -12,7 +12,15 @@ import pytest
 
 import ridgeway.client.cluster.ray_engine
 import ridgeway.client.sums.corpus
-from ridgeway.client.cluster.ray_engine import MAX_TASK_BYTES, Worker, cluster, ray_engine, tasks, workers
+from ridgeway.client.cluster.ray_engine import (
+    MAX_TASK_BYTES,
+    Worker,
+    cards_of_cluster,
+    cluster,
+    ray_engine,
+    tasks,
+    workers,
+)
 from ridgeway.client.sums.corpus import CorpusFile
 from ridgeway.client.sums.part_store import Stamp, StoredPart
 from ridgeway.client.sums.prepare import Engine, Interrupted, Unread, prepare
@@ -55,12 +63,6 @@ def test_tasks_hold_every_piece_once() -> None:
     assert tasks([], 3) == []
 
 
-@pytest.fixture(scope="module")
-def local_cluster() -> Iterator[None]:
-    with cluster("", 2):
-        yield
-
-
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A corpus of many tasks."""
@@ -70,6 +72,51 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "corpus" / "law.jsonl", sentences("law", 60))
     (tmp_path / "corpus" / "code.txt").write_text("\n".join(sentences("code", 60)))
     return tmp_path / "corpus"
+
+
+@pytest.mark.slow
+def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path) -> None:
+    """What a machine had begun when it was lost is summed by the others; where machines have cards, they are used."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    word = f"dir:{tmp_path / 'encoder'}"
+    encoder, work = find_encoder(word), job(corpus, holdout=0.1)
+    alone = prepare(work, encoder, tmp_path / "alone")
+    machines = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    other = machines.add_node(num_cpus=1, num_gpus=1)
+
+    def losing(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
+        left = True
+        for part in ray_engine(work, encoder, word, cards=False, threads=1)(todo):
+            yield part
+            if left and part is not None:
+                machines.remove_node(other, allow_graceful=False)
+                left = False
+        assert not left
+
+    try:
+        with cluster(machines.address, 1):
+            assert cards_of_cluster()
+            with pytest.raises(CorpusError, match="device cuda cannot be used"):  # Ray was told of a card that is none
+                prepare(
+                    work, encoder, tmp_path / "cards", engine=ray_engine(work, encoder, word, cards=True, threads=1)
+                )
+            shared = prepare(work, encoder, tmp_path / "shared", engine=losing)
+            assert len([node for node in ray_engine_nodes() if node["Alive"]]) == 1
+    finally:
+        machines.shutdown()
+    assert content(shared) == content(alone)
+    assert shared.counters == alone.counters
+
+
+def ray_engine_nodes() -> list[dict[str, object]]:
+    nodes: list[dict[str, object]] = ridgeway.client.cluster.ray_engine._ray().nodes()
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def local_cluster() -> Iterator[None]:
+    with cluster("", 2):
+        yield
 
 
 def worker_processes() -> list[int]:

@@ -291,6 +291,8 @@ def test_trouble_with_the_evaluation_is_a_refusal(
 
 def test_a_release_that_finds_no_room_is_refused(ask: Callable[..., Message], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not half stored."""
+    verified = ("0" * 64, 1), DOMAINS
+    monkeypatch.setattr(ridgeway.client.round.holder, "_verified_release", lambda *_: verified)
     monkeypatch.setattr(ridgeway.client.round.holder, "write_whole", full)
     refusal = ask(Deliver(number=1, release="0" * 64), (b"a", b"b", b"c"))
     assert isinstance(refusal, Refusal)

@@ -173,6 +173,7 @@ def test_a_calibrated_router_is_as_sure_as_it_is_right(router: Router) -> None:
     assert sure.route("a").confidence == pytest.approx(0.75, abs=1e-6)
     assert fitted.gap_before == pytest.approx(100 * abs(math.e / (math.e + 2) - 0.75))
     assert fitted.gap_after == pytest.approx(0, abs=1e-4)
+    assert [each for each in fitted.reliability if each[1]] == [(0.7, 1.0, 0.75)]
 
 
 def test_domains_weigh_the_same_in_calibration(router: Router) -> None:

@@ -23,6 +23,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing import word_table
 from ridgeway.common.routing.conversation import Turn
+from ridgeway.common.routing.cosine_table import side_by_side
 from ridgeway.common.routing.drift_sketch import DriftSketch, companion
 from ridgeway.common.routing.drift_sketch import load as load_sketch
 from ridgeway.common.routing.evaluation import beginnings_routed
@@ -30,7 +31,7 @@ from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import load_release, save_release
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
-from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams, side_by_side
+from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
 from ridgeway.coordinator.solving.publish import RouterChoices, draft, issue, make_sketch
 from tests.common.encoding.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, one_domain, prepared, sign_again
@@ -197,10 +198,9 @@ def test_the_largest_logits_fit_32_bits_for_the_longest_token() -> None:
     """The step leaves room for a token and all runs of letters that can end in it, and no more than is needed."""
     for seed in range(20):
         compiled = table(seed)
-        most = word_table.largest(compiled.logits) + most_grams(compiled.words.spelling) * word_table.largest(
-            compiled.buckets
-        )
-        assert 1 << 28 < most < 1 << 31
+        grams = most_grams(compiled.words.spelling) * int(np.abs(compiled.buckets).max())
+        most = int(np.abs(compiled.logits).max()) + grams
+        assert 1 << 28 < most == compiled.largest_row < 1 << 31
 
 
 @given(seed=st.integers(0, 20), gone=st.integers(0, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,16 @@ def test_texts_are_cut_after_tokens(tmp_path: Path) -> None:
     assert found["capitals"]("ab", random.Random(1)) == "AB"
 
 
-def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clean text is routed as in the comparison; what cannot be tried is told; text of nowhere has its own table."""
+@pytest.mark.parametrize(("full", "rows"), [(False, 2), (True, 3)])
+def test_every_router_is_tried_on_every_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool, rows: int
+) -> None:
+    """Clean text is routed as in the comparison; text of nowhere has its own table; in full, ours has cosines, too."""
     monkeypatch.setattr(robustness_part, "METHODS", (NAIVE_BAYES, OURS))
     monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", tmp_path / "nothing")
-    part = run(tiny_plan(tmp_path))
+    part = run(replace(tiny_plan(tmp_path), full=full))
     first, scope = part.tables
-    assert len(first.rows) == 2
+    assert len(first.rows) == rows
     assert len(first.columns) == 1 + len(changes(tiny_plan(tmp_path).encoder))
     assert min(float(str(each)) for each in first.column("clean")) > 90
     assert [column.name for column in scope.columns][:2] == ["dataset", "test texts answered"]

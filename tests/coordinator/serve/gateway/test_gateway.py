@@ -56,6 +56,11 @@ def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: P
                 found = local.post("/v1/route", {"prompt": prompt}).json()
                 assert (found["expert"], found["expert_reason"]) == (expert, "quality")
                 assert 0.4 < found["expert_quality"] < 0.95
+            worths = local.http.get("/v1/worths").json()
+            assert worths["experts"] == ["large", "small"] and worths["domains"] == list(DOMAINS)
+            chances = [found["scores"][domain] for domain in worths["domains"]]
+            worth = np.array(chances) @ np.array(worths["quality"])
+            assert worth.argmax() == 1 and worth.max() == pytest.approx(found["expert_quality"])
             assert local.gateway is not None
             assert "other: no scores; asked only by name" in local.gateway.notes()
             write({name: figures[::-1] for name, figures in told.items()})

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
+from ridgeway.coordinator.serve.conversations import is_clear, leaning
 from ridgeway.coordinator.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
@@ -19,7 +20,7 @@ from ridgeway.coordinator.serve.routing import routing_service
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-from tests.support.serving import SECRET, complaint_of, release_of
+from tests.support.serving import SECRET, complaint_of, prompt_for, release_of
 
 DOMAINS = ["code", "law", "medicine"]
 
@@ -74,6 +75,40 @@ def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, rout
     assert found == router.route_turns(turns).to_json() | origin(router)
     explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
     assert explained == _json(router.explain_turns(turns).to_json() | origin(router))
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_chat_leaves_its_domain_only_for_clear_evidence(client: TestClient, router: Router, explain: bool) -> None:
+    """By the last user message alone, as the gateway decides; what it says and what it takes are told."""
+    first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
+    for text in (other, other[:2], first, "?"):
+        messages = [{"role": "user", "content": each} for each in (first, text)]
+        found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
+        decision = router.route(text)
+        assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
+        assert found["stays"] is not is_clear(decision, "law", leaning(router))
+        assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
+        assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
+    refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
+    assert refused.status_code == 400 and "messages alone" in complaint_of(refused.json())["message"]
+
+
+def test_a_second_release_decides_beside_the_first(release: Path, tmp_path: Path) -> None:
+    """Its explanation is its own, and nothing of it is counted; without one there is a sentence."""
+    release_of(tmp_path / "other", [*DOMAINS, "tax"])
+    other, prompt = Router.load(tmp_path / "other"), prompt_for("law", DOMAINS)
+    compared = ReleaseSource(tmp_path / "other").open()
+    service = RoutingService(ReleaseSource(release), watch_s=0, compared=compared)
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        found = client.post("/v1/compare", json={"prompt": prompt}).json()
+        assert found == _json(other.explain(prompt).to_json() | origin(other))
+        seen = client.get("/v1/activity").json()
+        assert (seen["compared"], seen["activity"]["steps"]) == (other.release, [])
+    lone = create_app(RoutingService(ReleaseSource(release), watch_s=0))
+    with TestClient(lone, base_url="http://127.0.0.1") as alone:
+        answer = alone.post("/v1/compare", json={"prompt": prompt})
+        assert answer.status_code == 404 and complaint_of(answer.json())["code"] == "no_comparison"
+        assert alone.get("/v1/activity").json()["compared"] is None
 
 
 def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:

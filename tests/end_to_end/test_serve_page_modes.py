@@ -1,0 +1,476 @@
+"""The page's modes in a real browser: settings tried, links, history, chats, files of prompts, experts, two releases.
+
+All of it before one service in this process; axe-core looks at every mode, narrow and wide, light and dark.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from ridgeway.common.base.settings import Confidence
+from ridgeway.common.experts.experts_file import ExpertsFile
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
+from ridgeway.common.routing.release import save_release
+from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.coordinator.serve.gateway.gateway import Gateway
+from ridgeway.coordinator.serve.http_app import create_app
+from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
+from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from tests.support.browser import Visit, chromium, visit
+from tests.support.faulty_experts import Expert, step_by_step, well
+from tests.support.in_process import running
+from tests.support.making import fixed_identity
+from tests.support.serving import OWN, prompt_for, release_of
+from tests.support.tiny import LETTERS, tiny_definition
+
+pytestmark = pytest.mark.browser
+
+DOMAINS = ["code", "law", "medicine"]
+CONFUSION = [[40, 8, 2], [0, 30, 0], [5, 5, 10]]
+RELIABILITY = [(edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)]
+LAW, CODE = prompt_for("law", DOMAINS), prompt_for("code", DOMAINS)
+FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx"]
+
+
+def evaluated_release(folder: Path, domains: list[str], confusion: list[list[int]]) -> None:
+    """A release with the counts of an evaluation; each domain has letters of its own, as far as there are any."""
+    logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
+    for place, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(OWN)
+    facts: dict[str, Any] = {
+        "domains": domains,
+        "masses": dict.fromkeys(domains, 1),
+        "encoder": {"name": "tiny", "fingerprint": "0" * 64},
+        "selector": {"name": "average", "k": 1},
+        "confidence": Confidence(temperature=20.0, calibrated=True).to_json(),
+        "parent": None,
+        "evaluation": {"accuracy": 70.0, "domains": {}, "confusion": confusion, "order": domains, "unit": "percent"},
+    }
+    facts["evaluation"]["reliability"] = RELIABILITY
+    table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
+    save_release(folder, facts, np.zeros((2, len(domains))), table, tiny_definition(), fixed_identity())
+
+
+@dataclass(frozen=True)
+class Served:
+    """The service's address, and the two experts behind it."""
+
+    url: str
+    large: Expert
+    small: Expert
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two experts, a dear one that is better and a cheap one; and a second release, which knows tax."""
+    folder = tmp_path_factory.mktemp("modes")
+    evaluated_release(folder / "release", DOMAINS, CONFUSION)
+    release_of(folder / "other", ["code", "tax", "law", "medicine"])
+    with ExitStack() as stack:
+        large, small = (stack.enter_context(Expert(well(name))) for name in ("large", "small"))
+        lines = ['fallback = "small"']
+        for name, each, cost, quality in (
+            ("large", large, 3.0, (0.9, 0.9, 0.9)),
+            ("small", small, 1.0, (0.8, 0.5, 0.3)),
+        ):
+            scores = ", ".join(f"{domain} = {score}" for domain, score in zip(DOMAINS, quality, strict=True))
+            lines += [f"[experts.{name}]", f'base_url = "{each.url}"', f'model = "{name}"', f"cost = {cost}"]
+            lines += [f"domains = {{{scores}}}"]
+        (folder / "experts.toml").write_text("\n".join(lines))
+        known = ExpertsFile(folder / "experts.toml")
+        source = ReleaseSource(folder / "release", check=known.check)
+        service = RoutingService(source, compared=ReleaseSource(folder / "other").open())
+        yield Served(stack.enter_context(running(create_app(service, gateway=Gateway(service, known)))), large, small)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def opened(browser: Browser, served: Served, path: str = "/", *, calm: bool = True, **options: Any) -> Iterator[Visit]:
+    """The page, once the release's card is there.
+
+    calm: nothing may go wrong; but Chromium calls a stream that was read to its end aborted, now and then.
+    """
+    with visit(browser, served.url, path, calm=False, **options) as seen:
+        expect(seen.page.locator("#release .card")).to_be_visible()
+        expect(seen.page.locator("#experts li")).to_have_count(2)
+        yield seen
+        assert not calm or [each for each in seen.troubles if "/v1/chat/completions" not in each] == []
+
+
+@pytest.fixture
+def seen(browser: Browser, served: Served) -> Iterator[Visit]:
+    with opened(browser, served) as made:
+        yield made
+
+
+def send(page: Page, text: str) -> None:
+    """The next turn of a chat, once the one before was taken."""
+    before = page.locator("#chat-turns > li").count()
+    page.get_by_label("Next turn").fill(text)
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#chat-turns > li")).to_have_count(before + 1)
+
+
+def load(page: Page, name: str, content: str) -> None:
+    page.get_by_label("a file").check()
+    page.get_by_label("File", exact=True).set_input_files(
+        {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+    )
+
+
+def route_all(page: Page) -> None:
+    page.get_by_role("button", name="Route all").click()
+    expect(page.locator("#batch-save")).to_be_visible()
+
+
+# What is shown belongs to what is typed
+
+
+def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
+    """It is no longer the text's; with the old text it is its own again, and an answer unmarks it."""
+    page, badge = seen.page, seen.page.locator("#stale")
+    seen.type_prompt(LAW)
+    expect(badge).to_be_hidden()
+    held: list[Route] = []
+    page.route("**/v1/route", lambda route: held.append(route))
+    page.get_by_label("Prompt to route").fill(CODE)
+    expect(badge).to_be_visible()
+    page.get_by_label("Prompt to route").fill(LAW)
+    expect(badge).to_be_hidden()
+    page.get_by_label("Prompt to route").fill(CODE)
+    expect(badge).to_be_visible()
+    expect(page.locator(".winner")).to_have_text("law")
+    page.unroute("**/v1/route")
+    for each in held:
+        each.continue_()
+    expect(page.locator(".winner")).to_have_text("code")
+    expect(badge).to_be_hidden()
+
+
+def test_a_text_that_cannot_be_routed_leaves_no_decision_of_another(browser: Browser, served: Served) -> None:
+    """Rather nothing than what belongs to other words."""
+    with opened(browser, served, calm=False) as seen:
+        seen.type_prompt(LAW)
+        seen.page.route("**/v1/route", lambda route: route.abort())
+        seen.page.get_by_label("Prompt to route").fill(CODE)
+        expect(seen.page.locator("#prompt-problem")).to_contain_text("This could not be routed.")
+        expect(seen.page.locator("#decision")).to_have_text("Nothing is routed yet.")
+        expect(seen.page.locator("#why")).to_be_hidden()
+
+
+def test_the_lead_is_told_in_a_sentence(seen: Visit, served: Served) -> None:
+    """Which words make which part of it; blanks and signs are no words."""
+    law, code = OWN[1], OWN[0]
+    seen.type_prompt(f"{law * 4} {law * 3} {code * 2}.")
+    expect(seen.page.locator(".lead")).to_have_text(
+        f"‘{law * 4}’ and ‘{law * 3}’ alone make more than the whole of the lead of law over code; "
+        f"‘{code * 2}’ takes 40 % of it back."
+    )
+    seen.type_prompt(" ".join([law * 5, law * 4, law * 4, law]))
+    expect(seen.page.locator(".lead")).to_contain_text(
+        f"‘{law * 4}’ and ‘{law * 5}’ make 93 % of the lead of law over "
+    )
+
+
+# Settings that are tried
+
+
+def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
+    """By the counts in the release; and what would become of the prompt."""
+    page = seen.page
+    seen.type_prompt(LAW)
+    bins = [bin for bin in RELIABILITY if bin[0] >= 0.9]
+    page.get_by_label("Abstain").fill(str(CONFIDENCE_EDGES.index(0.9)))
+    share, right = sum(bin[1] for bin in bins), sum(bin[2] for bin in bins)
+    expect(page.locator("#threshold-value")).to_have_text("below 90 %")
+    told = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
+    expect(page.locator("#threshold-told")).to_contain_text(told)
+    expect(page.locator("#threshold-told")).to_contain_text("This prompt would go to law.")
+
+    cost = page.get_by_label("Weight of cost")
+    cost.fill("0")
+    expect(page.locator("#mu-told")).to_contain_text("large 100.0 %. Mean quality 0.9, mean cost 3,")
+    expect(page.locator("#mu-told")).to_contain_text("This prompt would go to large.")
+    cost.fill("50")  # the dear expert is worth its cost in medicine alone, by far
+    mu = float(page.locator("#mu-value").inner_text())
+    to_small = [[domain for domain in range(3) if 0.9 - (0.8, 0.5, 0.3)[domain] < 2 * mu].count(j) for j in range(3)]
+    share_small = sum(row[j] / sum(row) * to_small[j] for row in CONFUSION for j in range(3)) / 3
+    assert 0 < share_small < 1
+    expect(page.locator("#mu-told")).to_contain_text(f"small {100 * share_small:.1f} %")
+    cost.fill("100")
+    expect(page.locator("#mu-told")).to_contain_text("small 100.0 %")
+    expect(page.locator("#mu-told")).to_contain_text("mean cost 1,")
+
+
+def test_a_count_opens_what_is_behind_it(seen: Visit) -> None:
+    """Shares of its row and column, and what else is there; examples are the reader's own batch's."""
+    page = seen.page
+    cell = page.get_by_role("button", name="8 texts of code routed to law, 16.0 %")
+    cell.click()
+    detail = page.locator("#release .panel")
+    expect(detail).to_contain_text("Of the texts of code8 of 50, 16.0 %")
+    expect(detail).to_contain_text("Of all that goes to law8 of 43, 18.6 %")
+    expect(detail).to_contain_text("The other way round0 of 30, 0.0 %")
+    expect(detail).to_contain_text("The release holds counts and no text.")
+    load(page, "own.csv", f"prompt,label\n{LAW},code\n{LAW},law\n")
+    route_all(page)
+    cell.click()
+    expect(detail).to_contain_text(f"Of your batch, 1 text:{LAW}")
+
+
+# Links and history
+
+
+def test_a_link_holds_the_text_and_the_server_never_sees_it(browser: Browser, served: Served) -> None:
+    """It is in the fragment; whoever opens it sees the same, and typing takes it away."""
+    with opened(browser, served) as seen:
+        seen.type_prompt(LAW)
+        seen.page.get_by_label("Abstain").fill("6")
+        seen.page.get_by_role("radio", name="medicine").check(force=True)
+        seen.page.locator("#prompt-tools button").click()
+        seen.page.wait_for_function("() => location.hash.includes('text=')")
+        address = seen.page.url
+        assert parse_qs(address.partition("#")[2])["text"] == [LAW]
+        seen.page.get_by_label("Prompt to route").fill("x")
+        seen.page.wait_for_function("() => !location.hash")
+    with opened(browser, served, "/" + address.partition("/#")[2].join(["#", ""])) as other:
+        expect(other.page.get_by_label("Prompt to route")).to_have_value(LAW)
+        expect(other.page.locator(".winner")).to_have_text("law")
+        expect(other.page.locator("#threshold-value")).to_have_text("below 70 %")
+        expect(other.page.get_by_role("radio", name="medicine")).to_be_checked()
+        assert not [path for path in other.asked if LAW in path.partition("#")[0]]
+
+
+def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(browser: Browser, served: Served) -> None:
+    """In the browser alone; a text that is typed on is one entry; what is cleared is gone."""
+    with opened(browser, served) as seen:
+        page = seen.page
+        seen.type_prompt(LAW)
+        assert page.evaluate("localStorage.length") == 0
+        page.locator("summary", has_text="History").click()
+        page.get_by_label("Keep the last fifty prompts").check()
+        full = json.dumps([{"text": f"old {place}", "domain": "law", "confidence": 1} for place in range(50)])
+        page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
+        seen.type_prompt(CODE[:5])
+        seen.type_prompt(CODE[:9])
+        expect(page.locator("#past li")).to_have_count(50)
+        expect(page.locator("#past li .cut").first).to_have_text(CODE[:9])
+        expect(page.locator("#past li .cut").nth(1)).to_have_text("old 0")
+        page.reload()
+        page.locator("summary", has_text="History").click()
+        page.locator("#past button").first.click()
+        expect(page.get_by_label("Prompt to route")).to_have_value(CODE[:9])
+        page.get_by_role("button", name="Clear the history").click()
+        expect(page.locator("#past")).to_have_text("Nothing yet.")
+        page.get_by_label("Keep the last fifty prompts").uncheck()
+        assert page.evaluate("localStorage.length") == 0
+
+
+# Chats and experts
+
+
+def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Browser, served: Served) -> None:
+    """A few words are no evidence; a whole message of another domain is; a link has the user's turns."""
+    page = seen.page
+    page.get_by_label("a chat").check()
+    for text in (LAW, CODE[:3], CODE):
+        send(page, text)
+    turns = page.locator("#chat-turns > li")
+    expect(turns.nth(0)).to_contain_text("The chat begins with law.")
+    expect(turns.nth(1)).to_contain_text("Stayed with law: code is")
+    expect(turns.nth(1)).to_contain_text("times after so few words. This message alone: code")
+    expect(turns.nth(1).locator(".where")).to_have_text("law")
+    expect(turns.nth(2)).to_contain_text("Switched from law to code")
+    expect(page.locator("#chat-seat")).to_have_text("The chat is with code.")
+    page.locator("#chat-tools").get_by_role("button", name="Link").click()
+    page.wait_for_function("() => location.hash.includes('turn=')")
+    with opened(browser, served, "/" + page.url[page.url.index("#") :]) as other:
+        expect(other.page.locator("#chat-turns > li")).to_have_count(3)
+        expect(other.page.locator("#chat-seat")).to_have_text("The chat is with code.")
+    page.get_by_role("button", name="New chat").click()
+    expect(turns).to_have_count(0)
+
+
+def test_an_expert_answers_beside_the_decision_and_can_be_stopped(browser: Browser, served: Served) -> None:
+    """Word by word, as it comes; who answers and why; another prompt takes the answer away."""
+    steps = Semaphore(0)
+    with opened(browser, served, calm=False) as seen:
+        page, place = seen.page, seen.page.locator("#expert")
+        seen.type_prompt(LAW)
+        page.get_by_role("button", name="Ask large").click()
+        expect(place).to_contain_text("large answered: the expert of the domain.")
+        expect(place.locator(".answer")).to_have_text("largeonetwothreefour")
+        served.large.part = step_by_step(steps)
+        try:
+            seen.type_prompt(CODE)
+            expect(place.locator(".answer")).to_have_count(0)
+            page.get_by_role("button", name="Ask large").click()
+            steps.release()
+            expect(place.locator(".answer")).to_have_text("one")
+            page.get_by_role("button", name="Stop").click()
+            expect(place).to_contain_text("Stopped.")
+            expect(place.locator(".answer")).to_have_text("one")
+        finally:
+            steps.release(10)
+            served.large.part = well("large")
+        page.get_by_label("a chat").check()
+        page.get_by_label("and ask the expert").check()
+        for _ in range(2):
+            send(page, LAW)
+            expect(page.locator("#chat-turns > li").last).to_contain_text("large answered")
+        body = served.large.asked[-1].json
+        assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+
+
+def test_two_releases_are_shown_side_by_side(seen: Visit) -> None:
+    """Both decisions, whether they differ, and where."""
+    other = seen.page.locator("#compared")
+    seen.type_prompt(LAW)  # to the second release, this is tax
+    expect(other).to_contain_text("They differ: here law")
+    expect(other.get_by_role("rowheader").first).to_have_text("tax")
+    expect(other.locator("tbody tr").first).to_contain_text("not known")
+    seen.type_prompt(CODE)
+    expect(other).to_contain_text("Both say code: here code")
+
+
+# Files of prompts
+
+
+def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_path: Path) -> None:
+    """All rows in their order; cells that a spreadsheet would run are made harmless; confusions open their examples."""
+    page = seen.page
+    texts = [*FORMULAS, 'say "a, b"\nand c', *[LAW, CODE] * 150]
+    lines = io.StringIO()
+    csv.writer(lines).writerows([["text", "truth"], *[[text, "law"] for text in texts]])
+    load(page, "prompts.csv", lines.getvalue())
+    expect(page.get_by_label("Prompts are in")).to_have_value("text")
+    expect(page.get_by_label("True domains are in")).to_have_value("truth")
+    before = seen.asked.count("/v1/route")
+    route_all(page)
+    assert seen.asked.count("/v1/route") == before + 2
+    expect(page.locator("#batch-told")).to_have_text("306 of 306 prompts routed")
+    page.get_by_role("button", name="Examples of law routed to code").click()
+    expect(page.locator("#batch-examples")).to_contain_text(CODE)
+    page.get_by_label("Rows with").fill("say")
+    expect(page.get_by_role("region", name="Decisions of the batch").locator("tbody tr")).to_have_count(1)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as CSV").click()
+    saved.value.save_as(tmp_path / "decisions.csv")
+    with (tmp_path / "decisions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prompt"].removeprefix("'") for row in rows] == texts
+    assert all(row["prompt"].startswith("'") for row in rows[: len(FORMULAS)])
+    assert rows[-1]["domain"] == "code" and 0 < float(rows[-1]["confidence"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("p.jsonl", '{"prompt": "abc", "label": "law"}\n"def"\n', "0 of 2 prompts routed"),
+        ("p.txt", "abc\n\ndef\n", "0 of 2 prompts routed"),
+        ("p.csv", "a;text\n1;abc\n", "0 of 1 prompt routed"),
+        ("p.jsonl", "{", "Line 1 is neither a JSON object nor a text."),
+        ("p.csv", "", "There is no prompt in this file."),
+        ("p.txt", "x\n" * 50_001, "50001 rows, and 50000 are taken at most"),
+    ],
+)
+def test_files_are_read_or_refused_in_a_sentence(seen: Visit, name: str, content: str, told: str) -> None:
+    load(seen.page, name, content)
+    expect(seen.page.locator("#mode-batch")).to_contain_text(told)
+
+
+# For everybody
+
+
+LOOKS: list[tuple[int, Any]] = [(390, "dark"), (390, "light"), (1280, "light"), (1280, "dark")]
+BY_LOOKS = {"runOnly": ["color-contrast", "scrollable-region-focusable", "target-size"]}
+AXE = """async (options) => (await axe.run(options)).violations
+  .map(found => [found.id, ...found.nodes.map(node => node.html.slice(0, 200))].join(' | '))"""
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds by all its rules, and in other widths and colours by those that depend on them."""
+    spec = find_spec("axe_playwright_python")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("axe-playwright-python is not installed, so nobody looks for barriers")
+    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8"))
+    found: list[str] = []
+    for place, (width, scheme) in enumerate(LOOKS):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        found += [f"{width} {scheme} {each}" for each in page.evaluate(AXE, BY_LOOKS if place else {})]
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            found.append(f"{width} is too narrow")
+    return found
+
+
+def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
+    """By axe-core, with everything shown that can be, narrow and wide, light and dark, nothing to scroll sideways."""
+    with opened(browser, served) as seen:
+        page = seen.page
+        seen.type_prompt(LAW + " " + CODE[:3])
+        page.get_by_role("button", name="Ask large").click()
+        expect(page.locator("#expert")).to_contain_text("answered")
+        expect(page.locator("#compared")).to_be_visible()
+        page.get_by_role("button", name="8 texts of code").click()
+        for summary in page.locator("summary").all():
+            summary.click()
+        assert violations(page) == []
+        page.get_by_label("a chat").check()
+        for text in (LAW, CODE[:3]):
+            send(page, text)
+        assert violations(page) == []
+        load(page, "own.csv", f"prompt,label\n{LAW},code\n{LAW},law\n")
+        route_all(page)
+        page.get_by_role("button", name="Examples of").click()
+        assert violations(page) == []
+    with visit(browser, served.url, "/docs") as docs:
+        expect(docs.page.locator("#records")).to_be_visible()
+        assert violations(docs.page) == []
+
+
+def test_a_hundred_and_fifty_domains_can_be_read(browser: Browser, tmp_path: Path) -> None:
+    """The most frequent confusions instead of the whole matrix, a search, and few choices at once."""
+    domains = [f"domain_{place:03}" for place in range(150)]
+    confusion = (50 * np.eye(150, dtype=int) + np.eye(150, k=1, dtype=int)).tolist()
+    confusion[7][90] = 25
+    evaluated_release(tmp_path / "release", domains, confusion)
+    app = create_app(RoutingService(ReleaseSource(tmp_path / "release")))
+    with running(app) as url, visit(browser, url, viewport={"width": 390, "height": 900}) as seen:
+        page = seen.page
+        seen.type_prompt(OWN[3] * 30)
+        expect(page.locator("#views input")).to_have_count(6)
+        page.get_by_label("Another domain").select_option("domain_140")
+        expect(page.get_by_role("radio", name="domain_140")).to_be_checked()
+        expect(page.locator("#decision tbody tr")).to_have_count(11)
+        pairs = page.get_by_role("region", name="Where held-out texts were routed").locator("tbody tr")
+        expect(pairs).to_have_count(20)
+        expect(pairs.first).to_contain_text("domain_090")
+        pairs.first.get_by_role("button").click()
+        expect(page.locator("#release .panel")).to_contain_text("domain_007, routed to domain_090")
+        expect(page.locator("#release .panel")).to_contain_text("25 of 76, 32.9 %")
+        page.get_by_label("Confusions of").fill("domain_12")
+        expect(pairs).to_have_count(11)
+        page.get_by_label("Domains", exact=True).fill("domain_149")
+        expect(page.get_by_role("region", name="Domains of the release").get_by_role("rowheader")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollHeight") < 9000
+        assert violations(page) == []
