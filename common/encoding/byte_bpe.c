@@ -463,10 +463,38 @@ static int give_back(Encoder *self, Cache *cache) {
     return !failed;
 }
 
-/* encode_many(texts: Sequence[str]) -> (bytearray of uint32 ids, bytearray of int64 counts) */
-static PyObject *encode_many(Encoder *self, PyObject *texts) {
-    PyObject *held = PySequence_Tuple(texts), *ids = NULL, *counts = NULL, *found = NULL;  /* held: no text goes away */
-    if (!held) return NULL;
+static u8 *write_code(u8 *at, u32 code) {
+    if (code < 0x80) { *at++ = (u8)code; return at; }
+    if (code < 0x800) *at++ = (u8)(0xC0 | code >> 6);
+    else {
+        if (code < 0x10000) *at++ = (u8)(0xE0 | code >> 12);
+        else { *at++ = (u8)(0xF0 | code >> 18); *at++ = (u8)(0x80 | (code >> 12 & 63)); }
+        *at++ = (u8)(0x80 | (code >> 6 & 63));
+    }
+    *at++ = (u8)(0x80 | (code & 63));
+    return at;
+}
+
+/* The characters of a text, each as the table, `known` numbers by code points, has it, if that is a character; none has
+   more than four bytes. */
+static u8 *write_replaced(const u8 *at, const u8 *end, const u8 *table, u64 known, u8 *out) {
+    for (u32 bytes, code, other; at < end; at += bytes) {
+        other = code = code_at(at, &bytes);
+        if (code < known) memcpy(&other, table + 4 * (u64)code, 4);
+        out = write_code(out, other < CODE_POINTS ? other : code);
+    }
+    return out;
+}
+
+/* encode_many(texts: Sequence[str][, table]) -> (bytearray of uint32 ids, bytearray of int64 counts); with a table, of the
+   texts as `replaced` makes them. */
+static PyObject *encode_many(Encoder *self, PyObject *args) {
+    PyObject *texts, *ids = NULL, *counts = NULL, *found = NULL;
+    Py_buffer table = {0};
+    u8 *changed = NULL;
+    if (!PyArg_ParseTuple(args, "O|y*", &texts, &table)) return NULL;
+    PyObject *held = PySequence_Tuple(texts);          /* no text goes away */
+    if (!held) { PyBuffer_Release(&table); return NULL; }
     Py_ssize_t texts_count = PyTuple_Size(held);
     const u8 **starts = malloc(sizeof *starts * ((size_t)texts_count + 1));
     if (!starts || !(counts = PyByteArray_FromStringAndSize(NULL, 8 * texts_count))) { PyErr_NoMemory(); goto end; }
@@ -476,6 +504,20 @@ static PyObject *encode_many(Encoder *self, PyObject *texts) {
         if (!(starts[i] = (const u8 *)PyUnicode_AsUTF8AndSize(PyTuple_GetItem(held, i), &size))) goto end;
         total += (u64)(sizes[i] = size);
         if (total >= MAX_BYTES) { PyErr_Format(PyExc_OverflowError, "the texts are too long for one call"); goto end; }
+    }
+    if (table.buf) {
+        if (!(changed = malloc(4 * total + 1))) { PyErr_NoMemory(); goto end; }
+        u8 *out = changed;
+        for (Py_ssize_t i = 0; i < texts_count; i++) {
+            u8 *first = out;
+            out = write_replaced(starts[i], starts[i] + sizes[i], table.buf, (u64)table.len / 4, out);
+            starts[i] = first;
+            sizes[i] = out - first;
+        }
+        if ((total = (u64)(out - changed)) >= MAX_BYTES) {
+            PyErr_Format(PyExc_OverflowError, "the texts are too long for one call");
+            goto end;
+        }
     }
     Cache *cache;
     if (!(ids = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(4 * (total + ROOM)))) || !(cache = take_cache(self)))
@@ -492,22 +534,12 @@ static PyObject *encode_many(Encoder *self, PyObject *texts) {
         found = Py_BuildValue("(OO)", ids, counts);
 end:
     free(starts);
+    free(changed);
+    PyBuffer_Release(&table);
     Py_DECREF(held);
     Py_XDECREF(ids);
     Py_XDECREF(counts);
     return found;
-}
-
-static u8 *write_code(u8 *at, u32 code) {
-    if (code < 0x80) { *at++ = (u8)code; return at; }
-    if (code < 0x800) *at++ = (u8)(0xC0 | code >> 6);
-    else {
-        if (code < 0x10000) *at++ = (u8)(0xE0 | code >> 12);
-        else { *at++ = (u8)(0xF0 | code >> 18); *at++ = (u8)(0x80 | (code >> 12 & 63)); }
-        *at++ = (u8)(0x80 | (code >> 6 & 63));
-    }
-    *at++ = (u8)(0x80 | (code & 63));
-    return at;
 }
 
 /* replaced(text, table) -> the text with each character that the table, uint32 by code points, has another one for. */
@@ -520,11 +552,7 @@ static PyObject *replaced(PyObject *module, PyObject *args) {
     const u8 *at = (const u8 *)PyUnicode_AsUTF8AndSize(text, &size), *end = at + size;
     u8 *first = at ? malloc(4 * (size_t)size + 1) : NULL, *out = first;  /* no character has more than four bytes */
     if (at && !first) PyErr_NoMemory();
-    for (u32 bytes, code; first && at < end; at += bytes) {
-        code = code_at(at, &bytes);
-        if (code < (u64)table.len / 4) memcpy(&code, (const u8 *)table.buf + 4 * code, 4);
-        out = write_code(out, code);
-    }
+    if (first) out = write_replaced(at, end, table.buf, (u64)table.len / 4, first);
     if (first) made = PyUnicode_DecodeUTF8((const char *)first, out - first, NULL);
     free(first);
     PyBuffer_Release(&table);
@@ -536,7 +564,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef methods[] = {
-    {"encode_many", (PyCFunction)encode_many, METH_O, "The ids of texts in one row, and how many each has."},
+    {"encode_many", (PyCFunction)encode_many, METH_VARARGS, "The ids of texts in one row, and how many each has."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {

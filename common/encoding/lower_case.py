@@ -31,7 +31,7 @@ def lower_case(text: str) -> str:
         return text.lower()
     replaced = _compiled()
     try:
-        return replaced(text, _lower_letters()) if replaced else _by_numpy(text)
+        return replaced(text, lower_letters()) if replaced else _by_numpy(text)
     except UnicodeEncodeError:  # lone surrogates
         return _by_numpy(text)
 
@@ -43,16 +43,16 @@ def _compiled() -> Callable[[str, NDArray[np.uint32]], str] | None:
         from ridgeway.common.encoding.byte_bpe import replaced
     except ImportError:
         return None
-    return replaced if replaced(TRIED, _lower_letters()) == _by_numpy(TRIED) else None
+    return replaced if replaced(TRIED, lower_letters()) == _by_numpy(TRIED) else None
 
 
 def _by_numpy(text: str) -> str:
     letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    return _lower_letters().take(letters).tobytes().decode("utf-32-le", "surrogatepass")
+    return lower_letters().take(letters).tobytes().decode("utf-32-le", "surrogatepass")
 
 
 @lru_cache(maxsize=1)
-def _lower_letters() -> NDArray[np.uint32]:
+def lower_letters() -> NDArray[np.uint32]:
     """What every code point becomes."""
     table = np.arange(sys.maxunicode + 1, dtype="<u4")
     for letter in map(chr, chain(*ALPHABETS)):

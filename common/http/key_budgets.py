@@ -155,11 +155,7 @@ class UsageBook:
 
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
-            self._path.touch(0o600)
-            file = sqlite3.connect(self._path, WAIT_S, isolation_level=None, check_same_thread=False)
-            _set_journal(file)
-            self._file = file
-            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file = open_shared(self._path)
             self._file.execute(TABLE)
             self._file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
         return self._file
@@ -170,14 +166,21 @@ def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:
     return KeyUsage() if row is None else KeyUsage(*row)
 
 
-def _set_journal(file: sqlite3.Connection) -> None:
-    """SQLite does not wait where another process sets it at the same moment, so this does."""
+def open_shared(path: Path) -> sqlite3.Connection:
+    """A file of this user that several processes write.
+
+    SQLite does not wait where another process sets the journal at the same moment, so this does.
+    """
+    path.touch(0o600)
+    file = sqlite3.connect(path, WAIT_S, isolation_level=None, check_same_thread=False)
     end = time.monotonic() + WAIT_S
     while True:
         try:
             file.execute("PRAGMA journal_mode = WAL")
-            return
+            break
         except sqlite3.OperationalError:
             if time.monotonic() > end:
                 raise
             time.sleep(0.02)
+    file.execute("PRAGMA synchronous = NORMAL")
+    return file

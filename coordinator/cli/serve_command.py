@@ -5,9 +5,10 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
-from dataclasses import replace
+import socket
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,76 +26,93 @@ from ridgeway.common.cli.options import (
 )
 from ridgeway.common.cli.terminal import count, step
 
+if TYPE_CHECKING:
+    from ridgeway.common.http.access_rules import AccessRules
+    from ridgeway.common.http.server import Address
+    from ridgeway.common.http.workers import ServingWorker
+    from ridgeway.coordinator.serve.gateway.gateway import Gateway
+    from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["error", "warning", "info"]
 
+RELEASE_HELP = "The folder of a release, or a coordinator's folder: then its newest; or an https:// address."
+LEVEL_HELP = "error, warning, or info: with a line for each request, without what it asks."
+ServedRelease = Annotated[str, typer.Argument(metavar="RELEASE", envvar="RIDGEWAY_SERVE_RELEASE", help=RELEASE_HELP)]
+ExpertsPath = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
+]
+ComparedRelease = Annotated[
+    Path | None, typer.Option(metavar="RELEASE", help="A second release, to see on the page what it decides.")
+]
+CostWeight = Annotated[
+    float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
+]
+UnixSocket = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A Unix socket to listen on, in place of a port.")
+]
+Drain = Annotated[
+    float, typer.Option(min=0, help="Seconds that requests under way have on SIGTERM, which readiness tells first.")
+]
+KeepAlive = Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")]
+Workers = Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")]
+PullEvery = Annotated[float, typer.Option(min=1, help="Seconds between looks at an https:// address.")]
+Threshold = Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")]
+Fallback = Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")]
+DriftShare = Annotated[
+    float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
+]
+DriftLeverage = Annotated[
+    float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
+]
+MaxBody = Annotated[float, typer.Option(help="The longest body of a request, in MiB.")]
+MaxRequests = Annotated[int, typer.Option(min=1, help="Requests that are served at once.")]
+MaxHeld = Annotated[float, typer.Option(help="The most that bodies and answers under way hold together, in MiB.")]
+AllowOrigin = Annotated[
+    list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
+]
+LogFormatWord = Annotated[LogFormat, typer.Option(help="How the log is written: text or json.")]
+LogLevelWord = Annotated[LogLevel, typer.Option(help=LEVEL_HELP)]
+
 
 def serve(
-    release: Annotated[
-        str,
-        typer.Argument(
-            metavar="RELEASE",
-            envvar="RIDGEWAY_SERVE_RELEASE",
-            help="The folder of a release, or a coordinator's folder: then its newest; or an https:// address.",
-        ),
-    ],
-    experts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
-    ] = None,
-    mu: Annotated[
-        float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
-    ] = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="RELEASE", help="A second release, to see on the page what it decides.")
-    ] = None,
+    release: ServedRelease,
+    experts: ExpertsPath = None,
+    mu: CostWeight = None,
+    compare: ComparedRelease = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
-    unix_socket: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A Unix socket to listen on, in place of a port.")
-    ] = None,
-    drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that requests under way have on SIGTERM, which readiness tells first.")
-    ] = 10.0,
-    keep_alive: Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")] = 5.0,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")] = 1,
-    pull_every: Annotated[float, typer.Option(min=1, help="Seconds between looks at an https:// address.")] = 60.0,
+    unix_socket: UnixSocket = None,
+    drain: Drain = 10.0,
+    keep_alive: KeepAlive = 5.0,
+    workers: Workers = 1,
+    pull_every: PullEvery = 60.0,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
-    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
-    fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
-    drift_share: Annotated[
-        float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
-    ] = None,
-    drift_leverage: Annotated[
-        float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
-    ] = None,
+    threshold: Threshold = None,
+    fallback: Fallback = None,
+    drift_share: DriftShare = None,
+    drift_leverage: DriftLeverage = None,
     keys: Keys = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     rate: RequestRate = None,
-    max_body: Annotated[float, typer.Option(help="The longest body of a request, in MiB.")] = 4.0,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests that are served at once.")] = 2048,
-    max_held: Annotated[
-        float, typer.Option(help="The most that bodies and answers under way hold together, in MiB.")
-    ] = 96.0,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
-    ] = None,
+    max_body: MaxBody = 4.0,
+    max_requests: MaxRequests = 2048,
+    max_held: MaxHeld = 96.0,
+    allow_origin: AllowOrigin = None,
     allow_host: AllowHost = None,
-    log_format: Annotated[LogFormat, typer.Option(help="How the log is written: text or json.")] = "text",
-    log_level: Annotated[
-        LogLevel, typer.Option(help="error, warning, or info: with a line for each request, without what it asks.")
-    ] = "warning",
+    log_format: LogFormatWord = "text",
+    log_level: LogLevelWord = "warning",
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
 
     RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it;
     or the https:// address of a release's folder, with --key.
     """
-    from ridgeway.common.http.access_rules import is_loopback, make_rules
-    from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
-    from ridgeway.common.http.workers import PeerMetrics, ServingWorker, Supervisor, shared_folder
+    from ridgeway.common.http.access_rules import make_rules
+    from ridgeway.common.http.server import Address, bind_sockets, find_certificate
 
     address = Address(host, port, find_certificate(tls_cert, tls_key), unix_socket)
     rules = make_rules(
@@ -109,57 +127,107 @@ def serve(
         tls=tls_cert is not None,
     )
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
-    sockets = bind_sockets(address)
+    source = SourceOptions(release, key, pull_every, model, device, changes, drift_share, drift_leverage, compare)
+    times = drain, keep_alive, log_format, log_level
+    _run(ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times), workers)
 
-    def serve_here(worker: ServingWorker | None) -> None:
-        """In this process; what takes threads is imported after the others were started."""
-        from ridgeway.common.experts.experts_file import find_experts
-        from ridgeway.coordinator.serve.gateway.gateway import Gateway
-        from ridgeway.coordinator.serve.http_app import create_app
-        from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
-        from ridgeway.coordinator.serve.routing.drift import DriftSettings
-        from ridgeway.coordinator.serve.routing.release_pull import SCHEME, PulledRelease
-        from ridgeway.coordinator.serve.routing.routing_service import RoutingService
-        from ridgeway.coordinator.serve.tracing import find_tracing
 
-        known = find_experts(experts, mu)
-        check = known.check if known else None
-        pulled = PulledRelease(release, key, pull_every) if release.startswith(SCHEME) else None
-        folder = find_release(Path(release)) if pulled is None else pulled.first()
-        source = ReleaseSource(folder, key, model, device, check, changes)
-        tracing = find_tracing()
-        drifts = DriftSettings(share=drift_share, leverage=drift_leverage)
-        other = ReleaseSource(find_release(compare), key, model, device).open() if compare else None
-        service = RoutingService(source, drifts, tracing=tracing, compared=other)
-        if pulled is not None:
-            service.watchers.append(pulled.watch)
-        served = service.current.served
-        step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
-        if other is not None:
-            step("compared", other.id[:12], f"{len(other.router.domains)} domains", ", ".join(other.router.domains))
-        if address.certificate is not None:
-            service.watchers.append(address.certificate.watch)
-        elif not is_loopback(host):
-            step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
-        gateway = Gateway(service, known) if known else None
-        if gateway is not None:
-            step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
-            for words in gateway.notes():
-                step("note", words)
-        step("serving", address.url)
-        own = rules
-        if worker is not None:
-            own = replace(rules, rates=worker.rates)
-            service.share_metrics(PeerMetrics(worker.folder))
-            service.watchers.append(worker.watch_parent)
-        parts = create_app(service, gateway=gateway, rules=own), sockets, address.certificate
-        started = [] if worker is None else [worker.started]
-        run(*parts, drain, keep_alive, log_format, log_level, *started)
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Which releases are served and how, as the options say it."""
+
+    release: str
+    key: str | None
+    pull_every: float
+    model: Path | None
+    device: str
+    changes: dict[str, Any]
+    drift_share: float | None
+    drift_leverage: float | None
+    compare: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What a process that serves is given. times: seconds to drain and to keep alive, then the log's form and level."""
+
+    source: SourceOptions
+    experts: Path | None
+    mu: float | None
+    address: Address
+    rules: AccessRules
+    sockets: list[socket.socket]
+    times: tuple[float, float, LogFormat, LogLevel]
+
+
+def _run(options: ServeOptions, workers: int) -> None:
+    """In this process, or in several."""
+    from ridgeway.common.http.workers import Supervisor, shared_folder
 
     if workers == 1:
-        serve_here(None)
+        _serve_here(options, None)
         return
     with shared_folder() as folder:
-        code = Supervisor(workers, serve_here, folder).run()
+        code = Supervisor(workers, lambda worker: _serve_here(options, worker), folder).run()
     if code:
         raise typer.Exit(code)
+
+
+def _serve_here(options: ServeOptions, worker: ServingWorker | None) -> None:
+    """In this process; what takes threads is imported after the others were started."""
+    from ridgeway.common.http.access_rules import is_loopback
+    from ridgeway.common.http.server import run
+    from ridgeway.common.http.workers import PeerMetrics
+    from ridgeway.coordinator.serve.http_app import create_app
+
+    address, rules = options.address, options.rules
+    service, gateway = _parts(options, None if worker is None else worker.folder)
+    if address.certificate is not None:
+        service.watchers.append(address.certificate.watch)
+    elif not is_loopback(address.host):
+        step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
+    step("serving", address.url)
+    if worker is not None:
+        rules = replace(rules, rates=worker.rates)
+        service.share_metrics(PeerMetrics(worker.folder))
+        service.watchers.append(worker.watch_parent)
+    started = [] if worker is None else [worker.started]
+    app = create_app(service, gateway=gateway, rules=rules)
+    run(app, options.sockets, address.certificate, *options.times, *started)
+
+
+def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, Gateway | None]:
+    """The release that is served, and the experts behind it."""
+    from ridgeway.common.experts.experts_file import find_experts
+    from ridgeway.coordinator.serve.gateway.gateway import Gateway
+    from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
+    from ridgeway.coordinator.serve.routing.drift import DriftSettings
+    from ridgeway.coordinator.serve.routing.release_pull import SCHEME, PulledRelease
+    from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+    from ridgeway.coordinator.serve.tracing import find_tracing
+
+    asked = options.source
+    known = find_experts(options.experts, options.mu)
+    pulled = PulledRelease(asked.release, asked.key, asked.pull_every) if asked.release.startswith(SCHEME) else None
+    folder = find_release(Path(asked.release)) if pulled is None else pulled.first()
+    check = known.check if known else None
+    source = ReleaseSource(folder, asked.key, asked.model, asked.device, check, asked.changes)
+    drift = DriftSettings(share=asked.drift_share, leverage=asked.drift_leverage)
+    other = (
+        ReleaseSource(find_release(asked.compare), asked.key, asked.model, asked.device).open()
+        if asked.compare
+        else None
+    )
+    service = RoutingService(source, drift, tracing=find_tracing(), compared=other)
+    if pulled is not None:
+        service.watchers.append(pulled.watch)
+    served = service.current.served
+    step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+    if other is not None:
+        step("compared", other.id[:12], f"{len(other.router.domains)} domains", ", ".join(other.router.domains))
+    gateway = Gateway(service, known, shared=shared) if known else None
+    if gateway is not None:
+        step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
+        for words in gateway.notes():
+            step("note", words)
+    return service, gateway

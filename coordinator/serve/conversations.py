@@ -1,8 +1,8 @@
 """Which expert a conversation is with: it stays there unless what is asked now clearly belongs to another domain.
 
 A conversation is found again by a digest: of the client's `x-session-id`, or of its `user` and its first turn. Kept are
-the digest, a domain and an expert's name, of the conversations that were heard last; no text. Where nothing is known,
-after a restart or in another worker, the turns that came before say where the conversation was.
+the digest, a domain and an expert's name, of the conversations that were heard last; no text. Workers share what they
+know. Where nothing is known, as after a restart, the turns that came before say where the conversation was.
 
 Knows decisions and digests. Knows nothing of connections and of HTTP.
 """
@@ -10,21 +10,40 @@ Knows decisions and digests. Knows nothing of connections and of HTTP.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import math
-from collections import OrderedDict
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
+from ridgeway.common.http.key_budgets import open_shared
 from ridgeway.common.routing.conversation import weighted_turns
-from ridgeway.common.routing.router import Decision
+from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
 
-MAX_CONVERSATIONS = 100_000
-CLEAR_LOG_ODDS = 0.75
-FEW_TOKENS = 12
-FEW_TOKENS_LOG_ODDS = 10.0
+MAX_NOTES = 100_000
+CLEAR_LOG_ODDS = 0.25
+FEW_TOKENS = 24
+FEW_TOKENS_LOG_ODDS = 5.0
+LEANING_TOKENS = 12
 """When the last user turn is evidence enough; docs/serving.md has the measurements behind them."""
+FOLLOW_UPS = (
+    *("and why?", "why is that?", "explain the second step", "can you explain that in more detail?", "go on"),
+    *("give me an example", "thanks, please continue", "what do you mean by that?", "is that always true?"),
+    *("can you say that more simply?", "summarise this in two sentences", "and what happens next?", "are you sure?"),
+    *("show me another way", "what is the most important point here?", "rewrite your answer as a list, please"),
+    *("I don't understand the last part, could you go through it again?",),
+    *("how does this relate to what you said before?",),
+)
+"""What is said in conversations of any domain."""
+LEAST_SCORE = 1e-9
 TOOL_ROLES = frozenset(("tool", "function"))
+
+log = logging.getLogger("ridgeway.serve")
 
 Message = tuple[str, str]
 """A role and a text."""
@@ -74,6 +93,16 @@ def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -
     return Talk(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
 
 
+@lru_cache(maxsize=2)
+def leaning(router: Router) -> Mapping[str, float]:
+    """What a router makes of phrases that say nothing of a domain: the mean log probability of each.
+
+    A domain of instructions draws "and why?" strongly. What draws such phrases is no evidence in a follow-up.
+    """
+    found = router.route_many(FOLLOW_UPS)
+    return {name: fmean(math.log(max(each.scores[name], LEAST_SCORE)) for each in found) for name in router.domains}
+
+
 class Evidence(NamedTuple):
     """What a user turn alone says for leaving the domain that a conversation is with, and how much of that it takes.
 
@@ -89,35 +118,67 @@ class Evidence(NamedTuple):
         return {"stays": self.stays, "evidence": self.found, "evidence_needed": self.needed}
 
 
-def evidence_to_leave(decision: Decision, domain: str | None) -> Evidence:
-    """It takes 0.75 + 10·√(1 − n/12) with n < 12 tokens, and 0.75 with more: of a few words like "and why?" a router
-    says something too, but it means nothing."""
-    needed = CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * math.sqrt(max(0.0, 1 - decision.tokens / FEW_TOKENS))
+def evidence_to_leave(decision: Decision, domain: str | None, leaning: Mapping[str, float]) -> Evidence:
+    """It takes 0.25 + 5·√(1 − n/24) with n < 24 tokens, and 0.25 with more; and beyond that the router's leaning from
+    the domain to the best, all of it up to 12 tokens, and 12/n with more."""
+    tokens = max(decision.tokens, 1)
+    drawn = leaning.get(decision.best, 0.0) - leaning.get(domain or "", 0.0)
+    few = math.sqrt(max(0.0, 1 - tokens / FEW_TOKENS))
+    needed = CLEAR_LOG_ODDS + FEW_TOKENS_LOG_ODDS * few + drawn * min(1.0, LEANING_TOKENS / tokens)
     if decision.abstained or domain is None or decision.scores.get(domain, 0.0) <= 0:
         return Evidence(decision.abstained, None, needed)
     found = math.log(decision.confidence / decision.scores[domain])
     return Evidence(found <= needed, found, needed)
 
 
-def is_clear(decision: Decision, domain: str | None) -> bool:
+def is_clear(decision: Decision, domain: str | None, leaning: Mapping[str, float]) -> bool:
     """Whether the decision on a user turn alone is evidence enough to leave a domain."""
-    return not evidence_to_leave(decision, domain).stays
+    return not evidence_to_leave(decision, domain, leaning).stays
+
+
+class RecentNotes:
+    """A few names for each key; of more than MAX_NOTES, those that were noted last.
+
+    path: a file that processes share; without one, they are this process's own. Where the file cannot be used, what
+    would stand in it is not known.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = (
+            sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            if path is None
+            else open_shared(path)
+        )
+        self._file.execute("PRAGMA synchronous = OFF")  # it is not meant to outlast the machine
+        self._file.execute("CREATE TABLE IF NOT EXISTS notes (number INTEGER PRIMARY KEY, key BLOB UNIQUE, names TEXT)")
+
+    def find(self, key: bytes) -> list[str | None] | None:
+        try:
+            row = self._file.execute("SELECT names FROM notes WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            log.error("what was noted cannot be read: %s", error)
+            return None
+        return None if row is None else list(json.loads(row[0]))
+
+    def note(self, key: bytes, names: Sequence[str | None]) -> None:
+        """A key that is noted again has the highest number again."""
+        try:
+            put = "INSERT OR REPLACE INTO notes SELECT coalesce(max(number), 0) + 1, ?, ? FROM notes"
+            self._file.execute(put, (key, json.dumps(names)))
+            self._file.execute("DELETE FROM notes WHERE number <= (SELECT max(number) FROM notes) - ?", (MAX_NOTES,))
+        except sqlite3.Error as error:
+            log.error("nothing can be noted: %s", error)
 
 
 class Conversations:
-    """Where conversations are; of more than MAX_CONVERSATIONS, those that were heard last."""
+    """Where conversations are."""
 
-    def __init__(self) -> None:
-        self._seats: OrderedDict[bytes, Seat] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._seats)
+    def __init__(self, path: Path | None = None) -> None:
+        self._notes = RecentNotes(path)
 
     def find(self, key: bytes) -> Seat | None:
-        return self._seats.get(key)
+        names = self._notes.find(key)
+        return None if names is None else Seat(names[0], str(names[1]), str(names[2]))
 
     def note(self, key: bytes, seat: Seat) -> None:
-        self._seats[key] = seat
-        self._seats.move_to_end(key)
-        if len(self._seats) > MAX_CONVERSATIONS:
-            self._seats.popitem(last=False)
+        self._notes.note(key, seat)

@@ -205,7 +205,9 @@ def add_route(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_serve(report: BenchReport, options: BenchOptions) -> None:
-    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about five minutes)."""
+    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about four minutes)."""
+    from ridgeway.common.base.settings import WordFeatures
+    from ridgeway.common.encoding.table_encoder import with_words
     from ridgeway.simulations.bench.route_bench import make_release
     from ridgeway.simulations.bench.serving import gateway_bench, load, serving_bench
 
@@ -213,11 +215,11 @@ def add_serve(report: BenchReport, options: BenchOptions) -> None:
         report.leave_out("serving", "the load generator wrk is not installed")
         return
     text = _text(report, options, "routing over HTTP")
-    release = make_release(options.find_encoder(), text, WORK)
-    prompts = serving_bench.prompts_of(release, text.documents)
+    release = make_release(with_words(options.find_encoder(), WordFeatures()), text, WORK)
+    prompts = serving_bench.prompts_by_size(release, text.documents)
     report.add(serving_bench.bench_routes(release, prompts, WORK))
     step("measuring", "the gateway", text.name)
-    report.add(gateway_bench.bench_gateway(release, prompts, WORK))
+    report.add(gateway_bench.bench_gateway(release, prompts[serving_bench.TOKENS], WORK))
 
 
 def _text(report: BenchReport, options: BenchOptions, measured: str) -> BenchText:

@@ -33,6 +33,7 @@ PARTS = {
     "privacy": "What can be learnt from what is shared.",
     "experts": "Answers of the experts that prompts are sent to.",
     "scores": "Real models that are not domains, chosen by measured quality.",
+    "conversations": "Chats that go on, and chats that change their subject.",
 }
 """In the order of a report, with what help says of each."""
 PACKAGES = (

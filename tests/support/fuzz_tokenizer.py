@@ -115,7 +115,11 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
         encoder = module.Encoder(*tables)
     except ValueError:
         return
-    encoder.encode_many(["".join(map(chr, chance.choices(range(0x2100), k=50))) for _ in range(5)])
+    texts = ["".join(map(chr, chance.choices(range(0x2100), k=50))) for _ in range(5)]
+    encoder.encode_many(texts)
+    encoder.encode_many(
+        texts, np.frombuffer(numbers(chance.randrange(0x900), chance.choice((0x80, 0x110000))), np.uint8)
+    )
 
 
 def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> None:

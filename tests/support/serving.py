@@ -22,8 +22,11 @@ import numpy as np
 import openai
 
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import Confidence
+from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import save_release
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.commands import RIDGEWAY
@@ -57,6 +60,27 @@ def release_of(folder: Path, domains: Sequence[str], identity: Identity | None =
     table = TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
     weights = np.zeros((2, len(domains)))
     return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
+
+
+def usual_release(folder: Path, domains: Sequence[str]) -> None:
+    """A release of the default encoder, as large as a real one; its weights are random."""
+    encoder = find_encoder("smollm2+words")
+    assert isinstance(encoder, TableEncoder) and encoder.options is not None
+    weights = np.random.default_rng(0).standard_normal((encoder.width + 1, len(domains)))
+    facts = {
+        "domains": list(domains),
+        "masses": dict.fromkeys(domains, 1),
+        "encoder": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            "words": encoder.options.to_json(),
+        },
+        "selector": DEFAULT.selector.to_json(),
+        "confidence": Confidence().to_json(),
+        "parent": None,
+    }
+    compiled = compile_router(encoder, DEFAULT.sampling, weights)
+    save_release(folder, facts, weights, compiled, encoder.definition, fixed_identity())
 
 
 def prompt_for(domain: str, domains: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision, Router
-from ridgeway.coordinator.serve.conversations import Conversations, Seat, Talk, is_clear
+from ridgeway.coordinator.serve.conversations import Conversations, Seat, Talk, is_clear, leaning
 from ridgeway.coordinator.serve.gateway.expert_client import ExpertClient, ExpertRequest, WholeAnswer
 from ridgeway.coordinator.serve.gateway.expert_link import JSON, Endpoint, ExpertLink, in_a_header
 from ridgeway.coordinator.serve.gateway.failures import GARBAGE, ExpertFailure
@@ -151,16 +151,21 @@ class Gateway:
     """Experts behind a router. Use it in an `async with`."""
 
     def __init__(
-        self, service: RoutingService, experts: ExpertsFile | Path, clock: Callable[[], float] = time.monotonic
+        self,
+        service: RoutingService,
+        experts: ExpertsFile | Path,
+        clock: Callable[[], float] = time.monotonic,
+        shared: Path | None = None,
     ) -> None:
+        """shared: the folder of several workers, who then know of the same responses and conversations."""
         self._service = service
         self._clock = clock
         self.file = experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient(service.tracing)
-        self._owners = ResponseOwners()
-        self._conversations = Conversations()
+        self._owners = ResponseOwners(shared and shared / "responses")
+        self._conversations = Conversations(shared and shared / "conversations")
         self._checks: asyncio.Task[None] | None = None
         self._take()
 
@@ -365,7 +370,11 @@ class Gateway:
         choice = chooser.choose(decision)
         if choice is None:  # release and experts have both just changed
             raise Problem(503, "there is no expert for this request now; try again", code="no_expert")
-        if seat is not None and choice.expert != seat.expert and not is_clear(decision, seat.domain):
+        if (
+            seat is not None
+            and choice.expert != seat.expert
+            and not is_clear(decision, seat.domain, await asyncio.to_thread(leaning, served.router))
+        ):
             choice = ExpertChoice(seat.expert, "sticky")
         elif seat is None or choice.expert != seat.expert:
             seat = Seat(None if decision.abstained else decision.best, choice.expert, choice.expert)

@@ -1,16 +1,18 @@
 """Which expert keeps which response: what goes on from one must be asked where it lies.
 
-Knows names, numbers of addresses and the ids that answers give. Holds nothing of what they say. A process that has
-started anew knows none.
+Knows names, numbers of addresses and digests of the ids that answers give. Holds nothing of what they say. A service
+that has started anew knows none; its workers know the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 
-MAX_OWNERS = 100_000
+from ridgeway.coordinator.serve.conversations import RecentNotes
+
 LOOKED_AT_BYTES = 65_536
 RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp[^"\\]{1,200})"')
 
@@ -23,23 +25,22 @@ class Owner(NamedTuple):
 
 
 class ResponseOwners:
-    """Of more than MAX_OWNERS, those that were used last are known."""
+    """Of too many, those that were used last are known."""
 
-    def __init__(self) -> None:
-        self._owners: OrderedDict[str, Owner] = OrderedDict()
+    def __init__(self, path: Path | None = None) -> None:
+        self._notes = RecentNotes(path)
 
     def find(self, name: str | None) -> Owner | None:
-        if name is None or name not in self._owners:
-            return None
-        self._owners.move_to_end(name)
-        return self._owners[name]
+        names = None if name is None else self._notes.find(_digest(name))
+        return None if names is None else Owner(str(names[0]), int(str(names[1])))
 
     def note_answer(self, answer: bytes, owner: Owner, goes_on_from: str | None) -> None:
         """answer: a response, or how its stream begins."""
         found = RESPONSE_ID.search(answer[:LOOKED_AT_BYTES])
         for name in (goes_on_from, found[1].decode(errors="replace") if found else None):
             if name is not None:
-                self._owners[name] = owner
-                self._owners.move_to_end(name)
-        while len(self._owners) > MAX_OWNERS:
-            self._owners.popitem(last=False)
+                self._notes.note(_digest(name), (owner.expert, str(owner.address)))
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(errors="replace"), digest_size=16).digest()

@@ -21,7 +21,7 @@ from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.router import Decision, Explanation, Router, origin
-from ridgeway.coordinator.serve.conversations import evidence_to_leave
+from ridgeway.coordinator.serve.conversations import evidence_to_leave, leaning
 from ridgeway.coordinator.serve.request_bodies import RouteRequest, WantedDecisions, described, read_body
 from ridgeway.coordinator.serve.routing.current_release import ServedRelease
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService, TooManyTokens
@@ -108,7 +108,7 @@ def routing_api(
             (turns, left_out) = wanted.texts[0]
             served, decision = await service.decide(turns)
             told = with_expert(served.router, decision) | origin(served.router)
-            return json_answer(told | _cut(left_out) | _staying(decision, wanted.after))
+            return json_answer(told | _cut(left_out) | _staying(served.router, decision, wanted.after))
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
             with_expert(served.router, each) | _cut(left_out)
@@ -179,9 +179,9 @@ def _cut(left_out: int) -> dict[str, int]:
     return {"left_out": left_out} if left_out else {}
 
 
-def _staying(decision: Decision, after: str | None) -> dict[str, Any]:
+def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
     """Whether a chat stays with its domain, if one was named."""
-    return {} if after is None else evidence_to_leave(decision, after).to_json()
+    return {} if after is None else evidence_to_leave(decision, after, leaning(router)).to_json()
 
 
 async def _explained(
@@ -198,7 +198,10 @@ async def _explained(
 
     def write(router: Router, explanations: list[Explanation]) -> bytes:
         decided = [
-            each.to_json() | with_expert(router, each.decision) | _cut(left_out) | _staying(each.decision, wanted.after)
+            each.to_json()
+            | with_expert(router, each.decision)
+            | _cut(left_out)
+            | _staying(router, each.decision, wanted.after)
             for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
         ]
         whole = decided[0] | origin(router) if wanted.prompts is None else {**origin(router), "decisions": decided}

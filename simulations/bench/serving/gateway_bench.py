@@ -18,11 +18,11 @@ ROUNDS = 3
 SECONDS = 3
 FIRST_PIECES = 150
 STREAMS = 500
-STREAMS_S = 120
+STREAMS_S = 45
 PIECES, PACE_S = 20, 0.5
 MAX_ADDED_MS = 3.0
-BUFFERS_FULL_S = 40
-"""By then every stream has been opened several times, so that buffers and pools have their size."""
+BUFFERS_FULL_S = 20
+"""By then every stream has been opened twice or more, so that buffers and pools have their size."""
 
 
 def bench_gateway(release: Path, prompts: Sequence[str], work: Path) -> list[Result]:

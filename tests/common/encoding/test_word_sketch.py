@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
+from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.lower_case import _by_numpy, lower_case
+from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
 
 LETTERS = "abcdefghij ,é"
@@ -110,6 +112,17 @@ def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None
 def test_lower_case_is_the_same_without_the_extension(text: str) -> None:
     """And it is that of the tables, letter by letter, over all of Unicode."""
     assert lower_case(text) == _by_numpy(text)
+
+
+@given(st.lists(st.text(st.characters()), max_size=3))
+def test_texts_are_read_in_lower_case_by_either_encoder(texts: list[str]) -> None:
+    """The compiled one lowers letters as it reads; its ids are those of texts that were lowered before."""
+    definition = find_encoder("smollm2").definition
+    fast, plain = shared_tokenizer(definition, lower=True), shared_tokenizer(definition)
+    fast.make_fast()
+    ids, lengths = fast.encode_many(texts)
+    lowered = plain.encode_many(list(map(lower_case, texts)))
+    assert (ids.tolist(), lengths.tolist()) == (lowered[0].tolist(), lowered[1].tolist())
 
 
 def test_every_letter_has_the_lower_case_of_the_oldest_tables() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.routing.router import Decision
+from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve import conversations
-from ridgeway.coordinator.serve.conversations import Conversations, Seat, is_clear, talk_of
+from ridgeway.coordinator.serve.conversations import Conversations, Seat, is_clear, leaning, talk_of
 from tests.support.faulty_experts import well
 from tests.support.gateway_experts import DOMAINS, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
@@ -85,22 +85,38 @@ def test_more_evidence_is_never_less_clear(p: float, tokens: int) -> None:
         scores = {"a": confidence, "b": 1 - confidence}
         return Decision("a", confidence, scores, abstained, "a", tokens)
 
-    if is_clear(decision(p, tokens), "b"):
-        assert is_clear(decision(p, tokens + 1), "b") and is_clear(decision(min(p * 1.01, 0.999), tokens), "b")
-    assert not is_clear(decision(p, tokens, abstained=True), "b")
-    assert not is_clear(decision(p, tokens), "a")
-    assert is_clear(decision(p, tokens), "retired") and is_clear(decision(p, tokens), None)
+    if is_clear(decision(p, tokens), "b", {}):
+        assert is_clear(decision(p, tokens + 1), "b", {}) and is_clear(decision(min(p * 1.01, 0.999), tokens), "b", {})
+    assert not is_clear(decision(p, tokens, abstained=True), "b", {})
+    assert not is_clear(decision(p, tokens), "a", {})
+    assert is_clear(decision(p, tokens), "retired", {}) and is_clear(decision(p, tokens), None, {})
 
 
-def test_memory_is_bounded_and_holds_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too many, those heard last are known; what is kept is a digest and two names."""
-    monkeypatch.setattr(conversations, "MAX_CONVERSATIONS", 3)
-    known = Conversations()
+def test_what_draws_phrases_of_no_domain_is_no_evidence_in_few_words(release: Path) -> None:
+    """Where a router leans to a domain, it takes more to go there, and less to leave it, the fewer words there are."""
+    scores = {"code": 0.98, "law": 0.02}
+    short, long = (Decision("code", 0.98, scores, False, "code", tokens) for tokens in (20, 400))
+    assert is_clear(short, "law", {}) and is_clear(short, "law", {"code": -3.0, "law": -0.1})
+    assert not is_clear(short, "law", {"code": -0.1, "law": -6.0}) and is_clear(
+        long, "law", {"code": -0.1, "law": -6.0}
+    )
+    found = leaning(Router.load(release))
+    assert set(found) == set(DOMAINS) and all(each <= 0 for each in found.values())
+
+
+def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of too many, those heard last are known, to all who name the same file; kept are a digest and three names."""
+    monkeypatch.setattr(conversations, "MAX_NOTES", 3)
+    known, sharing = Conversations(tmp_path / "notes"), Conversations(tmp_path / "notes")
     keys = [talk_of([("user", f"secret {place}")], "", "", "").key for place in range(5)]
     for key in keys:
         known.note(key, Seat("law", "law", "law"))
-    assert len(known) == 3
-    assert [known.find(key) is not None for key in keys] == [False, False, True, True, True]
+    assert [sharing.find(key) is not None for key in keys] == [False, False, True, True, True]
+    assert known.find(keys[4]) == Seat("law", "law", "law")
+    known.note(keys[2], Seat(None, "code", "law"))
+    sharing.note(keys[0], Seat("law", "law", "law"))
+    assert sharing.find(keys[2]) == Seat(None, "code", "law") and known.find(keys[3]) is None
+    assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
 
 

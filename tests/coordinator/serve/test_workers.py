@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,9 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeway.common.http.access_rules import RateLimiter, rate_of
 from ridgeway.common.http.workers import SharedTimes, merged_metrics
 from tests.support.commands import Workshop
+from tests.support.faulty_experts import Expert, Part
 from tests.support.in_process import Clock
-from tests.support.serving import Serving, release_of
+from tests.support.serving import Serving, prompt_for, release_of, write_experts
 from tests.support.waiting import wait_for, wait_for_end
+
+SOME_EVIDENCE = 2
+"""The logit of a domain's letter: of a few letters it is no proof."""
 
 
 def children(pid: int) -> set[int]:
@@ -72,6 +79,39 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
         assert serving.process is not None
         serving.process.send_signal(signal.SIGTERM)
         assert wait_for_end(serving.process, patience_s=30.0, details=lambda: serving.said) == 0
+
+
+def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
+    """A response goes on where it lies, and a session stays, whichever worker the next connection comes to."""
+    domains = ["code", "law"]
+    release_of(tmp_path / "release", domains, strength=SOME_EVIDENCE)
+
+    def answering(name: str) -> Part:
+        answer = json.dumps({"id": "resp_1", "model": name, "choices": []}).encode()
+        return lambda asked: asked.reply(200, answer)
+
+    with contextlib.ExitStack() as stack:
+        experts = {name: stack.enter_context(Expert(answering(name))) for name in domains}
+        file = write_experts(tmp_path / "experts.toml", {name: each.url for name, each in experts.items()})
+        options = "--workers", "2", "--experts", file
+        serving = stack.enter_context(Serving(tmp_path, tmp_path / "release", *options))
+
+        def ask(path: str, **body: Any) -> tuple[str, str]:
+            headers = {"x-session-id": "one"}
+            answer = httpx.post(
+                f"{serving.url}{path}", json={"model": "auto", **body}, headers=headers, trust_env=False
+            )
+            assert answer.status_code == 200, answer.text
+            return answer.headers["x-ridgeway-expert"], answer.headers["x-ridgeway-reason"]
+
+        code, law = (prompt_for(name, domains) for name in domains)
+        assert ask("/v1/responses", input=code)[0] == "code"
+        assert {ask("/v1/responses", input=law, previous_response_id="resp_1") for _ in range(12)} == {
+            ("code", "sticky")
+        }
+        assert ask("/v1/chat/completions", messages=[{"role": "user", "content": code}])[0] == "code"
+        short = [{"role": "user", "content": law[:3]}]
+        assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {("code", "sticky")}
 
 
 def test_workers_that_cannot_begin_are_one_sentence(tmp_path: Path) -> None:

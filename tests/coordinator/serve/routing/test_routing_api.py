@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.coordinator.serve.conversations import is_clear
+from ridgeway.coordinator.serve.conversations import is_clear, leaning
 from ridgeway.coordinator.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
@@ -86,7 +86,7 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(client: TestClient, ro
         found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
         decision = router.route(text)
         assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
-        assert found["stays"] is not is_clear(decision, "law")
+        assert found["stays"] is not is_clear(decision, "law", leaning(router))
         assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
         assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
     refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
