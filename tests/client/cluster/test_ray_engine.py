@@ -75,8 +75,9 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path) -> None:
+def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the largest machine had begun is summed by others once it is lost; machines with cards use them."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is imported: loopback alone
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus, holdout=0.1)
