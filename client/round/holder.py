@@ -315,7 +315,7 @@ class Holder:
 
     def _document_job(self, terms: Terms, privacy: Privacy) -> DocumentJob:
         encoder = self.encoder(terms)
-        if not self.settings.corpus or not isinstance(encoder, TableEncoder) or encoder.options:
+        if not self.settings.corpus or not isinstance(encoder, TableEncoder) or encoder.more:
             raise Refused(
                 "statistics_do_not_fit",
                 "documents are bounded one by one, for which a corpus and a table of tokens alone are needed",

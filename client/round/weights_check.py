@@ -113,12 +113,13 @@ def _spread(columns: Matrix, units: Matrix) -> Matrix:
 def largest_square(encoder: AnyEncoder) -> float:
     """The greatest |φ|² that a sample can have: a mean of rows is no longer than the longest, but for its rounding.
 
-    Of words nothing is known but the bound of every feature.
+    Of words nothing is known but the bound of every feature, and of cosines their amplitude.
     """
     if isinstance(encoder, TableEncoder):
         rows = np.einsum("vh,vh->v", encoder.table, encoder.table, dtype=np.int64)
         words = (encoder.options.width if encoder.options else 0) * MAX_SQUARE
-        length = np.sqrt(float(rows.max()) + words) + np.sqrt(encoder.width) / 2
+        cosines = encoder.kernel.width * encoder.kernel.amplitude**2 if encoder.kernel else 0
+        length = np.sqrt(float(rows.max()) + words + cosines) + np.sqrt(encoder.width) / 2
     else:
         length = np.sqrt(encoder.width) * FEATURE_LIMIT
     return float(np.square(length * encoder.scale)) + 1

@@ -63,7 +63,7 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
 /* The same of amplitude · count, cut off at ±LIMIT: counts that lead beyond it are first made smaller, so that nothing
    overflows, and how they round is of no matter. */
 static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *restrict features) {
-    int32_t *restrict counts = (int32_t *)words->sketch.counts, amplitude = (int32_t)words->amplitude;
+    int32_t *counts = (int32_t *)words->sketch.counts, amplitude = (int32_t)words->amplitude;
     int64_t width = (int64_t)words->sketch.width;
     int32_t most = amplitude ? (int32_t)((LIMIT + 1) * n / amplitude + 1) : 0;
     memset(counts, 0, sizeof *counts * (size_t)width);
@@ -123,7 +123,7 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     right = right && (!more || view[STARTS].len == 8 * (rows + 1));
     if (right && !(sums = malloc(sizeof *sums * (size_t)whole))) { PyErr_NoMemory(); goto end; }
     Rows table = {view[TABLE].buf, view[IDS].buf, width};
-    Words words = {{NULL, NULL}, {sums + width, (uint64_t)more}, amplitude};
+    Words words = {{NULL, NULL}, {sums + width, (uint32_t)more}, amplitude};
     if (more) words.spelling = (Spelling){view[LETTERS].buf, view[STARTS].buf};
     Py_BEGIN_ALLOW_THREADS
     const int64_t *bounds = view[BOUNDS].buf;

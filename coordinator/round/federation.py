@@ -210,9 +210,9 @@ class Federation:
     def prior(self) -> PublicPrior:
         """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
         path = self.folder / PRIOR
-        if isinstance(self.encoder, TableEncoder) and self.encoder.options:
+        if isinstance(self.encoder, TableEncoder) and self.encoder.more:
             raise InputError(
-                f"private rounds know no features of words, so they cannot use {self.encoder.name}; make a federation "
+                f"private rounds know features of tokens alone, so they cannot use {self.encoder.name}; make a federation "
                 f"for them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
             )
         if not path.exists():

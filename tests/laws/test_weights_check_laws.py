@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ridgeway.client.round.weights_check import Matrix, check_weights, largest_square
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.settings import EQUAL_MASS, Ridge
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT, CosineFeatures, Ridge
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_cosines
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.making import one_domain
@@ -73,11 +73,22 @@ def test_the_solutions_of_any_total_are_taken_by_every_member(
         check_weights(weights, ridges, raw, encoder, mass, members, share=share)
 
 
-@given(seed=st.integers(0, 1 << 32), width=st.integers(1, 24), tokens=st.integers(1, 9))
-def test_no_sample_is_longer_than_the_bound(seed: int, width: int, tokens: int) -> None:
-    """The bound on λ rests on it."""
+@given(
+    seed=st.integers(0, 1 << 32),
+    width=st.integers(1, 24),
+    tokens=st.integers(1, 9),
+    kernel=st.none() | st.just(CosineFeatures(32, amplitude=FEATURE_LIMIT)),
+)
+def test_no_sample_is_longer_than_the_bound(
+    seed: int, width: int, tokens: int, kernel: CosineFeatures | None
+) -> None:
+    """The bound on λ rests on it, with cosines as without."""
     encoder = tiny_encoder(width, seed)
     samples = windows(encoder, np.random.default_rng(seed), 50, tokens, len(encoder.table)).astype(np.float64)
+    if kernel:
+        encoder = with_cosines(encoder, kernel)
+        assert encoder.cosines is not None
+        samples = np.hstack([encoder.cosines.of(samples[:, :-1].astype(np.int16)), samples])
     samples[:, :-1] *= encoder.scale
     assert np.square(samples).sum(axis=1).max() <= largest_square(encoder)
 
