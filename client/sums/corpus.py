@@ -27,11 +27,12 @@ from ridgeway.client.sums.corpus_places import (
     file_status,
     is_file,
     is_folder,
+    is_url,
     open_file,
     place_name,
     real_place,
 )
-from ridgeway.common.base.errors import CorpusError, InputError, first_line
+from ridgeway.common.base.errors import CorpusError, InputError, RidgewayError, first_line
 from ridgeway.common.base.jsonl import jsonl_texts, record_text
 
 Kind = Literal["text", "jsonl", "csv", "parquet"]
@@ -165,8 +166,11 @@ def documents(
                     yield piece
                 else:
                     counters.empty += 1
-    except _read_errors() as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except RidgewayError:
+        raise
+    except Exception as error:
+        of_reading = is_url(source.path) or isinstance(error, _read_errors())  # stores raise what they like
+        if not of_reading or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise CorpusError(f"{source.path} cannot be read: {first_line(error)}; it may be cut off or damaged") from error
 

@@ -6,15 +6,20 @@ A URL is held as a path, in which `s3://bucket` is `s3:/bucket`. Knows files. Kn
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
-from ridgeway.common.base.errors import InputError, first_line
+from ridgeway.common.base.errors import InputError, RidgewayError, first_line
 from ridgeway.common.base.files import sha256
 
 URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 LOCAL_SCHEMES = ("file", "local")
+HTTP_VERSIONS = ("ETag", "Content-MD5", "Digest", "Last-Modified")
+"""What servers say of a file's version. fsspec takes what lies at an http URL for unchanging, and leaves them out."""
+
+Answer = TypeVar("Answer")
 
 
 class FileStatus(NamedTuple):
@@ -47,50 +52,65 @@ def real_place(path: Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    store = _store(path)
-    return bool(store[0].isdir(store[1])) if store else path.is_dir()
+    return bool(_asked(path, lambda files, name: files.isdir(name))) if is_url(path) else path.is_dir()
 
 
 def is_file(path: Path) -> bool:
-    store = _store(path)
-    return bool(store[0].isfile(store[1])) if store else path.is_file()
+    return bool(_asked(path, lambda files, name: files.isfile(name))) if is_url(path) else path.is_file()
 
 
 def entries(folder: Path) -> list[Path]:
     """What lies in a folder; of links, those to files alone."""
-    store = _store(folder)
-    if store is None:
+    if not is_url(folder):
         return sorted(path for path in folder.iterdir() if not (path.is_symlink() and path.is_dir()))
-    store[0].invalidate_cache(store[1])
-    return sorted(folder / name.rstrip("/").rpartition("/")[2] for name in store[0].ls(store[1], detail=False))
+
+    def listed(files: Any, name: str) -> list[str]:
+        files.invalidate_cache(name)
+        return [str(each).rstrip("/").rpartition("/")[2] for each in files.ls(name, detail=False)]
+
+    return sorted(folder / name for name in _asked(folder, listed))
 
 
 def open_file(path: Path) -> IO[bytes]:
-    store = _store(path)
-    return cast(IO[bytes], store[0].open(store[1], "rb")) if store else path.open("rb")
+    return (
+        cast(IO[bytes], _asked(path, lambda files, name: files.open(name, "rb"))) if is_url(path) else path.open("rb")
+    )
 
 
 def file_status(path: Path) -> FileStatus:
-    store = _store(path)
-    if store is None:
+    if not is_url(path):
         status = path.stat()
         return FileStatus(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    files, name = store
-    files.invalidate_cache(files._parent(name))  # or a change would not be seen
-    version = int(sha256(str(files.ukey(name)).encode())[:15], 16)
-    return FileStatus(int(files.info(name)["size"]), version, 0, 0)
+
+    def told(files: Any, name: str) -> FileStatus:
+        files.invalidate_cache(files._parent(name))  # or a change would not be seen
+        info = files.info(name)
+        if info["size"] is None:
+            raise InputError(f"{place_name(path)} cannot be read: its server does not tell its size; copy it first")
+        version = sha256(str((files.ukey(name), *map(info.get, HTTP_VERSIONS))).encode())
+        return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
+
+    return _asked(path, told)
 
 
-def _store(path: Path) -> tuple[Any, str] | None:
-    """Where fsspec finds a URL, and its name there; None for a file of this machine."""
-    if not is_url(path):
-        return None
+def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
+    """What the store of a URL answers, asked by the name that the place has there.
+
+    Stores raise what they like, so all but the system's own errors become one sentence.
+    """
     url = place_name(path)
     try:
-        found: tuple[Any, str] = import_module("fsspec.core").url_to_fs(url)
+        files, name = import_module("fsspec.core").url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InputError(
             f"{url} cannot be read ({first_line(error)}); corpora at a URL are read with fsspec and its package for "
             "the store, as s3fs is for s3: install them, or copy the corpus to this machine"
         ) from None
-    return found
+    try:
+        return ask(files, name)
+    except (OSError, RidgewayError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{url} cannot be read: {first_line(error)}; see that the store can be reached and lets you in"
+        ) from error

@@ -212,8 +212,8 @@ class Federation:
         path = self.folder / PRIOR
         if isinstance(self.encoder, TableEncoder) and self.encoder.more:
             raise InputError(
-                f"private rounds know features of tokens alone, so they cannot use {self.encoder.name}; make a federation "
-                f"for them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
+                f"private rounds know features of tokens alone, so they cannot use {self.encoder.name}; make a "
+                f"federation for them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
             )
         if not path.exists():
             made = cache_folder() / "priors" / f"{self.encoder.fingerprint}.safetensors"

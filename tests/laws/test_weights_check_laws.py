@@ -79,9 +79,7 @@ def test_the_solutions_of_any_total_are_taken_by_every_member(
     tokens=st.integers(1, 9),
     kernel=st.none() | st.just(CosineFeatures(32, amplitude=FEATURE_LIMIT)),
 )
-def test_no_sample_is_longer_than_the_bound(
-    seed: int, width: int, tokens: int, kernel: CosineFeatures | None
-) -> None:
+def test_no_sample_is_longer_than_the_bound(seed: int, width: int, tokens: int, kernel: CosineFeatures | None) -> None:
     """The bound on λ rests on it, with cosines as without."""
     encoder = tiny_encoder(width, seed)
     samples = windows(encoder, np.random.default_rng(seed), 50, tokens, len(encoder.table)).astype(np.float64)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import ridgeway.client.sums.corpus
-from ridgeway.client.sums.corpus import find_sources
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.corpus_places import file_status, place_name
 from ridgeway.client.sums.prepare import Interrupted, Watch, prepare
 from ridgeway.common.base.errors import CorpusError, InputError
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.corpora_on_disk import Stopper, content, job, sentences, touch_later, write_jsonl
 from tests.support.tiny import tiny_encoder
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
@@ -78,6 +82,45 @@ def test_what_cannot_be_read_at_a_url_is_one_sentence(url: str) -> None:
     with pytest.raises(InputError, match=url) as raised:
         find_sources([Path(url)])
     assert "\n" not in str(raised.value)
+
+
+def test_what_a_store_raises_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is read as while it is: its errors are of classes that nothing here knows."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/law.txt", b"text")
+    [source], _ = find_sources([Path("memory://bucket")])
+    monkeypatch.setattr(type(memory), "_open", lambda *_, **__: _Refusing())
+    with pytest.raises(CorpusError, match="no token was found"):
+        list(documents(source, ("text",), Counters(), Position()))
+    monkeypatch.setattr(type(memory), "info", _Refusing.read)
+    with pytest.raises(InputError, match=r"memory://bucket cannot be read: no token was found; see"):
+        find_sources([Path("memory://bucket")])
+    memory.store.clear()
+
+
+class _Refusing(io.BytesIO):
+    def read(self, *_: object, **__: object) -> bytes:
+        raise RuntimeError("no token was found")
+
+
+def test_what_changes_behind_an_http_url_is_seen(tmp_path: Path) -> None:
+    """By what its server says of it, though its name and its size are the same."""
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    path = tmp_path / "law.txt"
+    path.write_text("one")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        url = Path(f"http://127.0.0.1:{server.server_port}/law.txt")
+        try:
+            before, again = file_status(url), file_status(url)
+            path.write_text("two")
+            touch_later(path)
+            after = file_status(url)
+        finally:
+            server.shutdown()
+    assert before == again != after
+    assert before.size == after.size
 
 
 def test_without_fsspec_a_url_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
