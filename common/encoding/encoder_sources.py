@@ -71,9 +71,9 @@ def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     found = _found(source)
     if isinstance(found, TableEncoder) and found.kernel:  # routing asks for it, by its fingerprint alone
-        note = _source_note(found.fingerprint)
-        if not note.exists():
-            write_whole(note, canonical_json({"source": absolute_source(source)}))
+        note, told = _source_note(found.fingerprint), canonical_json({"source": absolute_source(source)})
+        if not note.exists() or note.read_bytes() != told:
+            write_whole(note, told)
     return found
 
 

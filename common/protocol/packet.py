@@ -29,6 +29,8 @@ MAX_HEADER_BYTES = 8 << 20
 MAX_BLOB_BYTES = 1 << 31
 DECODED_HEADERS = 4
 """How many headers are kept decoded: the request that all are asked, and some answers."""
+KEPT_BLOB_BYTES = 1 << 26
+"""Blobs of requests up to this size are kept with their digests, as many as headers; others are hashed each time."""
 MAX_HANDOVERS = 1000
 
 Blob = bytes | memoryview
@@ -163,12 +165,15 @@ def _check_blobs(packet: Packet, header: Header) -> None:
     sizes = [memoryview(blob).nbytes for blob in packet.blobs]
     if sizes != [bulk.size for bulk in header.blobs]:
         raise Refused("malformed", "a message's bulk is not of the size it says")
-    digests = (
-        _digest(blob) if header.reply_to or not isinstance(blob, bytes) else _digest_of_request(blob)
-        for blob in packet.blobs
-    )
-    if any(digest != bulk.sha256 for digest, bulk in zip(digests, header.blobs, strict=True)):
+    if any(
+        (_digest_of_request if _is_kept(blob, header) else _digest)(blob) != bulk.sha256
+        for blob, bulk in zip(packet.blobs, header.blobs, strict=True)
+    ):
         raise Refused("malformed", "a message's bulk was changed on its way")
+
+
+def _is_kept(blob: Blob, header: Header) -> bool:
+    return header.reply_to is None and isinstance(blob, bytes) and len(blob) <= KEPT_BLOB_BYTES
 
 
 def _digest(blob: Blob) -> str:

@@ -135,7 +135,7 @@ class Fitted:
 
     scope:      what text belongs to any domain, if that could be learnt.
     separation: how well text of a domain that was left out is told from text of the others: 0.5 is chance.
-    reliability: of held-out documents and their beginnings, every domain weighing the same.
+    reliability: of held-out documents and their beginnings, every row of counts weighing the same.
     """
 
     temperature: float
@@ -150,9 +150,9 @@ class Fitted:
 
 
 def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
-    """Choose temperature and growth by how surprising the counts are, every domain weighing the same.
+    """Choose temperature and growth by how surprising the counts are, every row that has any weighing the same.
 
-    counts: by domain, what holders counted to calibrate, in one row.
+    counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in one together.
     """
     pairs = [split_calibration(row, len(tried)) for row in counts.values()]
     shares = [rows / rows[0, 0, :, 0].sum() for rows, _ in pairs if rows[0, 0, :, 0].sum() > 0]

@@ -131,6 +131,8 @@ def test_a_source_with_cosines_is_found_again_by_its_fingerprint(tmp_path: Path)
     with pytest.raises(EncoderError, match=r"not on this machine.*--model"):
         encoder_for_routing(card)
     assert encoder_for_routing(card, tmp_path / "moved").fingerprint == found.fingerprint
+    find_encoder(source.replace("/encoder+", "/moved+"))
+    assert encoder_for_routing(card).fingerprint == found.fingerprint
     save_encoder(tiny_encoder(seed=1), tmp_path / "other")
     with pytest.raises(EncoderError, match="not the release's"):
         encoder_for_routing(card, tmp_path / "other")
