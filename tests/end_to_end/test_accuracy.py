@@ -19,7 +19,6 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.experiments.conversations_part import PHRASES, dialogues, rates
 from ridgeway.simulations.experiments.dataset import folder_dataset
 from ridgeway.simulations.simulate import simulate
-from tests.support.dialogues import OTHER_FOLLOW_UPS, dialogues, followed
 
 pytestmark = pytest.mark.slow
 
