@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.encoding.table_encoder import WORDS, TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, bare_name
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 from ridgeway.common.privacy.document_bound import PrivacyMode
@@ -135,7 +135,7 @@ def _masked_round(plan: ExperimentPlan, ground: PrivateGround) -> float:
     corpora.write(ground.dataset.corpora, work / "data")
     write_prior(ground.priors[FAR], work / "prior")
     privacy = PrivacySettings(mode=ROUND_MODE, epsilon=ROUND_EPSILON)
-    given = {"data": work / "data", "prior": work / "prior", "encoder": plan.encoder.removesuffix(WORDS)}
+    given = {"data": work / "data", "prior": work / "prior", "encoder": bare_name(plan.encoder)}
     return simulate(work / "federation", no_watch, privacy=privacy, **given).evaluation.accuracy  # type: ignore[arg-type]
 
 

@@ -13,10 +13,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from ridgeway.client.round import held_out
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, NoisyVectors, expenses, spent
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.common.base.errors import BoundExceeded, Refused, RoundFailed
-from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.base.errors import BoundExceeded, InputError, Refused, RoundFailed
+from ridgeway.common.base.settings import EQUAL_MASS, CosineFeatures, WordFeatures
+from ridgeway.common.encoding.table_encoder import with_cosines, with_words
 from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
@@ -25,7 +27,7 @@ from ridgeway.common.protocol.messages import Announce, Evaluate, Refusal
 from ridgeway.common.protocol.packet import Blob, open_packet, weights_blob
 from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.round.federation import PrivacySettings
+from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.round import run_round
@@ -302,6 +304,22 @@ def test_a_prior_that_is_not_the_one_of_the_terms_is_refused(parties: Parties) -
     assert clear_ask(parties, Announce(terms=terms), [other]).code == "prior_mismatch"
     assert clear_ask(parties, Announce(terms=terms), [b"nonsense"]).code == "prior_mismatch"
     assert clear_ask(parties, Announce(terms=terms)).code == "malformed"
+
+
+@pytest.mark.parametrize("features", [WordFeatures(4), CosineFeatures(4)])
+def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch, features: WordFeatures | CosineFeatures
+) -> None:
+    """Words and cosines alike: rows of documents have neither, so they would be summed without."""
+    terms, plain = parties.federation().terms, parties.encoder
+    more = with_words(plain, features) if isinstance(features, WordFeatures) else with_cosines(plain, features)
+    monkeypatch.setattr(Holder, "encoder", lambda *_: more)
+    with pytest.raises(Refused, match="a table of tokens alone"):
+        parties.holder("law-1").sums(terms)
+    federation = parties.federation()
+    monkeypatch.setattr(Federation, "encoder", more)
+    with pytest.raises(InputError, match=r"features of tokens alone.*coordinator init --encoder"):
+        _ = federation.prior
 
 
 def test_a_holder_that_wants_privacy_takes_no_other_terms(parties: Parties) -> None:
