@@ -17,6 +17,7 @@ from safetensors.numpy import load, save
 
 from ridgeway.client.sums.corpus import MAX_PLACES, Counters
 from ridgeway.client.sums.corpus_places import absolute, file_status
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
@@ -47,10 +48,10 @@ class Stamp:
         return (self.size if self.end < 0 else self.end) - self.begin
 
     def holds(self) -> bool:
-        """Whether the file is still as it was."""
+        """Whether the file is still as it was, as far as can be seen."""
         try:
             return Stamp.of(Path(self.path), self.begin, self.end) == self
-        except OSError:
+        except (OSError, InputError):  # it is gone, or its store cannot be asked
             return False
 
 

@@ -123,11 +123,13 @@ def test_what_changes_behind_an_http_url_is_seen(tmp_path: Path) -> None:
     assert before.size == after.size
 
 
-def test_without_fsspec_a_url_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of this machine need nothing of it."""
+def test_without_fsspec_a_url_is_one_sentence(url: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of this machine need nothing of it, even where sums over files at a URL were kept before."""
+    prepare(job(Path(url)), tiny_encoder(), corpus.parent / "cache")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(InputError, match=r"s3://bucket/x cannot be read .*read with fsspec"):
         find_sources([Path("s3://bucket/x")])
+    assert prepare(job(corpus), tiny_encoder(), corpus.parent / "cache").files_read == 4
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused_at_a_url(url: str, tmp_path: Path) -> None:
