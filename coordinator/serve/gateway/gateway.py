@@ -308,9 +308,9 @@ class Gateway:
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
         current_request().told |= {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
-        if asking.endpoint == "/responses":
+        if asking.endpoint == "/responses" and (isinstance(answer, StreamAnswer) or answer.status < 400):
             began, address = answer.beginning
-            self._owners.note_answer(began, Owner(link.name, address), body.goes_on_from)
+            self._owners.note_answer(began, Owner(link.name, address, current_request().key), body.goes_on_from)
         if isinstance(answer, StreamAnswer):
             events = asking.translation.events
             translator = None if events is None else events(body.fields())
@@ -353,6 +353,9 @@ class Gateway:
 
     async def _plan(self, body: GatewayBody) -> ForwardingPlan:
         owner = self._owners.find(body.goes_on_from)
+        if owner is not None and owner.key != current_request().key:
+            words = "there is no response or conversation of this name"
+            raise Problem(404, words, code="response_not_found", param="previous_response_id")
         if owner is not None and body.model in (AUTO, owner.expert) and owner.expert in self._connected.links:
             headers = {"x-ridgeway-release": self._service.current.served.id}
             return ForwardingPlan(self._connected.links[owner.expert], "sticky", headers, only=owner.address)

@@ -20,6 +20,7 @@ from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.coordinator.serve.gateway.chat_as_messages import ChatEvents, message_request
+from ridgeway.coordinator.serve.gateway.gateway import Gateway
 from ridgeway.coordinator.serve.gateway.messages_as_chat import MessageEvents, chat_request
 from ridgeway.coordinator.serve.gateway.sse import event_data
 from ridgeway.coordinator.serve.http_app import create_app
@@ -29,7 +30,7 @@ from tests.support.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, op
 from tests.support.faulty_experts import CHUNKED, EVENTS, Asked, Expert, token
 from tests.support.gateway_experts import DOMAINS
 from tests.support.in_process import Local, running, served
-from tests.support.serving import prompt_for
+from tests.support.serving import complaint, prompt_for, write_experts
 
 CODE, LAW = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
 IMAGE = "iVBORw0KGgo="
@@ -418,6 +419,31 @@ def test_a_response_goes_on_where_the_one_before_it_lies(release: Path, tmp_path
         with pytest.raises(openai.NotFoundError, match="there is no resp_elsewhere"):
             client.responses.create(model="auto", input=LAW, previous_response_id="resp_elsewhere")
         assert client.responses.create(model="code", input="x", previous_response_id=first.id).output_text
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_response_is_gone_on_from_with_its_own_key_alone(release: Path, tmp_path: Path, streamed: bool) -> None:
+    """To another key it is not there, whichever expert that one names; nor does a wrong try make it another's."""
+    keys, code, law = tmp_path / "keys.toml", openai_expert("code"), openai_expert("law")
+    shop, other = (add_key(keys, name)[0] for name in ("shop", "other"))
+    with running(code) as code_url, running(law) as law_url:
+        file = write_experts(tmp_path / "experts.toml", {"code": f"{code_url}/v1", "law": f"{law_url}/v1"}, "law")
+        service = RoutingService(ReleaseSource(release))
+        app = create_app(service, gateway=Gateway(service, file), rules=AccessRules(KeyRing(keys)))
+        with running(app) as url, httpx.Client(base_url=url) as http:
+
+            def ask(key: str, model: str, before: str | None) -> httpx.Response:
+                body = {"model": model, "input": CODE, "stream": streamed, "previous_response_id": before}
+                return http.post("/v1/responses", json=body, headers={"authorization": f"Bearer {key}"})
+
+            assert ask(shop, "auto", None).status_code == 200
+            assert ask(shop, "law", "resp_code1").status_code >= 400  # that expert does not have it
+            asked = len(code.asked) + len(law.asked)
+            for model in ("auto", "code", "law"):
+                refused = ask(other, model, "resp_code1")
+                assert refused.status_code == 404 and complaint(refused)["code"] == "response_not_found"
+            assert len(code.asked) + len(law.asked) == asked
+            assert ask(shop, "auto", "resp_code1").headers["x-ridgeway-expert"] == "code"
 
 
 # What is routed
