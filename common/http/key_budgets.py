@@ -8,6 +8,7 @@ Knows SQLite and a clock. Knows names of keys, and nothing of requests.
 
 from __future__ import annotations
 
+import logging
 import math
 import sqlite3
 import time
@@ -31,6 +32,8 @@ TABLE = """CREATE TABLE IF NOT EXISTS usage (
 READ = "SELECT requests, tokens, cost FROM usage WHERE name = ? AND start = ?"
 ADD = """INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     requests = requests + excluded.requests, tokens = tokens + excluded.tokens, cost = cost + excluded.cost"""
+
+log = logging.getLogger("ridgeway.http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +132,17 @@ class UsageBook:
         now = self._clock()
         start, end = window_at(budget.window, now)
         reset_s = max(1, math.ceil(end - now))
-        file = self._opened()
-        file.execute("BEGIN IMMEDIATE")
         try:
-            spent = _read(file, name, start)
-            over = budget.exceeded(spent)
-            if over is None:
-                file.execute(ADD, (name, start, 1, 0, 0.0))
-        finally:
-            file.execute("COMMIT")
+            with self._opened() as file:
+                file.execute("BEGIN IMMEDIATE")
+                spent = _read(file, name, start)
+                over = budget.exceeded(spent)
+                if over is None:
+                    file.execute(ADD, (name, start, 1, 0, 0.0))
+        except (sqlite3.Error, OSError) as error:
+            log.error("what keys have spent cannot be written down, so those with a budget are not let in: %s", error)
+            words = "it cannot be seen now what this key has spent; try again"
+            raise RefusedRequest("budget", 503, words, code="no_usage", headers={"retry-after": "1"}) from None
         if over is not None:
             words = f"the budget of this key is spent: {over} this {budget.window}; it begins anew in {reset_s} s"
             headers = budget.headers(spent, reset_s) | {"retry-after": str(reset_s)}
@@ -147,7 +152,11 @@ class UsageBook:
         return KeyAccount(self, name, start, budget.headers(counted, reset_s), counts_tokens)
 
     def add(self, name: str, start: int, spent: KeyUsage) -> None:
-        self._opened().execute(ADD, (name, start, spent.requests, spent.tokens, spent.cost))
+        """What cannot be written down is lost, and the answer that it was spent for is not."""
+        try:
+            self._opened().execute(ADD, (name, start, spent.requests, spent.tokens, spent.cost))
+        except (sqlite3.Error, OSError) as error:
+            log.error("what a key has spent cannot be written down: %s", error)
 
     def spent(self, name: str, window: Window) -> KeyUsage:
         """What a key has spent in the window that is now."""
@@ -155,9 +164,10 @@ class UsageBook:
 
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
-            self._file = open_shared(self._path)
-            self._file.execute(TABLE)
-            self._file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
+            file = open_shared(self._path)
+            file.execute(TABLE)
+            file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
+            self._file = file
         return self._file
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.http import key_budgets
 from ridgeway.common.http.api_keys import add_key, read_keys
 from ridgeway.common.http.http_errors import RefusedRequest
 from ridgeway.common.http.key_budgets import KeyBudget, KeyUsage, UsageBook, make_budget, window_at
@@ -90,6 +93,24 @@ def test_two_processes_that_share_a_file_let_no_more_in_together(tmp_path: Path)
     for thread in threads:
         thread.join()
     assert len(let_in) == 60
+
+
+def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
+    book: UsageBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody with a budget is let in meanwhile; what was spent for an answer is lost; afterwards all is as before."""
+    monkeypatch.setattr(key_budgets, "WAIT_S", 0.01)
+    budget = KeyBudget("day", requests=2)
+    account = book.enter("shop", budget)
+    with closing(sqlite3.connect(tmp_path / "usage", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RefusedRequest, match="cannot be seen now what this key has spent") as refused:
+            book.enter("shop", budget)
+        account.spend(7, 1.0)
+    assert (refused.value.status, refused.value.code) == (503, "no_usage")
+    assert [each.getMessage().count("database is locked") for each in caplog.records] == [1, 1]
+    assert book.enter("shop", budget).headers["x-ratelimit-remaining-requests"] == "0"
+    assert book.spent("shop", "day") == KeyUsage(2, 0, 0.0)
 
 
 @pytest.mark.parametrize(
