@@ -15,11 +15,12 @@ import logging
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.key_budgets import open_shared
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Decision, Router
@@ -41,6 +42,7 @@ FOLLOW_UPS = (
 )
 """What is said in conversations of any domain."""
 LEAST_SCORE = 1e-9
+TABLE = "CREATE TABLE IF NOT EXISTS notes (number INTEGER PRIMARY KEY, key BLOB UNIQUE, names TEXT)"
 TOOL_ROLES = frozenset(("tool", "function"))
 
 log = logging.getLogger("ridgeway.serve")
@@ -93,14 +95,22 @@ def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -
     return Talk(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
 
 
-@lru_cache(maxsize=2)
+_leanings: WeakKeyDictionary[Router, Mapping[str, float]] = WeakKeyDictionary()
+"""Of the routers that are in use; one that is replaced is not kept by this."""
+
+
 def leaning(router: Router) -> Mapping[str, float]:
     """What a router makes of phrases that say nothing of a domain: the mean log probability of each.
 
-    A domain of instructions draws "and why?" strongly. What draws such phrases is no evidence in a follow-up.
+    A domain of instructions draws "and why?" strongly. What draws such phrases is no evidence in a follow-up. The first
+    time, the phrases are routed: with a model, that takes a while.
     """
-    found = router.route_many(FOLLOW_UPS)
-    return {name: fmean(math.log(max(each.scores[name], LEAST_SCORE)) for each in found) for name in router.domains}
+    if router not in _leanings:
+        found = router.route_many(FOLLOW_UPS)
+        _leanings[router] = {
+            name: fmean(math.log(max(each.scores[name], LEAST_SCORE)) for each in found) for name in router.domains
+        }
+    return _leanings[router]
 
 
 class Evidence(NamedTuple):
@@ -139,18 +149,22 @@ def is_clear(decision: Decision, domain: str | None, leaning: Mapping[str, float
 class RecentNotes:
     """A few names for each key; of more than MAX_NOTES, those that were noted last.
 
-    path: a file that processes share; without one, they are this process's own. Where the file cannot be used, what
-    would stand in it is not known.
+    path: a file that processes share; without one, they are this process's own. Where the file cannot be used any more,
+    what would stand in it is not known.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = (
-            sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            if path is None
-            else open_shared(path)
-        )
-        self._file.execute("PRAGMA synchronous = OFF")  # it is not meant to outlast the machine
-        self._file.execute("CREATE TABLE IF NOT EXISTS notes (number INTEGER PRIMARY KEY, key BLOB UNIQUE, names TEXT)")
+        try:
+            self._file = (
+                sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                if path is None
+                else open_shared(path)
+            )
+            self._file.execute("PRAGMA synchronous = OFF")  # it is not meant to outlast the machine
+            self._file.execute(TABLE)
+        except (sqlite3.Error, OSError) as error:
+            words = "give the folder for temporary files room, or name another with TMPDIR"
+            raise InputError(f"the file {path} that workers share cannot be made: {error}; {words}") from None
 
     def find(self, key: bytes) -> list[str | None] | None:
         try:

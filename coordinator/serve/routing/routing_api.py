@@ -6,6 +6,7 @@ Knows HTTP; decisions are made by the service.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -107,8 +108,10 @@ def routing_api(
         if wanted.prompts is None:
             (turns, left_out) = wanted.texts[0]
             served, decision = await service.decide(turns)
-            told = with_expert(served.router, decision) | origin(served.router)
-            return json_answer(told | _cut(left_out) | _staying(served.router, decision, wanted.after))
+            told = with_expert(served.router, decision) | origin(served.router) | _cut(left_out)
+            if wanted.after is not None:
+                told |= await asyncio.to_thread(_staying, served.router, decision, wanted.after)
+            return json_answer(told)
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
             with_expert(served.router, each) | _cut(left_out)
@@ -149,9 +152,9 @@ def routing_api(
         return json_answer({**standing, **recent, "experts": experts()})
 
     @api.get("/v1/worths", include_in_schema=False)
-    async def expert_worths() -> ExpertWorths | None:
+    async def expert_worths() -> Response:
         """What the page shows of the choice of experts; null where there are none."""
-        return worths()
+        return json_answer(worths())
 
     @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["operating"])

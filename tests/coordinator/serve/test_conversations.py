@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.http import key_budgets
 from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve import conversations
 from ridgeway.coordinator.serve.conversations import Conversations, Seat, is_clear, leaning, talk_of
@@ -100,8 +106,12 @@ def test_what_draws_phrases_of_no_domain_is_no_evidence_in_few_words(release: Pa
     assert not is_clear(short, "law", {"code": -0.1, "law": -6.0}) and is_clear(
         long, "law", {"code": -0.1, "law": -6.0}
     )
-    found = leaning(Router.load(release))
+    router = Router.load(release)
+    found, kept = leaning(router), ref(router)
     assert set(found) == set(DOMAINS) and all(each <= 0 for each in found.values())
+    del router
+    gc.collect()
+    assert kept() is None, "a router that is replaced is not held"
 
 
 def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,6 +128,27 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.Monk
     assert sharing.find(keys[2]) == Seat(None, "code", "law") and known.find(keys[3]) is None
     assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
+
+
+def test_a_file_that_cannot_be_used_fails_no_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What would stand in it is not known, which the log says; one that cannot be made is a sentence at the start."""
+    monkeypatch.setattr(key_budgets, "WAIT_S", 0.01)
+    known, seat = Conversations(tmp_path / "notes"), Seat("law", "law", "law")
+    known.note(b"one", seat)
+    with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        known.note(b"two", seat)
+        assert known.find(b"one") == seat and known.find(b"two") is None
+        other.execute("DROP TABLE notes")
+        other.execute("COMMIT")
+    assert known.find(b"one") is None
+    assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "other").write_text("no database " * 1000)
+    with pytest.raises(InputError, match="workers share cannot be made: file is not a database; give the folder"):
+        Conversations(tmp_path / "other")
 
 
 def test_a_conversation_is_its_clients_own() -> None:

@@ -272,7 +272,7 @@ def test_a_key_for_metrics_reads_metrics_alone(watched: Watched, tmp_path: Path)
             headers = {"authorization": f"Bearer {key}"}
             assert http.get("/metrics", headers=headers).status_code == 200
             assert http.get("/healthz", headers=headers).status_code == 200
-            for path in ("/v1/models", "/v1/releases/current", "/v1/activity"):
+            for path in ("/v1/models", "/v1/releases/current", "/v1/activity", "/v1/worths"):
                 refused = http.get(path, headers=headers)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (403, "key_scope")
             assert http.post("/v1/chat/completions", json=chat("law", "x"), headers=headers).status_code == 403

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ridgeway.coordinator.serve.conversations import is_clear, leaning
 from ridgeway.coordinator.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
 from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.request_bodies import MAX_PROMPTS, RouteRequest
-from ridgeway.coordinator.serve.routing import routing_service
+from ridgeway.coordinator.serve.routing import routing_api, routing_service
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
@@ -78,8 +79,17 @@ def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, rout
 
 
 @pytest.mark.parametrize("explain", [False, True])
-def test_a_chat_leaves_its_domain_only_for_clear_evidence(client: TestClient, router: Router, explain: bool) -> None:
+def test_a_chat_leaves_its_domain_only_for_clear_evidence(
+    client: TestClient, router: Router, explain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the last user message alone, as the gateway decides; what it says and what it takes are told."""
+
+    def beside_the_loop(router: Router) -> Mapping[str, float]:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return leaning(router)
+
+    monkeypatch.setattr(routing_api, "leaning", beside_the_loop)
     first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
     for text in (other, other[:2], first, "?"):
         messages = [{"role": "user", "content": each} for each in (first, text)]
