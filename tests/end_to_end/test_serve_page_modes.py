@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ DOMAINS = ["code", "law", "medicine"]
 CONFUSION = [[40, 8, 2], [0, 30, 0], [5, 5, 10]]
 RELIABILITY = [(edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)]
 LAW, CODE = prompt_for("law", DOMAINS), prompt_for("code", DOMAINS)
-FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx"]
+FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx", "\n=1+1"]
 
 
 def evaluated_release(folder: Path, domains: list[str], confusion: list[list[int]]) -> None:
@@ -283,10 +284,10 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(browser: Brows
 
 
 def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Browser, served: Served) -> None:
-    """A few words are no evidence; a whole message of another domain is; a link has the user's turns."""
+    """A word is no evidence, a whole message of another domain is; a link has the user's turns, a new chat none."""
     page = seen.page
     page.get_by_label("a chat").check()
-    for text in (LAW, CODE[:2], CODE):
+    for text in (LAW, CODE[:1], CODE):
         send(page, text)
     turns = page.locator("#chat-turns > li")
     expect(turns.nth(0)).to_contain_text("The chat begins with law.")
@@ -302,6 +303,16 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Bro
         expect(other.page.locator("#chat-seat")).to_have_text("The chat is with code.")
     page.get_by_role("button", name="New chat").click()
     expect(turns).to_have_count(0)
+    held: list[Route] = []
+    page.route("**/v1/route", lambda route: route.continue_() if held else held.append(route))
+    page.get_by_label("Next turn").fill(CODE)
+    with page.expect_request("**/v1/route"):
+        page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="New chat").click()  # while a turn of the old one is on its way
+    send(page, LAW)
+    held[0].continue_()
+    send(page, LAW)
+    expect(turns).to_have_text([re.compile(LAW)] * 2)
 
 
 def test_an_expert_answers_beside_the_decision_and_can_be_stopped(browser: Browser, served: Served) -> None:
@@ -361,7 +372,7 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_p
     before = seen.asked.count("/v1/route")
     route_all(page)
     assert seen.asked.count("/v1/route") == before + 2
-    expect(page.locator("#batch-told")).to_have_text("306 of 306 prompts routed")
+    expect(page.locator("#batch-told")).to_have_text("307 of 307 prompts routed")
     page.get_by_role("button", name="Examples of law routed to code").click()
     expect(page.locator("#batch-examples")).to_contain_text(CODE)
     page.get_by_label("Rows with").fill("say")

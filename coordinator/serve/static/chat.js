@@ -13,7 +13,7 @@ let messages = [];
 let seat = null; // the domain that the chat is with: null before the first turn, "" after an abstention
 let session = newSession();
 let stop = () => {};
-let busy = false;
+let busy = null; // the session whose turn is on its way
 
 export function startChat() {
   const box = find("chat-text");
@@ -35,7 +35,8 @@ export function chatExperts(there) {
 
 export async function replay(turns) {
   renew();
-  for (const turn of turns) await send(turn);
+  const own = session;
+  for (const turn of turns) if (own === session) await send(turn);
 }
 
 function renew() {
@@ -49,18 +50,17 @@ function renew() {
 }
 
 async function send(text) {
-  if (!text.trim() || busy) return;
-  busy = true;
+  if (!text.trim() || busy === session) return;
+  const own = (busy = session);
   stop(); // an answer that is still on its way is cut where it is
-  const own = session;
   const asked = [...messages, { role: "user", content: text }];
   try {
     const reply = await ask("/v1/route", { messages: asked, explain: true, ...(seat === null ? {} : { after: seat }) });
     if (own === session) taken(asked, text, reply);
   } catch (problem) {
-    show(find("chat-problem"), `This could not be routed. ${problem.message}`);
+    if (own === session) show(find("chat-problem"), `This could not be routed. ${problem.message}`);
   }
-  busy = false;
+  if (busy === own) busy = null;
 }
 
 function taken(asked, text, reply) {

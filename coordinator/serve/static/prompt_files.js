@@ -66,6 +66,6 @@ export function csvOf(heads, rows) {
 function safe(value) {
   // A spreadsheet would run a cell that begins like a formula.
   const text = String(value);
-  const harmless = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  const harmless = typeof value === "string" && /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
   return `"${harmless.replaceAll('"', '""')}"`;
 }
