@@ -19,8 +19,7 @@ from ridgeway.client.audit import CLEAR, COLUMN
 from ridgeway.common.base.settings import DEFAULT, Sampling
 from ridgeway.common.base.threads import cores, one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import WORDS as WORDS_OF_LETTERS
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, bare_name
 from ridgeway.common.statistics.sums import triangle_size
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.privacy import private_tables
@@ -124,7 +123,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
 
 def with_private_rounds(plan: ExperimentPlan, part: ReportPart, size: PrivateSizes) -> ReportPart:
     """The part with what rounds under differential privacy cost and protect; they know tables of tokens alone."""
-    encoder = find_encoder(plan.encoder.removesuffix(WORDS_OF_LETTERS))
+    encoder = find_encoder(bare_name(plan.encoder))
     if not isinstance(encoder, TableEncoder):
         return part
     tables, plots, left_out = private_tables.private_tables(plan, size, encoder)
