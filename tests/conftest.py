@@ -54,6 +54,7 @@ LONGEST = (
     "coordinator/round/test_masked_rounds_under_faults.py",
     "simulations/test_demo.py",
     "end_to_end/test_serving.py",
+    "end_to_end/test_serve_page_modes.py",
     "simulations/test_dropouts.py",
     "end_to_end/test_serve_page_live.py",
     "client/round/test_session_fuzzing.py",

@@ -102,6 +102,7 @@ def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: s
     assert len(run.locks) >= threshold_for(members)
 
 
+@pytest.mark.slow
 def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less() -> None:
     """101 members with the neighbourhoods of a real round; a third that colludes has too few shares of anybody."""
     members = COMPLETE + 1

@@ -44,7 +44,8 @@ function paint() {
 
 function read() {
   try {
-    return JSON.parse(localStorage.getItem(PLACE));
+    const kept = JSON.parse(localStorage.getItem(PLACE));
+    return Array.isArray(kept) ? kept : null;
   } catch {
     return null; // the browser keeps nothing, or something that is not ours
   }

@@ -176,6 +176,7 @@ def test_a_log_that_finds_no_room_stops_nobody(tmp_path: Path) -> None:
     assert helper.process is not None and helper.process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_what_only_rests_does_not_keep_a_process_busy(tmp_path: Path) -> None:
     """Nor does a task of it that has ended and that nobody has looked at; a task that runs does, of either."""

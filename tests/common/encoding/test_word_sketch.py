@@ -114,6 +114,7 @@ def test_lower_case_is_the_same_without_the_extension(text: str) -> None:
     assert lower_case(text) == _by_numpy(text)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters()), max_size=3))
 def test_texts_are_read_in_lower_case_by_either_encoder(texts: list[str]) -> None:
     """The compiled one lowers letters as it reads; its ids are those of texts that were lowered before."""

@@ -204,6 +204,7 @@ def test_a_release_finds_its_encoder_when_the_first_prompt_comes(parts: list[Pre
     assert Router.load(tmp_path / "release").route_many(texts) == found
 
 
+@pytest.mark.slow
 def test_a_federation_with_cosines_gives_the_same_router_masked_or_clear(tmp_path: Path) -> None:
     """The same bytes; and its release routes and explains on the command line."""
     save_encoder(tiny_encoder(8), tmp_path / "encoder")

@@ -406,6 +406,7 @@ def is_cut_off(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_connections_that_ask_for_nothing_keep_nobody_out(place: Place) -> None:
     """Hundreds from one address, whatever stage they stop at: others are served at once, and soon this one too.
 

@@ -144,7 +144,8 @@ def flood(serving: Serving, kinds: tuple[Callable[[int], tuple[str, Any]], ...],
         return Counter(pool.map(one, range(requests)))
 
 
-@pytest.mark.parametrize("kinds", [(long_chats, many_numbers), pytest.param(KINDS, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [(long_chats, many_numbers), KINDS], ids=len)
 def test_no_mix_of_legal_requests_breaks_the_bound_or_holds_a_chat_up(serving: Serving, kinds: Any) -> None:
     """Peak memory stays below 512 MB, every request is answered or told to come again, and chats wait little."""
     with half_requests(serving, 500), short_chats(serving) as times:

@@ -170,6 +170,7 @@ def test_a_body_that_stops_coming_is_given_up() -> None:
         assert (status, code) == (408, "slow_body")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_a_body_that_drips_is_given_up() -> None:
     """A byte now and then keeps a body alive only for so long."""
@@ -200,6 +201,7 @@ def test_a_slow_body_that_does_come_is_taken(monkeypatch: pytest.MonkeyPatch) ->
         assert b"200 OK" in connection.recv(65536)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_an_answer_that_nobody_reads_is_broken_off() -> None:
     """A client that stops reading does not hold a request for ever."""
@@ -475,6 +477,7 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
             assert sentence in line
 
 
+@pytest.mark.slow
 def test_the_running_service_forgets_a_revoked_key_and_logs_neither_key_nor_prompt(
     shop: Workshop, tmp_path: Path
 ) -> None:

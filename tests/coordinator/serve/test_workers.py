@@ -31,6 +31,7 @@ def children(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
+@pytest.mark.slow
 def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path) -> None:
     """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those of all together."""
     release_of(tmp_path / "release", ["code", "law"])

@@ -394,6 +394,7 @@ def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(fleet: Fleet,
 # Under load
 
 
+@pytest.mark.slow
 def test_no_request_is_lost_while_addresses_are_killed_one_after_the_other(fleet: Fleet) -> None:
     """Real processes, ended by SIGKILL with requests under way and started again: every request is answered."""
     ports = [free_port() for _ in range(3)]
