@@ -7,32 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.jsonl import labelled_texts
-from ridgeway.common.base.settings import Confidence, Preset, preset
+from ridgeway.common.base.settings import preset
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Router
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.experiments.conversations_part import PHRASES, dialogues, rates
 from ridgeway.simulations.experiments.dataset import folder_dataset
 from ridgeway.simulations.simulate import simulate
+from tests.support.corpora_on_disk import measured
 
 pytestmark = pytest.mark.slow
-
-
-def measured(folder: Path, chosen: Preset, encoder: TableEncoder, work: Path) -> Evaluation:
-    """Train on DOMAIN.train.jsonl, test on DOMAIN.test.jsonl, nothing tuned on either."""
-    parts = []
-    for path in sorted(folder.glob("*.train.jsonl")):
-        job = PrepareJob((path,), path.name.removesuffix(".train.jsonl"), chosen.sampling, chosen.holdout, ("text",), 2)
-        parts.append(prepare(job, encoder, work / "cache").prepared)
-    choices = RouterChoices(chosen.weighting, chosen.ridge, chosen.normalise_columns, chosen.selector, Confidence())
-    publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
-    router = Router.load(work / "release")
-    return evaluate(router, labelled_texts(folder, router.domains, ("text",)))
 
 
 @pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])

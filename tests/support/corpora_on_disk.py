@@ -11,11 +11,16 @@ from pathlib import Path
 
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome, Watch, prepare
-from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.jsonl import labelled_texts
+from ridgeway.common.base.settings import Confidence, Preset, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.routing.evaluation import Evaluation, evaluate
+from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import to_bytes
 from ridgeway.common.statistics.sums import Integers
+from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.tiny import tiny_encoder
 
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}
@@ -100,3 +105,16 @@ def spied_encoder(before: Callable[[str], None] = lambda text: None) -> tuple[Ta
     tokenizer = SpiedTokenizer(encoder.definition, before)
     object.__setattr__(encoder, "tokenizer", tokenizer)
     return encoder, tokenizer.seen
+
+
+def measured(folder: Path, chosen: Preset, encoder: TableEncoder, work: Path) -> Evaluation:
+    """A preset trained on DOMAIN.train.jsonl and tested on DOMAIN.test.jsonl, nothing tuned on either."""
+    parts = []
+    for path in sorted(folder.glob("*.train.jsonl")):
+        domain = path.name.removesuffix(".train.jsonl")
+        whole = PrepareJob((path,), domain, chosen.sampling, chosen.holdout, ("text",), threads=2)
+        parts.append(prepare(whole, encoder, work / "cache").prepared)
+    choices = RouterChoices(chosen.weighting, chosen.ridge, chosen.normalise_columns, chosen.selector, Confidence())
+    publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
+    router = Router.load(work / "release")
+    return evaluate(router, labelled_texts(folder, router.domains, ("text",)))
