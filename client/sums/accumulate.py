@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -346,10 +346,8 @@ class TokenCounts:
 
 
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
-    """Σ n φφᵀ over tokens with counts n, exactly: bit by bit of n where bytes are multiplied, else digit by digit."""
+    """Σ n φφᵀ over tokens with counts n, exactly, in blocks that float64 holds."""
     check_bound(int(counts.sum()))
-    if compiled_products() is not None:
-        return _by_bits(table, counts, threads)
     from threadpoolctl import threadpool_limits
 
     features = table.shape[1] + 1
@@ -360,21 +358,6 @@ def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1)
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part
     return np.triu(gram) + np.triu(gram, 1).T
-
-
-def _by_bits(table: NDArray[np.int16], counts: Integers, threads: int) -> Integers:
-    """Every token counts as often as its bits say, each of which is a sample that counts so many times."""
-
-    def summed(first: int) -> Integers:
-        gram, own = ExactGram(table.shape[1]), counts[first::threads]
-        for bit in range(int(counts.max(initial=0)).bit_length()):
-            chosen = np.flatnonzero(own >> bit & 1)
-            for block in np.split(chosen, range(BYTE_BLOCK_SAMPLES, len(chosen), BYTE_BLOCK_SAMPLES)):
-                gram.add(table[first::threads][block], 1 << bit)
-        return gram.triangle()
-
-    with ThreadPoolExecutor(threads, "gram") as pool:
-        return of_triangle(reduce(np.add, pool.map(summed, range(threads)))).gram
 
 
 class CountBlock(NamedTuple):
