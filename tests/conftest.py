@@ -6,6 +6,7 @@ test and few examples of a law. `pytest --long` tries seeds and examples that an
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections import defaultdict
@@ -117,6 +118,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """As many workers as cores, up to a limit, and one more."""
     return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
+
+
+def pytest_sessionstart() -> None:
+    """What is imported and collected stays until the end: to look for garbage in it takes a third of that time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
