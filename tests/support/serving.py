@@ -22,10 +22,9 @@ import numpy as np
 import openai
 
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import save_release
 from ridgeway.common.routing.token_table import TokenTable
@@ -62,10 +61,9 @@ def release_of(folder: Path, domains: Sequence[str], identity: Identity | None =
     return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
 
 
-def usual_release(folder: Path, domains: Sequence[str]) -> None:
+def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -> None:
     """A release of the default encoder, as large as a real one; its weights are random."""
-    encoder = find_encoder("smollm2+words")
-    assert isinstance(encoder, TableEncoder) and encoder.options is not None
+    encoder = with_words(smollm2, words := WordFeatures())
     weights = np.random.default_rng(0).standard_normal((encoder.width + 1, len(domains)))
     facts = {
         "domains": list(domains),
@@ -73,7 +71,7 @@ def usual_release(folder: Path, domains: Sequence[str]) -> None:
         "encoder": {
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
-            "words": encoder.options.to_json(),
+            "words": words.to_json(),
         },
         "selector": DEFAULT.selector.to_json(),
         "confidence": Confidence().to_json(),

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
-from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.lower_case import _by_numpy, lower_case
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
 
@@ -116,10 +116,9 @@ def test_lower_case_is_the_same_without_the_extension(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(st.characters()), max_size=3))
-def test_texts_are_read_in_lower_case_by_either_encoder(texts: list[str]) -> None:
+def test_texts_are_read_in_lower_case_by_either_encoder(smollm2: TableEncoder, texts: list[str]) -> None:
     """The compiled one lowers letters as it reads; its ids are those of texts that were lowered before."""
-    definition = find_encoder("smollm2").definition
-    fast, plain = shared_tokenizer(definition, lower=True), shared_tokenizer(definition)
+    fast, plain = shared_tokenizer(smollm2.definition, lower=True), shared_tokenizer(smollm2.definition)
     fast.make_fast()
     ids, lengths = fast.encode_many(texts)
     lowered = plain.encode_many(list(map(lower_case, texts)))

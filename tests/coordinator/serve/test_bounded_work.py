@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.faulty_experts import Asked, Expert
 from tests.support.serving import Serving, usual_release, write_experts
 from tests.support.waiting import processes_per_core
@@ -32,9 +33,9 @@ TEXTS = ("words and words " * (BODY // 16), "x" * BODY, "\N{GRINNING FACE}" * (B
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def serving(tmp_path_factory: pytest.TempPathFactory, smollm2: TableEncoder) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("bounded")
-    usual_release(folder / "release", DOMAINS)
+    usual_release(folder / "release", DOMAINS, smollm2)
 
     def answer(asked: Asked) -> None:
         if len(asked.body) < 1000:

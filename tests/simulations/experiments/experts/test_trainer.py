@@ -90,8 +90,9 @@ def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
         load(tmp_path, "cpu")
 
 
-def test_smollm2_speaks_english(smollm2: TableEncoder) -> None:
+def test_smollm2_speaks_english(smollm2: TableEncoder, smollm2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real file: exact where it can be compared, and a model that predicts plain prose."""
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
     assert digest_of(None) == SMOLLM2_SHA256
     assert definition_of(None) == smollm2.definition
     model = load(None, "cpu")
