@@ -43,7 +43,7 @@ CHANCES = (0.002, 0.01, 0.03, 0.1, 0.3)
 MALICE = (0.0, 0.02, 0.1)
 SEEDS = 200
 CHUNKS = 16
-USUAL_CHUNKS = 6
+USUAL_CHUNKS = 4
 """An ordinary run tries these, a long one all."""
 USUAL_STRIDE = 2
 """And it is killed at every other step; the stories end at many steps too."""

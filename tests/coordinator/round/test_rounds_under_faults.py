@@ -37,7 +37,7 @@ THERE = ("code", "law-1")
 NEWCOMER = "medicine"
 SEEDS = 320
 CHUNKS = 16
-USUAL_CHUNKS = 6
+USUAL_CHUNKS = 4
 """An ordinary run tries these, a long one all."""
 USUAL_STRIDE = 2
 """And it is killed at every other step; the stories end at many steps too."""
