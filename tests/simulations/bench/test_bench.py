@@ -234,8 +234,8 @@ def test_all_that_one_holder_does_in_a_masked_round_is_measured(
     """Every exchange, and what it sends is more than its vector."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     little_text(tmp_path / "text")
-    small = partial(simulate, data=tmp_path / "text", encoder=f"dir:{tmp_path / 'encoder'}")
-    monkeypatch.setattr(cohorts, "simulate", small)
+    monkeypatch.setattr(cohorts, "simulate", partial(simulate, data=tmp_path / "text"))
+    monkeypatch.setattr(cohorts, "ENCODER", f"dir:{tmp_path / 'encoder'}")
     cohorts.main(4, 0.25)
     printed = json.loads(capsys.readouterr().out)
     steps = ["announce", "share", "seal", "confirm_sum", "open_sum", "evaluate", "deliver"]
@@ -294,9 +294,10 @@ def test_cpu_seconds_are_those_of_all_processes_also_of_those_that_have_ended(
         federation.stop()
 
 
-def test_large_measures_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_measures_memory(bench: Bench, smollm2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the whole command, on text that is repeated."""
     monkeypatch.setattr(preparing, "LARGE_BYTES", 10_000)
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
     code, report = bench("large")
     assert code == 0
     assert "memory in GB" in names(report)

@@ -123,15 +123,16 @@ def test_the_whole_measurement_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "CONNECTIONS": 2,
         "BATCH_CONNECTIONS": 2,
         "IDLE": 5,
+        "SPIN": "import time; time.sleep(60)",
     }.items():
         monkeypatch.setattr(routes, name, value)
     for name, value in {"SECONDS": 1, "ROUNDS": 1, "FIRST_PIECES": 2, "STREAMS": 5, "STREAMS_S": 2}.items():
         monkeypatch.setattr(gateway, name, value)
     monkeypatch.setattr(gateway, "PACE_S", 0.01)
     prompts = ["abc def", "ghi jkl", "mno pqr", "stu vwx"]
-    found = routes.bench_routes(tmp_path / "release", {1: prompts, routes.TOKENS: prompts}, tmp_path)
+    found = routes.bench_routes(tmp_path / "release", {routes.TOKENS: prompts}, tmp_path)
     found += gateway.bench_gateway(tmp_path / "release", prompts, tmp_path)
-    assert len(found) == 16
+    assert len(found) == 14
     assert all(result.ours and result.theirs for result in found)
     assert json.loads(json.dumps([result.to_json() for result in found]))
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
