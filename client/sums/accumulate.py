@@ -183,7 +183,8 @@ def compiled_products() -> Callable[..., None] | None:
     byte_products(samples, centre, gram, 4, coarse)
     features = np.ones((count, dense + coarse + 1), dtype=np.int64)
     features[:, :-1] = samples - centre
-    return byte_products if np.array_equal(np.triu(gram), np.triu(7 * features.T @ features)) else None
+    whole = np.triu(gram) + np.tril(gram, -1).T
+    return byte_products if np.array_equal(whole, np.triu(7 * features.T @ features)) else None
 
 
 class ExactGram:
@@ -285,6 +286,8 @@ class ExactGram:
             centre[:-1] = self._centre
         total: Integers = np.stack((centre, sums), axis=1) @ np.stack((sums + sums[-1] * centre, centre))
         total += self._total
+        if self._products is not None:  # which leaves some of it on the other side
+            total += np.tril(self._total, -1).T
         triangle: Integers = total[upper_triangle(self._features)]
         return triangle
 

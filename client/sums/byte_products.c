@@ -1,15 +1,20 @@
 /* Σ n ψψᵀ over samples of whole numbers, where the processor multiplies bytes much faster than floats (ARM's SDOT).
 
-   A sample less the centre, ψ = 128·high + low with low in -64..63 and high in -64..64, so that high, low and their sum
-   fit a byte each. Of the products of these three planes with themselves,
+   A sample less the centre, ψ = 256·k + low with low in -128..127. Where most values are small, few k are not 0: they are
+   listed, column by column, and the values that a list names are added up instead of being multiplied by zeros. So
 
-       ψψᵀ = low·lowᵀ + 128·(sum·sumᵀ - high·highᵀ - low·lowᵀ) + 128²·high·highᵀ,
+       ψψᵀ = low·lowᵀ + 256·(k·lowᵀ + low·kᵀ) + 256²·k·kᵀ,
 
-   and each product of bytes is exact in 32 bits over MAX_SAMPLES. Only the upper triangle is taken, in tiles of 4×4 whose
-   loops the compiler turns into SDOT. On other processors the module has no function, and numpy multiplies floats.
+   of which the first part is one product of bytes. Where too many k would be listed, ψ = 128·high + low with low in
+   -64..63 and high in -64..64, so that high, low and their sum fit a byte each, and there are three such products:
 
-   The last columns may be coarse: few of their values are not 0, and those are small multiples of COARSE. They are
-   listed, column by column, and the samples that a list names are added up instead of being multiplied by zeros.
+       ψψᵀ = low·lowᵀ + 128·(sum·sumᵀ - high·highᵀ - low·lowᵀ) + 128²·high·highᵀ.
+
+   Each is exact in 32 bits over MAX_SAMPLES. Only the upper triangle is taken, in tiles. On other processors the module
+   has no function, and numpy multiplies floats.
+
+   The last columns may be coarse: few of their values are not 0, and those are small multiples of COARSE. They are listed
+   whole, and have no part in the products of bytes.
 
    Safety. Lengths and values are checked before anything is read or written by them; allocations are checked.
    Threads. Nothing is kept between calls, and the interpreter's lock is free while products are taken. */
@@ -27,64 +32,66 @@
 #define WITH_SDOT __attribute__((target("arch=armv8.2-a+dotprod")))
 
 #define LIMIT 4096               /* of samples and of the centre */
-#define MAX_SAMPLES (1 << 13)    /* so that sums of LIMIT · LIMIT / COARSE over them fit 32 bits */
-#define MAX_WIDTH (1 << 14)
-#define MAX_TIMES ((int64_t)1 << 38)
+#define MAX_SAMPLES (1 << 13)
+#define MAX_WIDTH (1 << 20)
+#define MAX_TIMES (1 << 16)      /* so that what a product of bytes counts fits 32 bits */
 #define TILE 4
 #define STRIP 24                 /* columns that stay in the nearest cache while all others pass by */
 #define LANE 16                  /* samples are padded with zeros to a multiple of this */
+#define STEP 256
 #define COARSE 128
-#define GROUP 4                  /* samples that are added at once, in 16 bits */
-#define LINE 8                   /* coarse columns that are written together, */
-#define CHUNK 32                 /* and columns that they are multiplied by, whose sums are in registers */
+#define SUMMED 127               /* samples of a list that are added up in 16 bits, as many are taken off at most */
+#define CHUNK 32                 /* columns whose sums are in registers while a list is passed through, */
+#define LISTED 1024               /* and samples whose CHUNK columns stay in the nearest cache meanwhile */
+#define DENSE 10                  /* one k in so many columns is too much for lists */
 
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The products of four columns with four others. */
-WITH_SDOT static void multiply_tile(const int8_t *restrict a, const int8_t *restrict b, int64_t stride,
-                                    int32_t *restrict out) {
-    const int8_t *a1 = a + stride, *a2 = a + 2 * stride, *a3 = a + 3 * stride;
-    const int8_t *b1 = b + stride, *b2 = b + 2 * stride, *b3 = b + 3 * stride;
-    int32_t s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;
-    int32_t s20 = 0, s21 = 0, s22 = 0, s23 = 0, s30 = 0, s31 = 0, s32 = 0, s33 = 0;
-    for (int64_t i = 0; i < stride; i++) {
-        s00 += a[i] * b[i]; s01 += a[i] * b1[i]; s02 += a[i] * b2[i]; s03 += a[i] * b3[i];
-        s10 += a1[i] * b[i]; s11 += a1[i] * b1[i]; s12 += a1[i] * b2[i]; s13 += a1[i] * b3[i];
-        s20 += a2[i] * b[i]; s21 += a2[i] * b1[i]; s22 += a2[i] * b2[i]; s23 += a2[i] * b3[i];
-        s30 += a3[i] * b[i]; s31 += a3[i] * b1[i]; s32 += a3[i] * b2[i]; s33 += a3[i] * b3[i];
+/* gram += weight · the products of TILE columns with TILE others, of which those beyond the last column are left out. */
+WITH_SDOT static void add_tile(const int8_t *a, const int8_t *b, int64_t stride, int64_t height, int64_t width,
+                               int32_t weight, int64_t features, int64_t *gram) {
+    int32x4_t sums[TILE][TILE];
+    for (int i = 0; i < TILE * TILE; i++) sums[i / TILE][i % TILE] = vdupq_n_s32(0);
+    for (int64_t at = 0; at < stride; at += LANE) {
+        int8x16_t right[TILE];
+        for (int j = 0; j < TILE; j++) right[j] = vld1q_s8(b + j * stride + at);
+        for (int i = 0; i < TILE; i++) {
+            int8x16_t left = vld1q_s8(a + i * stride + at);
+            for (int j = 0; j < TILE; j++) sums[i][j] = vdotq_s32(sums[i][j], left, right[j]);
+        }
     }
-    int32_t sums[TILE * TILE] = {s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33};
-    memcpy(out, sums, sizeof sums);
-}
-
-/* Of tiles beyond the last column, what is there. */
-static inline void add_tile(const int32_t *restrict sums, int64_t height, int64_t width, uint64_t weight,
-                            int64_t features, uint64_t *restrict gram) {
-    for (int64_t i = 0; i < height; i++)
-        for (int64_t j = 0; j < width; j++) gram[i * features + j] += weight * (uint64_t)sums[i * TILE + j];
+    for (int i = 0; i < TILE; i++) {
+        int64_t row[TILE] = {0}, *to = gram + i * features;
+        if (i >= height) break;
+        memcpy(row, to, sizeof *row * (size_t)width);
+        int32x4_t sum = vpaddq_s32(vpaddq_s32(sums[i][0], sums[i][1]), vpaddq_s32(sums[i][2], sums[i][3]));
+        for (int j = 0; a == b && j < i; j++) sum[j] = 0;  /* on the diagonal, what is below it */
+        vst1q_s64(row, vmlal_n_s32(vld1q_s64(row), vget_low_s32(sum), weight));
+        vst1q_s64(row + 2, vmlal_n_s32(vld1q_s64(row + 2), vget_high_s32(sum), weight));
+        memcpy(to, row, sizeof *row * (size_t)width);
+    }
 }
 
 /* gram += weight · plane·planeᵀ, the upper triangle. The plane has columns of zeros up to a multiple of TILE. */
-static void add_plane(const int8_t *plane, int64_t stride, int64_t columns, int64_t features, uint64_t weight,
-                      uint64_t *gram) {
-    int32_t sums[TILE * TILE];
+static void add_plane(const int8_t *plane, int64_t stride, int64_t columns, int64_t features, int32_t weight,
+                      int64_t *gram) {
     for (int64_t first = 0; first < columns; first += STRIP)
         for (int64_t row = 0; row < columns && row < first + STRIP; row += TILE)
             for (int64_t column = row > first ? row : first; column < columns && column < first + STRIP; column += TILE) {
-                multiply_tile(plane + row * stride, plane + column * stride, stride, sums);
-                uint64_t *to = gram + row * features + column;
-                int64_t height = columns - row, width = columns - column;
-                if (height >= TILE && width >= TILE) add_tile(sums, TILE, TILE, weight, features, to);
-                else add_tile(sums, height < TILE ? height : TILE, width < TILE ? width : TILE, weight, features, to);
+                const int8_t *a = plane + row * stride, *b = plane + column * stride;
+                int64_t *to = gram + row * features + column;
+                if (columns - column >= TILE) add_tile(a, b, stride, TILE, TILE, weight, features, to);
+                else add_tile(a, b, stride, least(TILE, columns - row), columns - column, weight, features, to);
             }
 }
 
-enum { LOW, HIGH, SUM };
-static const int32_t weights[] = {1 - 128, 128 * 128 - 128, 128};
+enum { LOW, HIGH, SUM, BYTE };
+static const int32_t weights[] = {1 - 128, 128 * 128 - 128, 128, 1};
 
 static void write_plane(const int16_t *values, int64_t count, int which, int8_t *plane) {
     for (int64_t i = 0; i < count; i++) {
         int32_t high = (values[i] + 64) >> 7, low = values[i] - 128 * high;
-        plane[i] = (int8_t)(which == LOW ? low : which == HIGH ? high : low + high);
+        plane[i] = (int8_t)(which == LOW ? low : which == HIGH ? high : which == SUM ? low + high : values[i]);
     }
 }
 
@@ -92,7 +99,7 @@ static void write_plane(const int16_t *values, int64_t count, int which, int8_t 
 static void write_columns(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t chosen,
                           int64_t stride, int16_t *columns) {
     for (int64_t first = 0; first < count; first += LANE) {
-        int64_t last = count - first < LANE ? count : first + LANE;
+        int64_t last = least(count, first + LANE);
         for (int64_t column = 0; column < chosen; column++)
             for (int64_t i = first; i < last; i++)
                 columns[column * stride + i] = (int16_t)(samples[i * width + column] - centre[column]);
@@ -101,97 +108,123 @@ static void write_columns(const int16_t *samples, int64_t count, int64_t width, 
 
 /* The last column of gram: of the constant 1 behind each sample with all others, and with itself. */
 static void add_sums(const int16_t *restrict samples, int64_t count, int64_t width, const int16_t *restrict centre,
-                     int32_t *restrict sums, uint64_t times, uint64_t *gram) {
+                     int32_t *restrict sums, int64_t times, int64_t *gram) {
     memset(sums, 0, sizeof *sums * (size_t)width);
     for (int64_t i = 0; i < count; i++, samples += width)
         for (int64_t j = 0; j < width; j++) sums[j] += samples[j] - centre[j];
-    for (int64_t j = 0; j < width; j++) gram[j * (width + 1) + width] += times * (uint64_t)sums[j];
-    gram[(width + 1) * (width + 1) - 1] += times * (uint64_t)count;
+    for (int64_t j = 0; j < width; j++) gram[j * (width + 1) + width] += times * sums[j];
+    gram[(width + 1) * (width + 1) - 1] += times * count;
 }
 
-/* Coarse columns. places, values: those of each sample that are not 0, up to stops[sample]. samples: for each column
-   and sign a list of samples, in which one stands as often as its value says: from ends[k - 1] to ends[k], k being twice
-   the column, and one more for negative values. pairs: the products of values. chunk: CHUNK columns of
-   all samples. */
-typedef struct { int16_t *places, *values, *chunk; uint16_t *samples; int64_t *stops, *ends; int32_t *pairs; } Lists;
+/* What is listed: the k of the first `dense` columns, or of none of them, and the coarse ones behind.
+   ks: those of one sample. keys, owners: of all that are not 0, twice the column, and one more for a negative k, and the
+   sample, as often as k says. samples: for each key its owners, from ends[key - 1] to ends[key].
+   digits: CHUNK columns of LISTED samples, of each sample the low parts, then the ks. */
+typedef struct {
+    int64_t width, dense, lists_dense;
+    int8_t *ks, *digits; uint32_t *keys; uint16_t *owners, *samples; int64_t *ends;
+} Lists;
 
-static void write_lists(const int16_t *samples, int64_t count, int64_t width, int64_t coarse, Lists *lists) {
-    int16_t *places = lists->places, *values = lists->values;
-    for (int64_t i = 0, found = 0; i < count; lists->stops[i++] = found)
-        for (int64_t j = 0; j < coarse; j++) {
-            int16_t value = (int16_t)(samples[i * width + width - coarse + j] >> 7);
-            if (!value) continue;
-            places[found] = (int16_t)j;
-            values[found++] = value;
-            lists->ends[2 * j + (value < 0)] += abs(value);
+static void write_digits(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int64_t at,
+                         int64_t here) {
+    for (int64_t i = 0; i < count; i++) {
+        const int16_t *sample = samples + i * lists->width + at;
+        int8_t *restrict low = lists->digits + 2 * CHUNK * i, *restrict ks = low + CHUNK;
+        for (int64_t j = 0; j < here; j++) {
+            int16_t value = (int16_t)(sample[j] - centre[at + j]);
+            low[j] = at < lists->dense ? (int8_t)value : 0;
+            ks[j] = (int8_t)(at < lists->dense ? (value + STEP / 2) >> 8 : value >> 7);
         }
-    for (int64_t k = 0, total = 0; k < 2 * coarse; k++) {
-        int64_t size = lists->ends[k];
-        lists->ends[k] = total;
+    }
+}
+
+static void write_lists(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre) {
+    int64_t found = 0, total = 0, *ends = lists->ends;
+    memset(ends, 0, sizeof *ends * 2 * (size_t)lists->width);
+    for (int64_t i = 0; i < count; i++, samples += lists->width) {
+        int8_t *restrict ks = lists->ks;               /* which has zeros behind the last column */
+        for (int64_t j = 0; j < lists->lists_dense; j++) ks[j] = (int8_t)((samples[j] - centre[j] + STEP / 2) >> 8);
+        for (int64_t j = lists->dense; j < lists->width; j++) ks[j] = (int8_t)(samples[j] >> 7);
+        for (int64_t j = 0; j < lists->width; j += 8) {
+            uint64_t eight;
+            for (memcpy(&eight, ks + j, 8); eight; ) {
+                int place = __builtin_ctzll(eight) / 8, k = ks[j + place];
+                uint32_t key = (uint32_t)(2 * (j + place) + (k < 0));
+                ends[key] += abs(k);
+                for (int times = abs(k); times; times--) { lists->keys[found] = key; lists->owners[found++] = (uint16_t)i; }
+                eight &= ~((uint64_t)255 << 8 * place);
+            }
+        }
+    }
+    for (int64_t key = 0; key < 2 * lists->width; key++) {
+        int64_t size = ends[key];
+        ends[key] = total;
         total += size;
     }
-    for (int64_t i = 0, a = 0; i < count; i++)
-        for (; a < lists->stops[i]; a++) {
-            int32_t *row = lists->pairs + places[a] * coarse, value = values[a];
-            int64_t *end = lists->ends + 2 * places[a] + (value < 0);
-            for (int times = abs(value); times; times--) lists->samples[(*end)++] = (uint16_t)i;
-            for (int64_t b = a; b < lists->stops[i]; b++) row[places[b]] += value * values[b];
-        }
+    for (int64_t i = 0; i < found; i++) lists->samples[ends[lists->keys[i]]++] = lists->owners[i];
 }
 
-/* The sums of CHUNK columns over the samples that a list names. */
-static void sum_listed(const int16_t *samples, const uint16_t *at, const uint16_t *end, int32_t *sums) {
-    int32x4_t low[CHUNK / 8], high[CHUNK / 8];
-    for (int i = 0; i < CHUNK / 8; i++) low[i] = high[i] = vdupq_n_s32(0);
-    for (; at < end; at += GROUP) {
-        int many = end - at >= GROUP;
-        const int16_t *a = samples + at[0] * CHUNK, *b = samples + at[many] * CHUNK;
-        const int16_t *c = samples + at[2 * many] * CHUNK, *d = samples + at[3 * many] * CHUNK;
+/* found += Σ ±(low + step·k) of CHUNK columns over the samples that a column's two lists name; step 0: of low alone.
+   Sums are in 16 bits over SUMMED samples of each list. */
+static inline __attribute__((always_inline)) void sum_listed(const Lists *lists, int64_t column, int with_low, int16_t step,
+                                                             int32x4_t *found) {
+    const int64_t *ends = lists->ends + 2 * column;
+    const uint16_t *plus = lists->samples + (column ? ends[-1] : 0), *minus = lists->samples + ends[0];
+    const uint16_t *last_plus = minus, *last_minus = lists->samples + ends[1];
+    while (plus < last_plus || minus < last_minus) {
+        int16x8_t low[CHUNK / 8], ks[CHUNK / 8];
+        for (int i = 0; i < CHUNK / 8; i++) low[i] = ks[i] = vdupq_n_s16(0);
+#define ADD(AT, END, WIDE) \
+        for (const uint16_t *end = END - AT > SUMMED ? AT + SUMMED : END; AT < end; AT++) { \
+            const int8_t *digits = lists->digits + 2 * CHUNK * *AT; \
+            for (int i = 0; i < CHUNK / 16; i++) { \
+                int8x16_t l = vld1q_s8(digits + 16 * i), k = vld1q_s8(digits + CHUNK + 16 * i); \
+                if (with_low) low[2 * i] = WIDE##_s8(low[2 * i], vget_low_s8(l)); \
+                if (with_low) low[2 * i + 1] = WIDE##_high_s8(low[2 * i + 1], l); \
+                if (step) ks[2 * i] = WIDE##_s8(ks[2 * i], vget_low_s8(k)); \
+                if (step) ks[2 * i + 1] = WIDE##_high_s8(ks[2 * i + 1], k); \
+            } \
+        }
+        ADD(plus, last_plus, vaddw)
+        ADD(minus, last_minus, vsubw)
         for (int i = 0; i < CHUNK / 8; i++) {
-            int16x8_t sum = vld1q_s16(a + 8 * i);
-            if (many) {
-                sum = vaddq_s16(sum, vld1q_s16(b + 8 * i));
-                sum = vaddq_s16(sum, vaddq_s16(vld1q_s16(c + 8 * i), vld1q_s16(d + 8 * i)));
-            }
-            low[i] = vaddw_s16(low[i], vget_low_s16(sum));
-            high[i] = vaddw_high_s16(high[i], sum);
+            found[2 * i] = vaddw_s16(vmlal_n_s16(found[2 * i], vget_low_s16(ks[i]), step), vget_low_s16(low[i]));
+            found[2 * i + 1] = vaddw_high_s16(vmlal_high_n_s16(found[2 * i + 1], ks[i], step), low[i]);
         }
-        if (!many) at -= GROUP - 1;
     }
-    for (int i = 0; i < CHUNK / 8; i++) { vst1q_s32(sums + 8 * i, low[i]); vst1q_s32(sums + 8 * i + 4, high[i]); }
 }
 
-/* The products of a few coarse columns with CHUNK that are not, `samples` having those alone. */
-static void add_coarse(const int16_t *samples, int64_t width, const int16_t *centre, const Lists *lists, int64_t first,
-                       int64_t together, uint64_t weight, uint64_t *gram) {
-    int32_t plus[LINE][CHUNK], minus[LINE][CHUNK];
-    int64_t moved[LINE];
-    for (int64_t k = 0; k < together; k++) {
-        int64_t *ends = lists->ends + 2 * (first + k), begin = first + k ? ends[-1] : 0;
-        const uint16_t *list = lists->samples;
-        sum_listed(samples, list + begin, list + ends[0], plus[k]);
-        sum_listed(samples, list + ends[0], list + ends[1], minus[k]);
-        moved[k] = (ends[0] - begin) - (ends[1] - ends[0]);
+/* Adds what lists say of some samples. What belongs to (i, j) may stand at (j, i): a column's lists are summed over the
+   low parts of all columns, and over the ks of those up to their own. */
+static void add_lists(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int32_t times,
+                      int64_t *gram) {
+    int64_t width = lists->width, dense = lists->dense;
+    write_lists(lists, samples, count, centre);
+    for (int64_t at = 0; at < width; at += CHUNK) {
+        int64_t here = least(CHUNK, width - at);
+        write_digits(lists, samples, count, centre, at, here);
+        for (int64_t column = at < dense ? 0 : at; column < width; column++) {
+            int32x4_t found[CHUNK / 4];
+            int64_t own = column - at, *row = gram + column * (width + 1) + at;
+            int32_t weight = times * (column < dense ? STEP : COARSE), sums[CHUNK];
+            if (lists->ends[2 * column + 1] == (column ? lists->ends[2 * column - 1] : 0)) continue;
+            for (int i = 0; i < CHUNK / 4; i++) found[i] = vdupq_n_s32(0);
+            if (own >= CHUNK && at < dense) sum_listed(lists, column, 1, STEP, found);
+            else if (own >= CHUNK) sum_listed(lists, column, 0, COARSE, found);
+            else if (at < dense) sum_listed(lists, column, 1, 0, found);
+            for (int i = 0; i < CHUNK / 4; i++) vst1q_s32(sums + 4 * i, found[i]);
+            if (own < 0 || own >= CHUNK) {
+                for (int64_t i = 0; i < here; i++) row[i] += (int64_t)weight * sums[i];
+                continue;
+            }
+            sums[own] *= 2;
+            for (int64_t i = 0; i < here; i++) row[i] += (int64_t)weight * sums[i];
+            for (int i = 0; i < CHUNK / 4; i++) found[i] = vdupq_n_s32(0);
+            sum_listed(lists, column, 0, at < dense ? STEP : COARSE, found);
+            for (int i = 0; i < CHUNK / 4; i++) vst1q_s32(sums + 4 * i, found[i]);
+            for (int64_t i = 0; i <= own; i++) row[i] += (int64_t)weight * sums[i];
+        }
     }
-    for (int64_t i = 0; i < CHUNK; i++, gram += width + 1)
-        for (int64_t k = 0; k < together; k++)
-            gram[k] += weight * (uint64_t)((int64_t)plus[k][i] - minus[k][i] - moved[k] * centre[i]);
-}
-
-static void add_all_coarse(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t coarse,
-                           Lists *lists, uint64_t weight, uint64_t *gram) {
-    int64_t dense = width - coarse, features = width + 1;
-    write_lists(samples, count, width, coarse, lists);
-    for (int64_t at = 0; at < dense; at += CHUNK) {
-        for (int64_t i = 0; i < count; i++)
-            memcpy(lists->chunk + i * CHUNK, samples + i * width + at, sizeof *samples * CHUNK);
-        for (int64_t first = 0; first < coarse; first += LINE)
-            add_coarse(lists->chunk, width, centre + at, lists, first, coarse - first < LINE ? coarse - first : LINE,
-                       weight, gram + at * features + dense + first);
-    }
-    for (int64_t i = 0; i < coarse; i++)
-        for (int64_t j = i; j < coarse; j++)
-            gram[(dense + i) * features + dense + j] += COARSE * weight * (uint64_t)lists->pairs[i * coarse + j];
 }
 
 static int are_small(const int16_t *values, int64_t count) {
@@ -200,16 +233,27 @@ static int are_small(const int16_t *values, int64_t count) {
     return !wrong;
 }
 
-/* How many entries lists will have, or -1 where values are not coarse, or moved by the centre. */
-static int64_t count_listed(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t coarse) {
+/* The sum of |k| over the first `dense` columns. */
+static int64_t count_dense(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t dense) {
+    int64_t listed = 0;
+    for (int64_t i = 0; i < count; i++, samples += width) {
+        int32_t sum = 0;
+        for (int64_t j = 0; j < dense; j++) sum += abs((samples[j] - centre[j] + STEP / 2) >> 8);
+        listed += sum;
+    }
+    return listed;
+}
+
+/* The sum of |k| over the columns from `dense` on, or -1 where values are not coarse, or moved by the centre. */
+static int64_t count_coarse(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t dense) {
     int64_t listed = 0;
     int wrong = 0;
-    for (int64_t j = width - coarse; j < width; j++) wrong |= centre[j];
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t j = dense; j < width; j++) wrong |= centre[j];
+    for (int64_t i = 0; i < count; i++, samples += width) {
         int32_t sum = 0;
-        for (int64_t j = width - coarse; j < width; j++) {
-            wrong |= samples[i * width + j] & (COARSE - 1);
-            sum += abs(samples[i * width + j]) >> 7;
+        for (int64_t j = dense; j < width; j++) {
+            wrong |= samples[j] & (COARSE - 1);
+            sum += abs(samples[j]) >> 7;
         }
         listed += sum;
     }
@@ -217,7 +261,8 @@ static int64_t count_listed(const int16_t *samples, int64_t count, int64_t width
 }
 
 /* byte_products(samples, centre, gram[, times, coarse]): buffers of int16, N×h and h, and of int64, (h+1)×(h+1), to
-   which so many times the products are added; the last so many columns are coarse, and not moved by the centre. */
+   which so many times the products are added: for i < j, what is at (i, j) and at (j, i) belongs together. The last so many
+   columns are coarse, and not moved by the centre. */
 static PyObject *byte_products(PyObject *module, PyObject *args) {
     enum { SAMPLES, CENTRE, GRAM, BUFFERS };
     PyObject *object[BUFFERS], *done = NULL;
@@ -226,7 +271,7 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     int16_t *columns = NULL;
     int8_t *plane = NULL;
     int32_t *sums = NULL;
-    Lists lists = {NULL};
+    Lists lists = {0};
     Py_ssize_t times = 1, coarse = 0;
     (void)module;
     if (!PyArg_ParseTuple(args, "OOO|nn", &object[SAMPLES], &object[CENTRE], &object[GRAM], &times, &coarse)) return NULL;
@@ -239,36 +284,36 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     int64_t count = right ? view[SAMPLES].len / 2 / width : 0;
     const int16_t *samples = view[SAMPLES].buf, *centre = view[CENTRE].buf;
     right = right && count <= MAX_SAMPLES && are_small(samples, count * width) && are_small(centre, width);
-    int64_t listed = right ? count_listed(samples, count, width, centre, coarse) : -1;
+    int64_t listed = right ? count_coarse(samples, count, width, centre, dense) : -1;
     if (listed < 0) {
         PyErr_Format(PyExc_ValueError, "the samples, the centre and the gram do not fit together");
         goto end;
     }
+    int64_t of_dense = count_dense(samples, count, width, centre, dense);
+    int is_sparse = of_dense < count * dense / DENSE;
     int64_t stride = (count + LANE - 1) / LANE * LANE, padded = (dense + TILE - 1) / TILE * TILE;
+    size_t entries = (size_t)(listed + (is_sparse ? of_dense : 0)) + 1, wide = (size_t)width;
     columns = calloc((size_t)(padded * stride) + 1, sizeof *columns);
     plane = malloc((size_t)(padded * stride) + 1);
-    sums = malloc(sizeof *sums * (size_t)width);
-    if (!columns || !plane || !sums) { PyErr_NoMemory(); goto end; }
-    if (coarse) {
-        size_t entries = (size_t)listed + 1;
-        lists = (Lists){calloc(entries, 2), calloc(entries, 2), calloc((size_t)stride + 1, 2 * CHUNK), calloc(entries, 2),
-                        calloc((size_t)stride + 1, 8), calloc(2 * (size_t)coarse, 8), calloc((size_t)(coarse * coarse), 4)};
-        int all = lists.places && lists.values && lists.chunk && lists.samples && lists.stops && lists.ends && lists.pairs;
-        if (!all) { PyErr_NoMemory(); goto end; }
-    }
+    sums = malloc(sizeof *sums * wide);
+    lists = (Lists){width, dense, is_sparse ? dense : 0, calloc(wide + 8, 1), calloc(2 * LISTED, CHUNK),
+                    malloc(4 * entries), malloc(2 * entries), malloc(2 * entries), malloc(2 * 8 * wide)};
+    if (!columns || !plane || !sums || !lists.ks || !lists.digits || !lists.keys || !lists.owners || !lists.samples ||
+        !lists.ends) { PyErr_NoMemory(); goto end; }
     Py_BEGIN_ALLOW_THREADS
-    uint64_t *gram = view[GRAM].buf;                   /* which wraps; what is asked for does not */
+    int64_t *gram = view[GRAM].buf;
     write_columns(samples, count, width, centre, dense, stride, columns);
-    for (int which = LOW; which <= SUM; which++) {
+    for (int which = is_sparse ? BYTE : LOW; which <= (is_sparse ? BYTE : SUM); which++) {
         write_plane(columns, padded * stride, which, plane);
-        add_plane(plane, stride, dense, features, (uint64_t)(times * weights[which]), gram);
+        add_plane(plane, stride, dense, features, (int32_t)times * weights[which], gram);
     }
-    add_sums(samples, count, width, centre, sums, (uint64_t)times, gram);
-    if (coarse) add_all_coarse(samples, count, width, centre, coarse, &lists, COARSE * (uint64_t)times, gram);
+    add_sums(samples, count, width, centre, sums, times, gram);
+    for (int64_t at = 0; entries > 1 && at < count; at += LISTED)
+        add_lists(&lists, samples + at * width, least(LISTED, count - at), centre, (int32_t)times, gram);
     Py_END_ALLOW_THREADS
     done = Py_NewRef(Py_None);
 end:
-    free(lists.places); free(lists.values); free(lists.chunk); free(lists.samples); free(lists.stops); free(lists.ends); free(lists.pairs);
+    free(lists.ks); free(lists.digits); free(lists.keys); free(lists.owners); free(lists.samples); free(lists.ends);
     free(sums);
     free(columns);
     free(plane);
