@@ -221,7 +221,7 @@ class ExactGram:
         if self._products is None or not self._words or (self._features - 1 - self._words) % COARSE_BESIDE:
             self._collect(samples, (times, 0))
             return
-        coarse = ~(samples[:, -self._words :] & (COARSE - 1)).any(axis=1)
+        coarse = np.bitwise_or.reduce(samples[:, -self._words :], axis=1) & (COARSE - 1) == 0
         self._collect(samples[coarse], (times, self._words))
         self._collect(samples[~coarse], (times, 0))
 

@@ -25,13 +25,14 @@ NAME = b"ridgeway.typing.1"
 """What is hashed with every text: another rule has another name."""
 
 Codes = NDArray[np.uint32]
+Places = NDArray[np.int64]
 
-KEPT, REPLACED, DROPPED, DOUBLED, SWAPPED = -1, 0, 1, 2, 3
+REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
 """What happens to a character: the last two have a letter after them, or change places with the one before."""
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+STEPS = np.arange(1, MISTYPED_CHARACTERS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 MIXERS = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)), (31, np.uint64(1)))
-"""Of splitmix64."""
+"""Of splitmix64, which has a number for every place of a text."""
 
 
 def with_mistyped_copies(texts: Sequence[str]) -> list[str]:
@@ -50,39 +51,44 @@ def mistyped(texts: Sequence[str]) -> list[str]:
     seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     percents = LEAST_PERCENT + seeds[:, 1] % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
     capitals = seeds[:, 1] >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
-    owners = np.repeat(np.arange(len(texts)), lengths)
-    places = np.arange(len(codes)) - (ends - lengths)[owners]
-    rolls = _mixed(seeds[owners, 0] + (places + 1).astype(np.uint64) * GOLDEN)
-    strikes = (rolls & np.uint64(0xFFFF)) * np.uint64(100) < percents[owners] << np.uint64(16)
-    kinds = np.where(strikes, (rolls >> np.uint64(16) & np.uint64(3)).astype(np.int64), KEPT)
-    letters = ord("a") + ((rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)).astype(np.uint32)
-    return _written(_in_capitals(codes, capitals[owners]), kinds, letters, places, ends)
+    rolls = _mixed(seeds[:, :1] + STEPS)
+    least_kept = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
+    owners, places = np.nonzero(rolls.astype(np.uint16) < least_kept.astype(np.uint16)[:, None])
+    inside = places < lengths[owners]
+    owners, places = owners[inside], places[inside]
+    struck = (ends - lengths)[owners] + places
+    return _written(_in_capitals(codes, np.repeat(capitals, lengths)), struck, rolls[owners, places], places > 0, ends)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     for shift, multiplier in MIXERS:
-        values = (values ^ values >> np.uint64(shift)) * multiplier
+        values ^= values >> np.uint64(shift)
+        values *= multiplier
     return values
 
 
 def _in_capitals(codes: Codes, chosen: NDArray[np.bool_]) -> Codes:
     """ASCII's small letters as capitals where they are chosen."""
-    return np.where(chosen & (codes >= ord("a")) & (codes <= ord("z")), codes - 32, codes).astype("<u4")
+    return codes - np.uint32(32) * (chosen & (codes - np.uint32(ord("a")) < 26))
 
 
 def _written(
-    codes: Codes, kinds: NDArray[np.int64], letters: Codes, places: NDArray[np.int64], ends: NDArray[np.int64]
+    codes: Codes, struck: Places, rolls: NDArray[np.uint64], has_before: NDArray[np.bool_], ends: Places
 ) -> list[str]:
-    """What the errors leave of the texts, which stand in one row up to their ends."""
+    """What errors at the places that are struck leave of the texts, which stand in one row up to their ends."""
+    kinds = rolls >> np.uint64(16) & np.uint64(3)
+    letters = ord("a") + ((rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)).astype(np.uint32)
     swaps = kinds == SWAPPED
-    swaps[1:] &= kinds[:-1] != SWAPPED  # of several in a row, the first alone: pairs do not overlap
-    second = np.flatnonzero(swaps & (places > 0))
+    second = struck[swaps]
+    after_another = np.diff(second, prepend=-2) == 1  # of several in a row, the first alone: pairs do not overlap
+    second = second[~after_another & has_before[swaps]]
     written = codes.copy()
     written[second], written[second - 1] = codes[second - 1], codes[second]
-    written[kinds == REPLACED] = letters[kinds == REPLACED]
-    sizes = np.where(kinds == DROPPED, 0, np.where(kinds == DOUBLED, 2, 1))
+    written[struck[kinds == REPLACED]] = letters[kinds == REPLACED]
+    sizes = np.ones(len(codes), dtype=np.int64)
+    sizes[struck[kinds == DROPPED]], sizes[struck[kinds == DOUBLED]] = 0, 2
     stops = np.append(0, np.cumsum(sizes))
     row = np.repeat(written, sizes)
-    row[stops[1:][kinds == DOUBLED] - 1] = letters[kinds == DOUBLED]
+    row[stops[struck[kinds == DOUBLED]] + 1] = letters[kinds == DOUBLED]
     whole = row.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
     return [whole[start:stop] for start, stop in pairwise([0, *stops[ends].tolist()])]
