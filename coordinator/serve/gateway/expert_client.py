@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import socket
 import time
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 import aiohttp
 from pydantic_core import from_json
 
+from ridgeway.common.experts.experts_file import FallbackReason
 from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.request_context import current_request
 from ridgeway.coordinator.serve.gateway import failures
@@ -49,6 +51,14 @@ MAX_TIMEOUTS = 2
 READ_BUFFER_BYTES = 16 * 1024
 SOCKET_BUFFER_BYTES = 64 * 1024
 """What an expert sends and its client does not read waits there, and not in this process."""
+TOO_LONG_STATUSES = (400, 413, 422)
+TOO_LONG = re.compile(
+    rb"context_length_exceeded|exceed_context_size|string_above_max_length|context (?:length|window|size)"
+    rb"|(?:prompt|input|request) is too long|inputs? tokens|max_model_len",
+    re.IGNORECASE,
+)
+"""How OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI say that a prompt is too long."""
+MAX_COMPLAINT_BYTES = 16_384
 FAILURE_BY_STATUS = {
     429: failures.BUSY,
     503: failures.UNAVAILABLE,
@@ -93,6 +103,13 @@ class WholeAnswer:
     def beginning(self) -> tuple[bytes, int]:
         """What there is of the answer, and the number of the address that gave it."""
         return self.body, self.address
+
+    @property
+    def complaint(self) -> FallbackReason | None:
+        """`context` if the expert says that the prompt is too long for it."""
+        if self.status not in TOO_LONG_STATUSES:
+            return None
+        return "context" if TOO_LONG.search(self.body[:MAX_COMPLAINT_BYTES]) else None
 
 
 class ExpertClient:

@@ -2,7 +2,7 @@
 
 Where both speak the same, everything passes as it came but the model's name and the number of tokens.
 
-Knows the APIs that are turned into each other, and experts.toml. Knows nothing of connections.
+Knows the APIs that are turned into each other, and experts.toml. Makes no connections.
 """
 
 from __future__ import annotations
@@ -14,23 +14,31 @@ from typing import Any, get_args
 from pydantic_core import from_json, to_json
 
 from ridgeway.common.experts.experts_file import Expert
+from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem
+from ridgeway.common.http.request_context import current_request
 from ridgeway.coordinator.serve.gateway.chat_as_messages import ChatEvents, chat_answer, message_request
-from ridgeway.coordinator.serve.gateway.expert_link import Endpoint
+from ridgeway.coordinator.serve.gateway.expert_client import ExpertRequest
+from ridgeway.coordinator.serve.gateway.expert_link import Endpoint, ExpertLink
 from ridgeway.coordinator.serve.gateway.messages_as_chat import MessageEvents, chat_request, message_answer
 from ridgeway.coordinator.serve.gateway.sse import StreamTranslator
+from ridgeway.coordinator.serve.gateway.token_usage import WithoutUsage
+from ridgeway.coordinator.serve.request_bodies import GatewayBody
 
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """endpoint: where the expert is asked. The others are None where nothing is to be changed."""
+    """endpoint: where the expert is asked. The others are None where nothing is to be changed.
+
+    events: made for a client that asks for usage, or does not.
+    """
 
     endpoint: Endpoint
     request: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     answer: Callable[[bytes], bytes] | None = None
-    events: Callable[[Mapping[str, Any]], StreamTranslator] | None = None
+    events: Callable[[bool], StreamTranslator] | None = None
 
 
 def asks_for_usage(fields: Mapping[str, Any]) -> bool:
@@ -39,10 +47,10 @@ def asks_for_usage(fields: Mapping[str, Any]) -> bool:
 
 
 AS_IT_IS = {endpoint: Translation(endpoint) for endpoint in get_args(Endpoint)}
-MESSAGES_AS_CHAT = Translation("/chat/completions", chat_request, message_answer, lambda fields: MessageEvents())
-CHAT_AS_MESSAGES = Translation(
-    "/messages", message_request, chat_answer, lambda fields: ChatEvents(asks_for_usage(fields))
-)
+MESSAGES_AS_CHAT = Translation("/chat/completions", chat_request, message_answer, lambda with_usage: MessageEvents())
+CHAT_AS_MESSAGES = Translation("/messages", message_request, chat_answer, ChatEvents)
+STREAMS_OF_CHATS = (AS_IT_IS["/chat/completions"], AS_IT_IS["/completions"])
+"""Streams that say what they used only if they are asked to."""
 
 
 def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
@@ -72,6 +80,43 @@ def expert_body(translation: Translation, expert: Expert, fields: Mapping[str, A
             if wished is not None and not (type(wished) is int and 1 <= wished <= expert.max_tokens):
                 asked[name] = expert.max_tokens
     return to_json(asked, inf_nan_mode="null")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedExpert:
+    """A request as one expert gets it, from a client that asked at `endpoint`.
+
+    hides_usage: whether the gateway alone asks for usage; wants_usage: whether the client does.
+    """
+
+    endpoint: Endpoint
+    translation: Translation
+    request: ExpertRequest
+    hides_usage: bool
+    wants_usage: bool
+
+    def translator(self) -> StreamTranslator | None:
+        """What a stream of this expert goes through; None if it passes as it comes."""
+        if self.hides_usage:
+            return WithoutUsage()
+        return None if self.translation.events is None else self.translation.events(self.wants_usage)
+
+
+def asked_expert(link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None) -> AskedExpert:
+    """Raises Problem if this expert cannot be asked such a thing."""
+    translation = translation_for(endpoint, link.expert)
+    fields = body.fields()
+    account, wants_usage = current_request().account, asks_for_usage(fields)
+    is_counted = account is not None and account.counts_tokens and body.streamed
+    hides_usage = is_counted and translation in STREAMS_OF_CHATS and not wants_usage
+    if hides_usage:  # the stream must say what it used
+        options = fields.get("stream_options")
+        fields["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    asked = expert_body(translation, link.expert, fields)
+    hold(len(asked))
+    goes_on = body.goes_on_from is not None
+    request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on)
+    return AskedExpert(endpoint, translation, request, hides_usage, wants_usage)
 
 
 def mistake_of(status: int, body: bytes) -> Problem:

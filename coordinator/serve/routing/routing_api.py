@@ -137,6 +137,18 @@ def routing_api(
         wanted = (await read_body(request, RouteRequest)).wanted()
         return await _explained(service, wanted, lambda _, decision: decision.to_json(), service.compared)
 
+    _add_state(api, service, experts, worths)
+    return api
+
+
+def _add_state(
+    api: APIRouter,
+    service: RoutingService,
+    experts: Callable[[], dict[str, str]],
+    worths: Callable[[], ExpertWorths | None],
+) -> None:
+    """The endpoints that tell of the service itself."""
+
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
         """The release in use: its manifest, who signed it, and why a newer one was refused, if one was."""
@@ -173,8 +185,6 @@ def routing_api(
     async def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
         return Response(service.exposition(), media_type=EXPOSITION)
-
-    return api
 
 
 def _cut(left_out: int) -> dict[str, int]:

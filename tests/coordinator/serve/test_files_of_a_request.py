@@ -26,7 +26,7 @@ from tests.support.serving import ROOT
 
 ROOMS = ("common", "client", "coordinator", "simulations")
 MAX_FILES_OF_A_ROUTE = 18
-MAX_FILES_OF_A_CHAT = 25
+MAX_FILES_OF_A_CHAT = 26
 
 
 class Trace:
