@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from flwr.common import ndarray_to_bytes
 from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic
 from flwr.common.secure_aggregation import secaggplus_utils as secagg
@@ -31,25 +29,18 @@ from flwr.common.secure_aggregation.quantization import quantize
 from flwr.supercore.primitives import asymmetric
 from numpy.typing import NDArray
 
-from ridgeway.common.base.identity import Identity, _verifies
+from ridgeway.common.base.identity import Identity
 from ridgeway.common.cli.terminal import ticking
-from ridgeway.common.masking.agreement import Advert, Agreement, check_agreement, envelope_key, threshold_for
+from ridgeway.common.masking.agreement import check_agreement, threshold_for
 from ridgeway.common.masking.keystream import ELEMENT_BYTES, Sealed
 from ridgeway.common.masking.member import (
-    NONCE,
-    advertise,
-    confirm,
-    new_secrets,
     open_envelope,
-    reveal,
     seal,
     share,
 )
-from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.reference import COHORT, NO_DOCUMENTS, ROUND, TERMS, Step, Transcript, masked_sum
-from ridgeway.common.masking.shares import SHARE_BYTES
-from ridgeway.common.protocol.messages import LOTS, SealedSums
+from ridgeway.common.masking.reference import Step, Transcript, masked_sum
+from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.simulations.bench.measuring import (
     Result,
@@ -65,12 +56,9 @@ from ridgeway.simulations.bench.measuring import (
 LOT: Final = "statistics"
 LARGE, MIDDLE, SMALL = 8_390_656, 1_000_000, 170_000
 COHORTS = (3, 5, 20, 50, 100)
-SLOPE = (50, 100, 200, 500, 1000, 2000)
 LARGEST = 1 << 22
 """What Flower quantises to, so that the very same vectors can be given to both."""
 MODULUS = 1 << 32
-OPENED = {"statistics": SMALL, "scores": 1000}
-"""The vectors that a usual round adds up, and about how long they are."""
 
 Vector = NDArray[np.int64]
 Arrays = list[NDArray[Any]]
@@ -80,7 +68,6 @@ def bench_masking() -> list[Result]:
     results = []
     measures: list[Callable[[], Result]] = [_client, _server, _upload, _memory]
     measures += [partial(_cohort, members) for members in COHORTS]
-    measures += [partial(_own_work, members) for members in SLOPE]
     with ticking("masking", len(measures)) as tick:
         for measure in measures:
             results.append(measure())
@@ -162,94 +149,6 @@ def _cohort(members: int) -> Result:
     ours = f"client: shares {sharing * 1e3:.1f} ms, sealing {sealing * 1e3:.0f} ms"
     name = f"masking, {len(sent)} of {members} members, {MIDDLE / 1e6:.0f} M numbers: seconds to open"
     return figure(name, opening, ours, f"{sizes[0] / 1e6:.3f} MB up")
-
-
-def _own_work(members: int) -> Result:
-    """What one member computes and sends in a session of three sums, of which one is of statistics, by its place."""
-    work = OneMember(members)
-    seconds = {step: _cpu(getattr(work, step)) for step in ("advertised", "shared", "held", "sealed", "opened")}
-    parts = ", ".join(f"{step} {each * 1e3:.0f} ms" for step, each in seconds.items())
-    name = f"one member of {members}, {SMALL / 1e3:.0f} k numbers: CPU seconds"
-    return figure(name, sum(seconds.values()), parts, f"{work.bytes_up / 1e6:.3f} MB up")
-
-
-def _cpu(work: Work) -> float:
-    _verifies.cache_clear()
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-class OneMember:
-    """The first member of a large session, step by step. The others make only what reaches it.
-
-    bytes_up: what it sends, without headers.
-    """
-
-    def __init__(self, members: int) -> None:
-        self._identities = sorted(
-            (Identity(Ed25519PrivateKey.generate()) for _ in range(members)), key=lambda each: each.public
-        )
-        self._secrets = [new_secrets(len(LOTS), secrets.token_bytes) for _ in range(members)]
-        adverts = tuple(map(self._advert, range(members)))
-        self._agreement = Agreement(
-            terms=TERMS, cohort=COHORT, round=ROUND, lots=LOTS, threshold=threshold_for(members), adverts=adverts
-        )
-        self._all = self._agreement.places
-        sizes = self._agreement.neighbourhood
-        self._dealers = draw(self._all[1:], sizes.holders, secrets.token_bytes) if sizes else tuple(self._all[1:])
-        content = bytes(2 * SHARE_BYTES * len(LOTS))
-        self._envelopes = {
-            place: ChaCha20Poly1305(
-                envelope_key(self._agreement, self._secrets[place - 1], place, 1, sender=place)
-            ).encrypt(NONCE, content, self._agreement.id)
-            for place in self._dealers
-        }
-        self._held = dict.fromkeys((1, *self._dealers), content)
-        self._signed = {lot: self._signatures(lot) for lot in OPENED}
-        self._locked = {lot: self._signatures(lot, lock=True) if sizes else {} for lot in OPENED}
-        self._neighbours: set[int] = set()
-        self.bytes_up = len(adverts[0].model_dump_json())
-
-    def _advert(self, index: int) -> Advert:
-        return advertise(self._secrets[index], self._identities[index], TERMS, ROUND, NO_DOCUMENTS, NO_DOCUMENTS)
-
-    def _signatures(self, lot: str, *, lock: bool = False) -> dict[int, str]:
-        asked = lot, self._all, self._all
-        return {
-            place: confirm(self._agreement, identity, *asked, lock=lock)
-            for place, identity in enumerate(self._identities, start=1)
-        }
-
-    def advertised(self) -> None:
-        new_secrets(len(LOTS), secrets.token_bytes)
-        self._advert(0)
-
-    def shared(self) -> None:
-        agreement = Agreement.model_validate_json(self._agreement.model_dump_json())
-        check_agreement(agreement, agreement.advert(1), [each.key for each in agreement.adverts])
-        dealt = share(agreement, self._secrets[0], 1, secrets.token_bytes)
-        self._neighbours = {*dealt.envelopes, *self._dealers}
-        self.bytes_up += sum(map(len, dealt.envelopes.values()))
-
-    def held(self) -> None:
-        for place, envelope in self._envelopes.items():
-            open_envelope(self._agreement, self._secrets[0], 1, place, envelope)
-
-    def sealed(self) -> None:
-        for lot, size in OPENED.items():
-            sealed = seal(self._agreement, self._secrets[0], 1, lot, self._all, self._neighbours, _vector(size))
-            self.bytes_up += sealed.data.nbytes
-
-    def opened(self) -> None:
-        for lot in OPENED:
-            signed = confirm(self._agreement, self._identities[0], lot, self._all, self._all)
-            locked = confirm(self._agreement, self._identities[0], lot, self._all, self._all, lock=True)
-            shares = reveal(
-                *(self._agreement, 1, lot, self._held, self._all, self._all, self._signed[lot]),
-                locks=self._locked[lot],
-            )
-            self.bytes_up += len(signed) + len(locked) + sum(map(len, shares.values()))
 
 
 def _medians(rounds: int, prepare: Callable[[], Sequence[Work]]) -> tuple[float, ...]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, Weighting
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.release import Release, load_release
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -53,17 +53,10 @@ def text_counts(datasets: Sequence[Dataset]) -> dict[str, dict[str, int]]:
 
 
 def settled(
-    plan: ExperimentPlan,
-    dataset: Dataset,
-    folder: Path,
-    mode: Mode,
-    holders: int | None = None,
-    weighting: Weighting = DEFAULT.weighting,
+    plan: ExperimentPlan, dataset: Dataset, folder: Path, mode: Mode, holders: int | None = None
 ) -> SimulatedFederation:
     """A federation over a dataset, every holder's text summed: what a round takes after that is the round's own."""
-    simulated = create_simulated_federation(
-        folder, dataset.corpora, holders=holders, encoder=plan.encoder, mode=mode, weighting=weighting
-    )
+    simulated = create_simulated_federation(folder, dataset.corpora, holders=holders, encoder=plan.encoder, mode=mode)
     federation = Federation(simulated.federation.folder, encoder=simulated.federation.encoder)
     for home in simulated.nodes.values():
         Holder(home).ready(federation.terms)
@@ -84,20 +77,15 @@ def own_sums(simulated: SimulatedFederation, name: str) -> Prepared:
     return Holder(simulated.nodes[name]).current(simulated.federation.terms)
 
 
-def newest(federation: Federation) -> LedgerRelease:
+def newest(federation: Federation) -> Release:
     found = federation.newest
     assert found is not None
-    return found
+    return load_release(federation.release_folder(found.number), key=federation.identity.public)
 
 
-def choices_of(federation: Federation, published: LedgerRelease) -> RouterChoices:
-    """What was chosen for a release, as its manifest says."""
-    manifest = load_release(federation.release_folder(published.number), key=federation.identity.public).manifest
-    return RouterChoices.of_manifest(manifest)
-
-
-def choices_in_words(choices: RouterChoices) -> str:
-    """`average, λ 0.001`, as it stands in a table."""
+def choices_in_words(manifest: Mapping[str, Any]) -> str:
+    """What was chosen for a release, as it stands in a table: `average, λ 0.001`."""
+    choices = RouterChoices.of_manifest(manifest)
     voters = f" of {choices.selector.k}" if choices.selector.name == "entropy" else ""
     columns = ", columns normalised" if choices.normalise_columns else ""
     return f"{choices.selector.name}{voters}, λ {choices.ridge.value:g}{columns}"
@@ -125,9 +113,7 @@ class WatchedRound:
     refused: str
 
 
-def watched_round(
-    simulated: SimulatedFederation, falls: Mapping[str, int] = NO_DROPOUTS, mode: Mode | None = None
-) -> WatchedRound:
+def watched_round(simulated: SimulatedFederation, falls: Mapping[str, int] = NO_DROPOUTS) -> WatchedRound:
     """Run a round in this process as the engine of simulations does, and watch what it takes."""
     from ridgeway.coordinator.round.round import run_round
 
@@ -135,7 +121,7 @@ def watched_round(
     started, worked = time.monotonic(), time.process_time()
     published, refused = None, ""
     try:
-        published = run_round(simulated.federation, counting, no_watch, mode)
+        published = run_round(simulated.federation, counting, no_watch)
     except RoundFailed as error:
         refused = str(error)
     seconds, work = time.monotonic() - started, time.process_time() - worked

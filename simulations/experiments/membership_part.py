@@ -20,7 +20,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.protocol.invitation import Card, read_paper
 from ridgeway.common.routing.evaluation import evaluate
-from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.membership import Change, remove, retire
 from ridgeway.coordinator.solving.candidates import Grid
@@ -142,12 +142,11 @@ class ChangingFederation:
 
     def _change(self, change: str, domain: str, present: Sequence[str], seconds: float) -> MembershipChange:
         self._tick()
-        chosen = rounds.choices_in_words(rounds.choices_of(self._federation, rounds.newest(self._federation)))
+        chosen = rounds.choices_in_words(rounds.newest(self._federation).manifest)
         return MembershipChange(change, domain, sorted(present), self._accuracy(self._federation), seconds, chosen)
 
     def _accuracy(self, federation: Federation) -> float:
-        folder = federation.release_folder(rounds.newest(federation).number)
-        return evaluate(Router.load(folder, key=federation.identity.public), self._simulated.tests).accuracy
+        return evaluate(router_of(rounds.newest(federation)), self._simulated.tests).accuracy
 
 
 def _timed(make: Callable[[], Change]) -> float:

@@ -6,20 +6,26 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import no_watch
+from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
+from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation, deal
 from tests.support.commands import Workshop
@@ -58,6 +64,35 @@ def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataO
     texts = [text for _, own in dealt.values() for text in own]
     assert sorted(texts) == sorted(text for each in found for text in each.train)
     assert all(text.startswith(domain[1:] + "-") for domain, own in dealt.values() for text in own)
+
+
+@pytest.mark.parametrize(("weighting", "holders"), [("tokens", 3), ("tokens", 7), ("equal", 3)])
+def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_path: Path) -> None:
+    """Rounds in the clear and masked, files of sums that are added, and one machine with all text: the same bytes."""
+    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
+    found, routers = corpora(), set()
+    for mode in get_args(Mode):
+        simulated = create_simulated_federation(
+            tmp_path / mode,
+            found,
+            holders=holders,
+            encoder=f"dir:{tmp_path / 'encoder'}",
+            mode=mode,
+            weighting=weighting,
+        )
+        run_in_memory(simulated, no_watch)
+        federation = simulated.federation
+        assert federation.newest is not None
+        release = federation.release_folder(federation.newest.number)
+        routers.add((release / ROUTER).read_bytes())
+    choices = RouterChoices.of_manifest(load_release(release).manifest)
+    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling.sampling
+    pooled = prepared(texts, federation.encoder, tmp_path / "text", sampling, DEFAULT.holdout)
+    files = [Holder(home).current(federation.terms) for home in simulated.nodes.values()]
+    for name, parts in (("pooled", pooled), ("added", files)):
+        publish(parts, federation.encoder, choices, federation.identity, tmp_path / name)
+        routers.add((tmp_path / name / ROUTER).read_bytes())
+    assert len(routers) == 1
 
 
 def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> None:

@@ -190,12 +190,11 @@ def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch
     for name in ("LARGE", "MIDDLE", "SMALL"):
         monkeypatch.setattr(masking, name, 1000)
     monkeypatch.setattr(masking, "COHORTS", (3,))
-    monkeypatch.setattr(masking, "SLOPE", (3, 101))
     medians = masking._medians
     monkeypatch.setattr(masking, "_medians", lambda rounds, prepare: medians(1, prepare))
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
     _, report = bench("mask")
-    assert len(report["results"]) == 7
+    assert len(report["results"]) == 5
 
 
 def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

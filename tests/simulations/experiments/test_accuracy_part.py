@@ -1,10 +1,8 @@
-"""The part `accuracy`: its tables hold what was measured. Federated equals centralised, and where it would not, the
-table would say so."""
+"""The part `accuracy`: its tables hold what was measured."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.simulations.experiments import accuracy_part
-from ridgeway.simulations.experiments.accuracy_part import Fingerprint, deals, equality, equality_table
 from ridgeway.simulations.experiments.baselines import sentence_routers
 from ridgeway.simulations.experiments.baselines.comparison import METHODS, compare, unlike
 from ridgeway.simulations.experiments.baselines.sentence_routers import minilm
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny_models import make_model
-
-DOMAINS = ("code", "law", "medicine")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +27,6 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
         patch.setenv(sentence_routers.VARIABLE, str(model))
-        patch.setattr(accuracy_part, "HOLDERS_PER_DOMAIN", 1)
-        patch.setattr(accuracy_part, "MANY_HOLDERS", 4)
         minilm.cache_clear()
         return accuracy_part.run(tiny_plan(folder))
 
@@ -41,10 +34,9 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
 def test_every_router_has_a_row_in_both_tables(part: ReportPart) -> None:
     """None is left out where everything can be had."""
     assert part.left_out == ()
-    right, cost, equal = part.tables
+    right, cost = part.tables
     assert right.column("router") == cost.column("router")
     assert len(right.rows) == len(set(right.column("router"))) == 1 + 4 + 5 + 1 + 1 + 1 + 6 + 1
-    assert "NO" not in equal.column("same bytes")
 
 
 def test_means_are_means_of_their_rows(part: ReportPart) -> None:
@@ -84,42 +76,3 @@ def test_without_the_sentence_encoder_the_rest_goes_on(tmp_path: Path, monkeypat
 def test_equal_shapes_are_timed_once(values: list[dict[str, int]]) -> None:
     """Each value is kept where it first stands."""
     assert unlike(values) == [json.loads(each) for each in dict.fromkeys(json.dumps(v, sort_keys=True) for v in values)]
-
-
-# Federated and centralised
-
-
-def test_the_same_text_gives_the_same_bytes_with_few_holders_and_with_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pooled, added from files, in the clear and masked: under the same terms all bytes are the same."""
-    monkeypatch.setattr(accuracy_part, "HOLDERS_PER_DOMAIN", 2)
-    monkeypatch.setattr(accuracy_part, "MANY_HOLDERS", 3)
-    plan = replace(tiny_plan(tmp_path, tiny_dataset(DOMAINS, train=70)), full=True)
-    found = equality(plan, plan.datasets[0])
-    verdicts = found.column("same bytes")
-    assert set(verdicts) == {"reference", "yes"}
-    assert verdicts.count("reference") == 2
-    assert set(found.column("holders")) == {1, 3, 6}
-    assert set(found.column("made by")) >= {"a round in the clear", "a masked round", "files of sums, added"}
-    routers = dict(zip(found.column("sums"), found.column("SHA-256 of weights and table"), strict=True))
-    assert len(set(routers.values())) == len(routers) == 2  # other terms, other routers: the comparison can fail
-    assert "0 have others" in found.note
-
-
-def test_a_byte_that_differs_is_told() -> None:
-    """Against the first row of the same sums, and in the note."""
-    like = Fingerprint("plain sums", 3, "all text on one machine", "a" * 64)
-    unlike = replace(like, way="a masked round", router="a" * 63 + "d")
-    other = replace(unlike, sums="equal domains")
-    dataset = tiny_dataset(DOMAINS)
-    table = equality_table(dataset, dataset, [like, unlike, other])
-    assert table.column("same bytes") == ("reference", "NO", "reference")
-    assert "1 have others" in table.note
-
-
-def test_text_is_dealt_to_no_more_holders_than_have_some() -> None:
-    """Ten texts a domain are enough for four holders of each, and not for fifty in all."""
-    assert deals(tiny_dataset(DOMAINS, train=10), "tokens") == [3, 12]
-    assert deals(tiny_dataset(DOMAINS, train=70), "tokens") == [3, 12, 50]
-    assert deals(tiny_dataset(DOMAINS, train=70), "equal") == [3]
