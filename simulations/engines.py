@@ -10,18 +10,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ridgeway.common.base.errors import LinkError, RoundFailed
+from ridgeway.common.base.errors import LinkError
 from ridgeway.common.base.threads import cores
 from ridgeway.common.deploy.bundle import write_app
 from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script
-from ridgeway.coordinator.round.progress import Follower, RunDone, RunFailed, Watch
+from ridgeway.coordinator.round.progress import Watch, follow
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
 from ridgeway.simulations.simulated_federation import MANY_HOLDERS, SimulatedFederation
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from ridgeway.coordinator.server_app import GridTransport
 
-ROUND_TIMEOUT_S = 3600.0
-POLL_S = 0.2
 SILENCE_S = 10.0
 """After no event for this long, Flower is asked whether the run has ended; asking starts a process."""
 RUN_NAME = "simulation"
@@ -89,25 +86,7 @@ def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mappin
         except (ValueError, LookupError):
             raise LinkError(f"Flower's simulation did not start; {log} says why") from None
         give_order(simulated.federation.link, run, RunOrder(work="round", name=RUN_NAME))
-        _follow(Follower(simulated.federation.progress(RUN_NAME)), environment, watch, log)
-
-
-def _follow(follower: Follower, environment: dict[str, str], watch: Watch, log: Path) -> None:
-    heard = time.monotonic()
-    until = heard + ROUND_TIMEOUT_S
-    ended = False
-    while not ended and time.monotonic() < until:
-        if time.monotonic() - heard > SILENCE_S:
-            ended, heard = _has_ended(environment), time.monotonic()  # a run that has ended writes no more events
-        for event in follower.events():
-            heard = time.monotonic()
-            if isinstance(event, RunDone):
-                return
-            if isinstance(event, RunFailed):
-                raise RoundFailed(event.reason)
-            watch(event)
-        time.sleep(POLL_S)
-    raise RoundFailed(f"Flower's simulation ended without a word from the round; {log} may say why")
+        follow(simulated.federation.progress(RUN_NAME), watch, lambda: _has_ended(environment), SILENCE_S)
 
 
 def _has_ended(environment: dict[str, str]) -> bool:

@@ -23,13 +23,16 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.files import write_whole
@@ -139,20 +142,21 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
                     found[place] = before + sample.value
                 elif not math.isnan(sample.value):
                     found[place] = max(before, sample.value)
-    return "".join(_written(family, values[name]) for name, family in families.items()).encode()
+    for name, family in families.items():
+        family.samples = [Sample(own, dict(labels), value) for (own, labels), value in values[name].items()]
+    registry = CollectorRegistry()
+    registry.register(_Collected(families.values()))
+    return generate_latest(registry)
 
 
-def _written(family: Metric, values: dict[tuple[str, tuple[tuple[str, str], ...]], float]) -> str:
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    lines = [f"# HELP {name} {family.documentation}", f"# TYPE {name} {family.type}"]
-    for (sample, labels), value in values.items():
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-        lines.append(f"{sample}{{{inside}}} {value!r}" if inside else f"{sample} {value!r}")
-    return "\n".join(lines).replace(" nan", " NaN") + "\n"
+class _Collected(Collector):
+    """Metrics that were put together before."""
 
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 def _is_running(pid: int) -> bool:

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from ridgeway.common.base.errors import FormatError, LinkDown, LinkError, RidgewayError, RoundFailed
 from ridgeway.common.base.files import sha256, write_whole
@@ -32,20 +33,18 @@ from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
     Event,
-    Follower,
     HolderPresent,
     OfferReceived,
     OperatorNote,
     OtherBundle,
-    RunDone,
-    RunFailed,
     Watch,
+    follow,
 )
 from ridgeway.coordinator.round.remedies import BUNDLE
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
-POLL_S = 0.25
-STATUS_INTERVAL_S = 5.0
+SILENCE_S = 5.0
+"""After no event for this long, the SuperLink is asked whether the run has ended."""
 DELIVERY_INTERVAL_S = 15.0
 REDELIVERY_PAUSE_S = 60.0
 MAX_DOUBLINGS = 6
@@ -145,7 +144,7 @@ def _run(federation: Federation, client: SuperLinkClient, order: RunOrder, bundl
 
     name, number = _submit(federation, client, order, bundle)
     try:
-        _follow(Follower(federation.progress(name)), client, number, seen)
+        _follow(federation.progress(name), client, number, seen)
     except KeyboardInterrupt:
         with contextlib.suppress(LinkError):
             client.stop_run(number)
@@ -182,31 +181,23 @@ def _submit(federation: Federation, client: SuperLinkClient, order: RunOrder, bu
     return name, number
 
 
-def _follow(follower: Follower, client: SuperLinkClient, number: int, watch: Watch) -> None:
-    asked = heard = time.monotonic()
-    ended = False
-    while True:
-        for event in follower.events():
-            if isinstance(event, RunDone):
-                return
-            if isinstance(event, RunFailed):
-                raise RoundFailed(event.reason)
-            watch(event)
-        if ended:
-            raise RoundFailed(
-                "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
-            )
-        now = time.monotonic()
-        if now - heard > LOST_TIMEOUT_S:
-            raise RoundFailed(
-                f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that `coordinator up` runs, then run "
-                "the round again: what was accepted is kept"
-            )
-        if now - asked > STATUS_INTERVAL_S:
-            with contextlib.suppress(LinkError):  # down for the moment, it says nothing about the round
-                ended, heard = client.has_finished(number), now
-            asked = now
-        time.sleep(POLL_S)
+def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> None:
+    answered = time.monotonic()
+
+    def has_ended() -> bool:
+        nonlocal answered
+        try:
+            ended, answered = client.has_finished(number), time.monotonic()
+        except LinkError:  # down for the moment, it says nothing about the round
+            if time.monotonic() - answered > LOST_TIMEOUT_S:
+                raise RoundFailed(
+                    f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that `coordinator up` runs, then "
+                    "run the round again: what was accepted is kept"
+                ) from None
+            return False
+        return ended
+
+    follow(path, watch, has_ended, SILENCE_S)
 
 
 class Reminder:

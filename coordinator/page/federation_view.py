@@ -17,7 +17,7 @@ from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from ridgeway.coordinator.page.live_round import is_working, round_progress
+from ridgeway.coordinator.page.live_round import round_progress
 from ridgeway.coordinator.page.obstacles import obstacles
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import KINDS, Outcome, RoundHistory, RoundRecord
@@ -161,7 +161,7 @@ class FederationView:
 
     def _is_running(self) -> bool:
         rounds = self._rounds.rounds
-        return bool(rounds) and rounds[-1].ended is None and is_working(self._federation.folder)
+        return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
 
     def _who_is_online(self) -> frozenset[str] | None:
         now = time.monotonic()

@@ -7,8 +7,6 @@ a file that has no end while nobody holds the lock is that of a round that died.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,21 +25,6 @@ HOLDER_STATES: dict[type[progress.Event], str] = {
     progress.SealedReceived: "sealed",
     progress.ScoresReceived: "scored",
 }
-
-
-def is_working(folder: Path) -> bool:
-    """Whether a process holds the folder: a round, a delivery or a change of membership is at work."""
-    try:
-        handle = os.open(folder / "lock", os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def round_progress(folder: Path, number: int) -> dict[str, Any] | None:

@@ -309,19 +309,14 @@ class Ledger:
 
     def contribute(self, round_: str, given: Contribution, statistics: Statistics, mass: int) -> Contribution:
         """Store accepted sums: the file first, then the entry that speaks of it."""
-        triangle, _ = statistics.packed()
-        content = np.ascontiguousarray(triangle, dtype="<i8")
-        stored = replace(given, digest=sha256(content.data))
-        write_whole(self._path(stored.digest), save({"gram": content}), private=True)
+        stored = replace(given, digest=self._write_sums(gram=statistics.packed()[0]))
         self.note("contributed", round=round_, mass=mass, **asdict(stored))
         return stored
 
     def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> Totalled:
-        """Store an opened total: the file first, then the entry that speaks of it."""
-        named = zip(("gram", "cross"), statistics.packed(), strict=True)
-        content = {name: np.ascontiguousarray(array, dtype="<i8") for name, array in named}
-        stored = replace(given, digest=sha256(*(part.data for part in content.values())))
-        write_whole(self._path(stored.digest), save(content), private=True)
+        """Store an opened total, likewise."""
+        gram, cross = statistics.packed()
+        stored = replace(given, digest=self._write_sums(gram=gram, cross=cross))
         others = [each.digest for each in self.standing().totals if each.digest != stored.digest]
         self.note("totalled", round=round_, beside=others[-(MAX_TOTALS - 1) :], **asdict(stored))
         return stored
@@ -333,10 +328,7 @@ class Ledger:
 
     def keep_counts(self, round_: str, given: KeptCounts, counts: Integers) -> None:
         """Store opened counts, likewise."""
-        content = np.ascontiguousarray(counts, dtype="<i8")
-        stored = replace(given, digest=sha256(content.data))
-        write_whole(self._path(stored.digest), save({"counts": content}), private=True)
-        self.note("counted", round=round_, **asdict(stored))
+        self.note("counted", round=round_, **asdict(replace(given, digest=self._write_sums(counts=counts))))
 
     def counts(self, stored: KeptCounts) -> Integers:
         return self._read_sums(stored.digest, f"the {stored.lot} of the masked total", ("counts",))["counts"]
@@ -357,6 +349,13 @@ class Ledger:
         triangle = self._read_sums(contribution.digest, f"the sums of {contribution.name!r}", ("gram",))["gram"]
         features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
         return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
+
+    def _write_sums(self, **arrays: Integers) -> str:
+        """Write a file of sums, and return the digest that names it."""
+        content = {name: np.ascontiguousarray(array, dtype="<i8") for name, array in arrays.items()}
+        digest = sha256(*(part.data for part in content.values()))
+        write_whole(self._path(digest), save(content), private=True)
+        return digest
 
     def _read_sums(self, digest: str, whose: str, names: Sequence[str]) -> dict[str, Integers]:
         path = self._path(digest)

@@ -170,16 +170,7 @@ class Session:
     def _confirmed(self, lot: Lot, sent: tuple[Place, ...], question: str) -> dict[Place, str]:
         """The signatures of those who sent over who has shared, who has sent and what was asked."""
         words = survivor_words(self.agreement, lot, self.shared, sent, question)
-        signatures: dict[Place, str] = {}
-        request = messages.ConfirmSum(session=self.id, lot=lot, sent=sent)
-        for answer in self._channel.ask(request, messages.Confirmed, names=[self.name_of[place] for place in sent]):
-            with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                place = self.place_of[answer.name]
-                if not is_signed_by(self.agreement.keys[place - 1], answer.message.signature, words):
-                    raise Refused("bad_confirmation", "another set of members was signed than the one that was sent")
-                signatures[place] = answer.message.signature
-        return signatures
+        return self._signed(messages.ConfirmSum(session=self.id, lot=lot, sent=sent), messages.Confirmed, words)
 
     def _locked(self, lot: Lot, sent: tuple[Place, ...], opening: Opening, question: str) -> dict[Place, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
@@ -190,17 +181,26 @@ class Session:
                 f"opens if one in {GONE} of its members falls away"
             )
         words = lock_words(survivor_words(self.agreement, lot, self.shared, sent, question))
-        locks: dict[Place, str] = {}
-        request = messages.LockSum(session=self.id, lot=lot, sent=sent)
-        for answer in self._channel.ask(request, messages.Locked, names=[self.name_of[place] for place in sent]):
+        locks = self._signed(messages.LockSum(session=self.id, lot=lot, sent=sent), messages.Locked, words)
+        self._must_suffice(len(locks), f"locked the sum of {lot}")
+        return locks
+
+    def _signed(
+        self,
+        request: messages.ConfirmSum | messages.LockSum,
+        expected: type[messages.Confirmed | messages.Locked],
+        words: bytes,
+    ) -> dict[Place, str]:
+        """The signatures over these words of those who sent; another's, or over other words, are refused."""
+        signatures: dict[Place, str] = {}
+        for answer in self._channel.ask(request, expected, names=[self.name_of[place] for place in request.sent]):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 place = self.place_of[answer.name]
                 if not is_signed_by(self.agreement.keys[place - 1], answer.message.signature, words):
-                    raise Refused("bad_confirmation", "another set of members was locked than the one that was signed")
-                locks[place] = answer.message.signature
-        self._must_suffice(len(locks), f"locked the sum of {lot}")
-        return locks
+                    raise Refused("bad_confirmation", "another set of members was signed than the one that was sent")
+                signatures[place] = answer.message.signature
+        return signatures
 
     def _revealed(
         self,

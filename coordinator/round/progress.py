@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, dataclass_transform
 
-from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.base.errors import RidgewayError, RoundFailed
+
+POLL_S = 0.2
 
 
 @dataclass_transform(frozen_default=True)
@@ -285,3 +288,26 @@ class Follower:
                 kind = EVENTS.get(facts.pop("event"))
                 if kind is not None:  # another version may tell more
                     yield kind(**facts)
+
+
+def follow(path: Path, watch: Watch, has_ended: Callable[[], bool], silence_s: float) -> None:
+    """Tell what a run writes until it has ended well. Raises RoundFailed if it does not.
+
+    has_ended: asked after a silence, since a run whose process has ended writes no more.
+    """
+    follower, ended, heard = Follower(path), False, time.monotonic()
+    while True:
+        for event in follower.events():
+            heard = time.monotonic()
+            if isinstance(event, RunDone):
+                return
+            if isinstance(event, RunFailed):
+                raise RoundFailed(event.reason)
+            watch(event)
+        if ended:
+            raise RoundFailed(
+                "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
+            )
+        if time.monotonic() - heard > silence_s:
+            ended, heard = has_ended(), time.monotonic()
+        time.sleep(POLL_S)

@@ -185,7 +185,8 @@ class _Round:
         offers: dict[str, Offer] = {}
         active, log = self._ledger.standing().active, len(self._ledger.opened_log())
         prior = [prior_bytes(self._federation.prior)] if self._terms.privacy else []
-        for answer in self._channel.ask(self._announcement(), Offer, blobs=prior):
+        request = Announce(terms=self._terms, handovers=self._ledger.standing().holder_handovers)
+        for answer in self._channel.ask(request, Offer, blobs=prior):
             with answer.accept():
                 name, offer = answer.name, answer.message
                 if name not in active:
@@ -199,9 +200,6 @@ class _Round:
                 self._note_held(name, offer)
                 self._watch(progress.OfferReceived(name, offer.domain))
         return offers
-
-    def _announcement(self) -> Announce:
-        return Announce(terms=self._terms, handovers=self._ledger.standing().holder_handovers)
 
     def greet(self) -> set[str]:
         """The holders that are there; what each of them has is noted."""
