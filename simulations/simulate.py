@@ -113,9 +113,7 @@ def simulate(
         else:
             engines.run_on_flower(simulated, watch, dropouts)
         clock.note("round")
-    newest = simulated.federation.newest
-    assert newest is not None
-    folder = simulated.federation.release_folder(newest.number)
+    folder = simulated.newest_release
     loaded = load_release(folder, key=simulated.federation.identity.public)
     router = router_of(loaded)
     evaluation = evaluate(router, {name: simulated.tests[name] for name in router.domains})

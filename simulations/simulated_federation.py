@@ -43,6 +43,13 @@ class SimulatedFederation:
     tests: Mapping[str, tuple[str, ...]]
     sizes: Mapping[str, int]
 
+    @property
+    def newest_release(self) -> Path:
+        """The folder of the release that the last round made."""
+        newest = self.federation.newest
+        assert newest is not None
+        return self.federation.release_folder(newest.number)
+
 
 def create_simulated_federation(
     folder: Path,

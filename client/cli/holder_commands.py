@@ -430,8 +430,8 @@ def prune(
     The journal and the log of opened sums, by which sums are judged and what left is proved, always stay; so do the
     keys, earlier ones too.
     """
-    from ridgeway.client.deploy.holder_prune import holder_leftovers, prune_holder
-    from ridgeway.common.cli.leftovers_table import show_leftovers
+    from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
+    from ridgeway.common.cli.terminal import show_leftovers
 
     holder = open_holder(folder)
     rows = [each.row() for each in holder_leftovers(holder, keep)]

@@ -1,6 +1,9 @@
-"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every setting explained.
+"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every setting explained;
+and taking away what it has gathered over the years and can do without.
 
-Knows files and settings. Nothing of it leaves but holder.pub, and that only when the holder hands it over.
+Knows files and settings; knows no process. Nothing of a folder leaves but holder.pub, and that only when the holder
+hands it over. What is never taken away: the journal and the log of opened sums, by which sums are judged and what left
+is proved; keys and settings; the newest releases; the present sums.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ridgeway.client.deploy.notices import kept_notice
 from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings, earlier_key
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError
@@ -20,6 +24,7 @@ from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, write_paper
@@ -195,3 +200,33 @@ def settings_text(settings: HolderSettings) -> str:
     scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
     lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores}
     return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})
+
+
+# What a folder can do without
+
+
+def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
+    """Everything that may go, by kind. keep: how many releases stay, the newest ones."""
+    folder, notice = holder.folder, kept_notice(holder.folder)
+    numbers = sorted(int(entry.facts["number"]) for entry in holder.releases())
+    stored = [holder.release_folder(number) for number in numbers[:-keep]]
+    announced = {f"{each.sha256}.fab" for each in notice.bundles} if notice else set()
+    bundles = [path for path in sorted((folder / "bundles").glob("*.fab")) if path.name not in announced]
+    terms = sorted((folder / "cache" / "prepared").glob("*"), key=lambda path: path.stat().st_mtime)
+    return [
+        Leftover("old releases", f"the newest {keep}", tuple(path for path in stored if path.exists())),
+        Leftover("bundles that were looked at", "those that are announced", tuple(bundles)),
+        Leftover("parts of sums under earlier terms", "those under the present ones", tuple(terms[:-1])),
+        outdated_apps(folder / "flwr-home", holder.settings.bundles),
+    ]
+
+
+def prune_holder(holder: Holder, keep: int) -> list[Leftover]:
+    """Take it all away; the journal says which releases."""
+    found = holder_leftovers(holder, keep)
+    if found[0].paths:
+        holder.journal.append(("pruned", {"releases": [int(path.name) for path in found[0].paths]}))
+    with holder.sessions.alone():
+        for each in found:
+            each.remove()
+    return found

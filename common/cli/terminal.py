@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -222,3 +222,19 @@ def _system(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full{where}; nothing was changed, so make room and run the same command again"
     return f"{(error.strerror or str(error)).lower()}{where}"
+
+
+# What may be pruned
+
+
+def show_leftovers(rows: Sequence[Mapping[str, Any]], *, removed: bool, json: bool) -> None:
+    total = sum(row["bytes"] for row in rows)
+    if json:
+        emit_json({"removed": removed, "bytes": total, "kinds": list(rows)})
+        return
+    cells = [[row["what"], f"{row['files']:,}", size(row["bytes"]), row["stays"]] for row in rows]
+    table(["went" if removed else "would go", "files", "room", "stays"], cells, numbers_from=4)
+    if removed:
+        step("pruned", size(total))
+    else:
+        step("next", f"with --remove {size(total)} are freed" if total else "there is nothing to take away")

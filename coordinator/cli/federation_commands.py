@@ -352,9 +352,9 @@ def prune(
     The ledger, every signed manifest, the sums and totals that are still needed, and the keys always stay. If the
     coordinator is down, what Flower keeps of past runs goes too.
     """
-    from ridgeway.common.cli.leftovers_table import show_leftovers
-    from ridgeway.coordinator.deploy.coordinator_prune import leftovers
-    from ridgeway.coordinator.deploy.coordinator_prune import prune as take_away
+    from ridgeway.common.cli.terminal import show_leftovers
+    from ridgeway.coordinator.deploy.coordinator_folder import leftovers
+    from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
 
     federation = open_federation(folder)
     rows = [each.row() for each in leftovers(federation, keep)]

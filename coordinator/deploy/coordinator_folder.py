@@ -1,19 +1,27 @@
-"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting explained.
+"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting explained; and taking
+away what it has gathered over the years and can do without.
 
-Knows files and settings. Certificates and processes are made by others.
+Knows files and settings. Certificates and processes are made by others. What is never taken away: the ledger, whole;
+every release's signed manifest; the sums and totals that the ledger still needs; keys and settings. So `verify` holds
+as before, and differences are judged by the same sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings, toml_literal
-from ridgeway.coordinator.round.federation import KEY, SETTINGS, Federation, FederationSettings
-from ridgeway.coordinator.round.ledger import Ledger
+from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
+from ridgeway.common.deploy.processes import only_one
+from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
+from ridgeway.coordinator.round.federation import KEY, NODES, SETTINGS, Federation, FederationSettings
+from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
 TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
@@ -116,3 +124,56 @@ def settings_text(settings: FederationSettings) -> str:
     literals |= {f"privacy_{name}": toml_literal(value) for name, value in settings.privacy}
     fallback = f"fallback = {literals['fallback']}" if settings.abstention.fallback else '# fallback = "general"'
     return TEMPLATE.format(**literals | {"fallback": fallback})
+
+
+# What a folder can do without
+
+
+KEPT_RUNS = 50
+
+
+def leftovers(federation: Federation, keep: int) -> list[Leftover]:
+    """Everything that may go, by kind. keep: how many releases keep their routers, the newest ones."""
+    with _down(federation.link) as is_down:
+        return _found(federation, keep, is_down)
+
+
+def prune(federation: Federation, keep: int) -> list[Leftover]:
+    """Take it all away. The ledger says first which releases lose their routers, so that none is missed later."""
+    with federation.alone(), _down(federation.link) as is_down:
+        found = _found(federation, keep, is_down)
+        if old := [each.number for each in _old(federation, keep)]:
+            federation.ledger.note("pruned", releases=old)
+        for each in found:
+            each.remove()
+        return found
+
+
+def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
+    link, bundles = federation.link, [each.sha256 for each in kept_bundles(federation.link)]
+    routers = (path for each in _old(federation, keep) for path in federation.release_bulk(each.number))
+    runs = sorted((federation.folder / "progress").glob("*.jsonl"))
+    state = (*sorted(link.glob("state.db*")), *link.glob(NODES)) if is_down else ()
+    flower = "nothing: `coordinator up` makes it anew" if is_down else "all of it while the coordinator is up"
+    return [
+        Leftover("routers of old releases", f"the newest {keep}, and every signed manifest", tuple(routers)),
+        Leftover("what past runs told", f"the newest {KEPT_RUNS}", tuple(runs[:-KEPT_RUNS])),
+        outdated_apps(link / "flwr-home", bundles),
+        Leftover("what Flower keeps of past runs", flower, state),
+    ]
+
+
+def _old(federation: Federation, keep: int) -> list[LedgerRelease]:
+    return [each for each in federation.ledger.standing().releases[:-keep] if federation.release_bulk(each.number)]
+
+
+@contextlib.contextmanager
+def _down(link: Path) -> Iterator[bool]:
+    """Whether no coordinator runs in the folder; then none starts while this lasts."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(only_one(link, "a coordinator"))
+            is_down = True
+        except ProcessError:
+            is_down = False
+        yield is_down

@@ -125,14 +125,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"told from what does {100 * separation:.0f} times in 100")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
-            differ = f"{lost} of {count(documents, 'document')} lost, {won} won"
-            step(
-                "worse",
-                domain,
-                differ,
-                *(f"new {name}" for name in newcomers),
-                *(f"changed {each}" for each in changed),
-            )
+            who = *(f"new {name}" for name in newcomers), *(f"changed {each}" for each in changed)
+            step("worse", domain, f"{lost} of {count(documents, 'document')} lost, {won} won", *who)
         case progress.ReleaseStands(number):
             step("kept", f"release {number:04}", "nothing has changed since it was made, so it stands")
         case progress.ReleasePublished(number, release, domains):

@@ -36,9 +36,9 @@ from ridgeway.coordinator.round.gathering import (
     sealed_count_of,
     shape_of,
     unsealed_counts,
+    why_missing,
 )
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Standing, Totalled
-from ridgeway.coordinator.round.losses import why_missing
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import CountsMissing, TotalReused, Watch
 from ridgeway.coordinator.solving.candidates import Counts

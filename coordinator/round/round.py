@@ -39,13 +39,21 @@ from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Gathered, measured
+from ridgeway.coordinator.round.gathering import Gathered, check_nothing_lost, measured
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.losses import check_nothing_lost
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
-from ridgeway.coordinator.solving.candidates import CandidateChoice, Fitted, affordable, choose, fit, temperatures
+from ridgeway.coordinator.solving.candidates import (
+    CandidateChoice,
+    DomainChange,
+    Fitted,
+    affordable,
+    choose,
+    fit,
+    temperatures,
+    worse,
+)
 from ridgeway.coordinator.solving.private_solve import (
     PRIVATE_CANDIDATE,
     PUBLIC_GROWTH,
@@ -55,7 +63,6 @@ from ridgeway.coordinator.solving.private_solve import (
     solve_private,
 )
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
-from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total
 

@@ -122,10 +122,9 @@ def _check(options: Options) -> None:
 
 
 def _plan(options: Options) -> ExperimentPlan:
-    from ridgeway.simulations.experiments.cache import Cache
     from ridgeway.simulations.experiments.dataset import builtin_dataset, folder_dataset
     from ridgeway.simulations.experiments.hub_datasets import preset_dataset
-    from ridgeway.simulations.experiments.plan import ExperimentPlan
+    from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
     from ridgeway.simulations.experiments.report.report_files import CACHE
     from ridgeway.simulations.experiments.suite import distinct
 

@@ -19,10 +19,9 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import run, step, ticking
 from ridgeway.simulations.experiments.baselines.comparison import METHODS
 from ridgeway.simulations.experiments.baselines.routing_method import evaluation, tried
-from ridgeway.simulations.experiments.cache import Cache
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset
 from ridgeway.simulations.experiments.experts.training import FULL, SHORT, beginnings, scored
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
 
 EXPERTS = "experts"
 PIECES = f"knn,modem,{EXPERTS}"

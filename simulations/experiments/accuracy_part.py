@@ -30,7 +30,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart(
         KEY,
         TITLE,
-        words=(*map(headline, found), METHOD if plan.full else f"{METHOD} {SHORT_RUN}"),
+        words=(METHOD if plan.full else f"{METHOD} {SHORT_RUN}",),
         tables=tuple(table for each in found for table in (accuracy_table(each), cost_table(each))),
         plots=tuple(map(plot, found)),
         facts={
@@ -40,15 +40,6 @@ def run(plan: ExperimentPlan) -> ReportPart:
             "timed on": machine_in_words(plan.device),
         },
         left_out=tuple(dict.fromkeys(words for each in found for words in each.left_out)),
-    )
-
-
-def headline(found: Compared) -> str:
-    own, best = found.ours, max(found.rows, key=lambda row: row.shown.accuracy)
-    time = f", {own.milliseconds:.2f} ms a prompt" if own.milliseconds is not None else ""
-    return (
-        f"{found.dataset.name}: our router {own.shown.accuracy:.1f} %{time}; the highest mean has {best.name} with "
-        f"{best.shown.accuracy:.1f} %."
     )
 
 

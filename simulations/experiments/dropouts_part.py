@@ -83,10 +83,6 @@ class DropoutRound:
     def needed(self) -> int:
         return threshold_for(self.holders)
 
-    @property
-    def left(self) -> int:
-        return self.holders - len(self.falls)
-
 
 def run(plan: ExperimentPlan) -> ReportPart:
     datasets = sampled(plan, SHORT_TRAIN_TEXTS, SHORT_TEST_TEXTS)
@@ -103,7 +99,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart(
         key=KEY,
         title=TITLE,
-        words=(*(headline(name, rounds) for name, rounds in found.items()), METHOD),
+        words=(METHOD,),
         tables=tuple(each for name, rounds in found.items() for each in (_by_rate(name, rounds), _said(name, rounds))),
         plots=tuple(plot for name, rounds in found.items() for plot in _plots(name, rounds)),
         facts={"seed": plan.seed, "encoder": plan.encoder, "rates": list(RATES), "draws": draws}
@@ -181,22 +177,12 @@ def measure(simulated: SimulatedFederation, watched: WatchedRound) -> dict[str, 
 # What is shown
 
 
-def headline(name: str, rounds: Sequence[DropoutRound]) -> str:
-    enough = [each.accuracy is not None for each in rounds if each.left >= each.needed]
-    few = [bool(each.refused) and not each.opened for each in rounds if each.left < each.needed]
-    opened = [each.equal for each in rounds if each.equal is not None]
-    return (
-        f"{name}: of {len(enough)} rounds with enough holders left, {sum(enough)} ended in a release; of {len(few)} "
-        f"with fewer, {sum(few)} ended with a sentence and nothing opened. {opened.count(True)} of {len(opened)} "
-        "opened totals equal, byte for byte, the sum of what those counted in them have."
-    )
-
-
 def _by_rate(name: str, rounds: Sequence[DropoutRound]) -> Table:
     columns = (
         *(Column("holders", digits=0), Column("must be left", digits=0), Column("drop rate", "%", 0)),
-        *(Column("fell", digits=0), Column("rounds", digits=0), Column("released", digits=0)),
-        *(Column("accuracy", "%", better="more"), Column("least", "%"), Column("exact", digits=0)),
+        *(Column("fell", digits=0), Column("rounds", digits=0), Column("opened", digits=0)),
+        *(Column("released", digits=0), Column("accuracy", "%", better="more"), Column("least", "%")),
+        Column("exact", digits=0),
         Column("lightest domain", "% of its mass"),
         *(Column("time", "s", 2), Column("computing", "s", 2), Column("up", "kB", 0), Column("down", "kB", 0)),
     )
@@ -206,7 +192,8 @@ def _by_rate(name: str, rounds: Sequence[DropoutRound]) -> Table:
         right = [each.accuracy for each in own if each.accuracy is not None]
         rows.append(
             (
-                *(holders, own[0].needed, 100 * rate, len(own[0].falls), len(own), len(right)),
+                *(holders, own[0].needed, 100 * rate, len(own[0].falls), len(own)),
+                *(sum(each.opened for each in own), len(right)),
                 *(mean(right), min(right, default=None), sum(each.equal is True for each in own)),
                 min((mass for each in own for mass in each.masses.values()), default=None),
                 *(mean([each.seconds for each in own]), mean([each.work for each in own])),

@@ -73,7 +73,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart(
         key=KEY,
         title=TITLE,
-        words=(*(headline(name, changes) for name, changes in found.items()), METHOD),
+        words=(METHOD,),
         tables=tuple(_table(name, changes) for name, changes in found.items()),
         plots=tuple(_plot(name, changes) for name, changes in found.items()),
         facts={"seed": plan.seed, "encoder": plan.encoder, "mode": "clear", "texts": rounds.text_counts(usable)},
@@ -157,15 +157,6 @@ def _timed(make: Callable[[], Change]) -> float:
 
 
 # What is shown
-
-
-def headline(name: str, changes: Sequence[MembershipChange]) -> str:
-    accuracies = [each.accuracy for each in changes]
-    gaps = [abs(each.retired - each.accuracy) for each in changes if each.retired is not None]
-    return (
-        f"{name}: accuracy on the domains present lies between {min(accuracies):.1f} and {max(accuracies):.1f} %; a "
-        f"retired router's differs from that of a removed one by at most {max(gaps):.2f} points."
-    )
 
 
 def _table(name: str, changes: Sequence[MembershipChange]) -> Table:

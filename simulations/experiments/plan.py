@@ -1,11 +1,12 @@
-"""The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work folder, a cache; and
-what a report says of the machine it was made on: versions, processor, cores, card.
+"""The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work folder, a cache of
+finished work; and what a report says of the machine it was made on: versions, processor, cores, card.
 
 Knows the operating system and installed packages. Knows nothing of what the parts do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.devices import chosen
+from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.threads import cores
-from ridgeway.simulations.experiments.cache import Cache
 from ridgeway.simulations.experiments.dataset import Dataset
 
 PARTS = {
@@ -120,3 +121,41 @@ def _processor() -> str:
 def _model_name(lines: str) -> str:
     found = re.search(r"^\s*model name\s*:(.*)$", lines, re.MULTILINE | re.IGNORECASE)
     return found[1].strip() if found else ""
+
+
+# Finished pieces of work, kept as JSON under a digest of what decided them
+
+
+VERSION = 1
+
+
+class Cache:
+    """Law: kept(key, make) calls `make` at most once for equal keys, in this process or any other; what it gives is
+    what JSON makes of it."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        """fresh: what is there is not taken, but replaced."""
+        self._folder = folder
+        self._fresh = fresh
+        self._made: set[str] = set()
+
+    def kept(self, name: str, key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+        """name: what the piece of work is called; also part of the key. A damaged file counts as none."""
+        digest = sha256(canonical_json({"version": VERSION, "name": name, "key": key}))
+        path = self._folder / f"{name}-{digest[:24]}.json"
+        found = None if self._fresh and digest not in self._made else _read(path, digest)
+        if found is None:
+            found = {"digest": digest, "key": dict(key), "value": make()}
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(found, indent=1, ensure_ascii=False).encode())
+            found = json.loads(path.read_bytes())
+            self._made.add(digest)
+        return found["value"]
+
+
+def _read(path: Path, digest: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+        return found if found["digest"] == digest and "value" in found else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None

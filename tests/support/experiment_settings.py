@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.simulations.experiments.cache import Cache
 from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
 from tests.support.tiny import tiny_encoder
 
 WIDTH = 16

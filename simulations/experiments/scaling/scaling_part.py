@@ -24,7 +24,7 @@ from ridgeway.simulations.experiments.scaling import scaling_costs as costs
 
 KEY = "scaling"
 TITLE = "What grows, and how fast"
-CODE = 3
+CODE = 4
 MODES: tuple[Mode, ...] = ("masked", "clear")
 Point = Mapping[str, Any]
 apart: Callable[..., dict[str, Any]] = partial(measured_apart, costs.__name__)
@@ -39,19 +39,13 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A figure of every point. factor: from what is measured to the table's unit.
-
-    exponent: the power it grows with once what is fixed no longer counts; None: unknown. why: "" where no growth is
-    looked at.
-    """
+    """A figure of every point. factor: from what is measured to the table's unit."""
 
     name: str
     label: str
     unit: str
     factor: float = 1.0
     digits: int = 1
-    exponent: float | None = None
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +78,12 @@ class Sweep:
         return tuple(plot(unit, names) for unit, names in self.plots.items())
 
     def slopes(self, points: Sequence[Point]) -> list[tuple[Cell, ...]]:
-        """A row for each cost that has a growth; those that are zero somewhere, or have one point, have none."""
+        """A row for each cost; those that are zero somewhere, or have one point, have none."""
         x, found = [float(point[self.x]) for point in points], list[tuple[Cell, ...]]()
         for each in self.costs:
             y = [float(point[each.name]) for point in points]
-            if each.why and len(y) > 1 and min(y) > 0:
-                both = slope(x, y), slope(x[-2:], y[-2:])
-                found.append((each.label, self.title, len(y), *both, each.exponent, each.why))
+            if len(y) > 1 and min(y) > 0:
+                found.append((each.label, self.title, len(y), slope(x, y), slope(x[-2:], y[-2:])))
         return found
 
 
@@ -106,26 +99,8 @@ class ScalingSizes:
 SHORT = ScalingSizes((3, 6, 12, 25, 50))
 FULL = ScalingSizes((3, 6, 12, 25, 50, 100, 200))
 
-GROWTH: Mapping[Mode, Mapping[str, tuple[float, str]]] = {
-    "masked": {
-        "holder": (1, "keys, shares and signatures of every other member"),
-        "coordinator": (2, "every member's envelope for every other passes"),
-        "up": (1, "an envelope and a share for every other member"),
-        "down": (1, "keys, envelopes and signatures of every other member"),
-        "total": (2, "n holders, each with something for every other"),
-    },
-    "clear": {
-        "holder": (0, "a holder hears of the others by name alone"),
-        "coordinator": (1, "one message after the other"),
-        "up": (0, "its own sums and counts"),
-        "down": (1, "the cohort's list names every member"),
-        "total": (2, "n holders, each told of every other"),
-    },
-}
-
 
 def _rounds(mode: Mode) -> Sweep:
-    own = GROWTH[mode]
     return Sweep(
         f"holders-{mode}",
         f"A {mode} round over holders",
@@ -134,12 +109,12 @@ def _rounds(mode: Mode) -> Sweep:
             Cost("seconds", "round", "s", digits=2),
             Cost("summing", "summing and scoring", "s", digits=2),
             Cost("solving", "solving", "s", digits=3),
-            Cost("holder", "protocol at a holder", "ms", 1e3, 1, *own["holder"]),
-            Cost("coordinator", "protocol at the coordinator", "s", 1, 2, *own["coordinator"]),
-            Cost("up", "up from a holder", "kB", 1e-3, 1, *own["up"]),
-            Cost("down", "down to a holder", "kB", 1e-3, 1, *own["down"]),
-            Cost("total", "through the coordinator", "MB", 1e-6, 2, *own["total"]),
-            Cost("memory", "peak memory", "MB", 1e3, 0, None, "one member's message at a time, holders in the process"),
+            Cost("holder", "protocol at a holder", "ms", 1e3, 1),
+            Cost("coordinator", "protocol at the coordinator", "s", 1, 2),
+            Cost("up", "up from a holder", "kB", 1e-3, 1),
+            Cost("down", "down to a holder", "kB", 1e-3, 1),
+            Cost("total", "through the coordinator", "MB", 1e-6, 2),
+            Cost("memory", "peak memory", "MB", 1e3, 0),
         ),
         {"seconds": ("holder", "coordinator"), "bytes": ("up", "down", "total")},
         f"Random text, {costs.DOCUMENTS_PER_HOLDER} documents a holder, {costs.ROUND_DOMAINS} domains, "
@@ -154,14 +129,14 @@ WIDTHS = Sweep(
     "Costs over the width h",
     "h",
     (
-        Cost("bytes", "a message", "MB", 1e-6, 2, 2, "the upper triangle has (h + 1)(h + 2) / 2 numbers"),
-        Cost("summing", f"summing {costs.WINDOWS:,} windows", "ms", 1e3, 1, 2, "a product φφᵀ for each window"),
-        Cost("sealing", "sealing", "ms", 1e3, 1, 2, "every number of a message is masked"),
-        Cost("opening", "opening", "ms", 1e3, 1, 2, "every number of a message is unmasked"),
-        Cost("checking", "checking the total", "ms", 1e3, 1, 3, "a Cholesky factor"),
-        Cost("solving", "solving", "ms", 1e3, 1, 3, "a Cholesky factor"),
-        Cost("holder_memory", "memory at a holder", "MB", 1e3, 0, 2, "the Gram matrix, and the table"),
-        Cost("coordinator_memory", "memory at the coordinator", "MB", 1e3, 0, 2, "the Gram matrix"),
+        Cost("bytes", "a message", "MB", 1e-6, 2),
+        Cost("summing", f"summing {costs.WINDOWS:,} windows", "ms", 1e3, 1),
+        Cost("sealing", "sealing", "ms", 1e3, 1),
+        Cost("opening", "opening", "ms", 1e3, 1),
+        Cost("checking", "checking the total", "ms", 1e3, 1),
+        Cost("solving", "solving", "ms", 1e3, 1),
+        Cost("holder_memory", "memory at a holder", "MB", 1e3, 0),
+        Cost("coordinator_memory", "memory at the coordinator", "MB", 1e3, 0),
     ),
     {"seconds": ("summing", "sealing", "opening", "checking", "solving"), "bytes": ("bytes",)},
     f"A random table of {costs.ROWS:,} tokens; a message in the clear with its column; windows of "
@@ -173,10 +148,10 @@ DOMAINS = Sweep(
     "Costs over domains",
     "domains",
     (
-        Cost("bytes", "a sealed message", "MB", 1e-6, 3, 1, "h + 1 numbers a domain, beside the triangle"),
-        Cost("solving", "solving", "ms", 1e3, 1, 1, "a column of B for each domain, beside the factor"),
-        Cost("release", "a release", "MB", 1e-6, 2, 1, "a logit for each token and domain, beside the tokenizer"),
-        Cost("routing", "routing a prompt", "ms", 1e3, 3, 1, "a sum for each domain, beside the tokenising"),
+        Cost("bytes", "a sealed message", "MB", 1e-6, 3),
+        Cost("solving", "solving", "ms", 1e3, 1),
+        Cost("release", "a release", "MB", 1e-6, 2),
+        Cost("routing", "routing a prompt", "ms", 1e3, 3),
         Cost("tokenising", "of it tokenising", "ms", 1e3, 3),
     ),
     {"seconds": ("solving", "routing"), "bytes": ("bytes", "release")},
@@ -199,20 +174,10 @@ def measure(plan: ExperimentPlan, sizes: ScalingSizes) -> ReportPart:
         domains = [_domains(plan, static, count, tick) for count in counts] if static else []
     found = [*((ROUNDS[mode], rounds[mode]) for mode in MODES), (WIDTHS, widths), *[(DOMAINS, domains)] * bool(domains)]
     slopes = slopes_table([row for sweep, points in found for row in sweep.slopes(points)])
-    words = headline(rounds["masked"][-1], widths[-1]), METHOD
     tables = (*(sweep.table(points) for sweep, points in found), slopes)
     plots = tuple(plot for sweep, points in found for plot in sweep.drawn(points))
     facts = {**plan.facts(), **asdict(sizes)}
-    return ReportPart(KEY, TITLE, words, tables, plots, facts, () if static else (CONTEXTUAL,))
-
-
-def headline(masked: Point, widest: Point) -> str:
-    return (
-        f"A masked round of {masked['holders']} holders takes {masked['holder']:.2f} s of protocol at each holder and "
-        f"{masked['coordinator']:.1f} s at the coordinator; a holder sends {masked['up'] / 1e3:.0f} kB and gets "
-        f"{masked['down'] / 1e3:.0f} kB. A message weighs {widest['bytes'] / 1e6:.1f} MB at h = {widest['h']}, and a "
-        f"total is solved in {widest['solving']:.1f} s."
-    )
+    return ReportPart(KEY, TITLE, (METHOD,), tables, plots, facts, () if static else (CONTEXTUAL,))
 
 
 def _round(plan: ExperimentPlan, holders: int, mode: Mode, tick: Tick) -> dict[str, Any]:
@@ -252,11 +217,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 def slopes_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     columns = (
         *(Column("what"), Column("over"), Column("points", digits=0), Column("slope", digits=2)),
-        *(Column("slope at the end", digits=2), Column("expected", digits=0), Column("why")),
+        Column("slope at the end", digits=2),
     )
     note = (
         "slope: of log y over log x by least squares over all points; at the end: between the last two. 0 stays, "
-        "1 grows in proportion, 2 with the square. Expected is the slope once what is fixed no longer counts; until "
-        "then that flattens the line."
+        "1 grows in proportion, 2 with the square; what is fixed flattens the line."
     )
     return Table("scaling-slopes", "How costs grow", columns, tuple(rows), note)

@@ -35,7 +35,7 @@ from ridgeway.simulations.experiments.text_tokens import DomainTokens
 
 KEY = "selectors"
 TITLE = "Selectors, λ, windows, bits, and how much text is needed"
-CODE = 2
+CODE = 3
 
 METHOD = (
     f"Routers learn from training text of which {HELD_OUT:.0%} is held out. Accuracy is the mean over domains. Choices "
@@ -212,7 +212,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart(
         key=KEY,
         title=TITLE,
-        words=(*(_presets(dataset, own) for dataset, own in found), METHOD),
+        words=(METHOD,),
         tables=tuple(table(each, curve, own.name, f"{_key(each, own)}-table") for own, each, curve in pairs),
         plots=tuple(plot(each, curve, own.name, _key(each, own)) for own, each, curve in pairs),
         facts={"encoder": encoder.name, "fingerprint": encoder.fingerprint, "full": plan.full, **asdict(effort)},
@@ -247,14 +247,6 @@ def _key(figure: Figure, dataset: Dataset) -> str:
 # What is shown
 
 
-def _presets(dataset: Dataset, found: dict[str, AccuracyCurve]) -> str:
-    """What the presets have, with its accuracy on the test."""
-    usual = [(each, point) for each in FIGURES for point in found[each.key].points if point.label == each.usual]
-    reached = ("no router" if point.values[0] is None else f"{point.values[0]:.1f} %" for _, point in usual)
-    said = (f"{each.title} {point.label} ({own})" for (each, point), own in zip(usual, reached, strict=True))
-    return f"{dataset.name}, the presets' own values and their accuracy on the test: {'; '.join(said)}."
-
-
 def plot(figure: Figure, curve: AccuracyCurve, dataset: str, key: str) -> Plot:
     """Values without a place on the axis become lines across: the first a level, the others flat series."""
     placed = [point for point in curve.points if point.x is not None]
@@ -279,4 +271,5 @@ def table(figure: Figure, curve: AccuracyCurve, dataset: str, key: str) -> Table
     marked: Better = "more" if figure.usual else ""
     columns = (Column(figure.x_label), *(Column(name, "%", 1, marked) for name in curve.series))
     rows = tuple((point.label, *point.values) for point in curve.points)
-    return Table(key, f"{figure.title}: {dataset}", columns, rows, figure.note)
+    note = f"The preset has {figure.usual}." if figure.usual else figure.note
+    return Table(key, f"{figure.title}: {dataset}", columns, rows, note)

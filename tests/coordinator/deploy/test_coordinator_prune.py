@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.holder_prune import holder_leftovers, prune_holder
+from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.backup import back_up, restore
-from ridgeway.coordinator.deploy.coordinator_prune import KEPT_RUNS, leftovers, prune
+from ridgeway.coordinator.deploy.coordinator_folder import KEPT_RUNS, leftovers, prune
 from ridgeway.coordinator.round.federation import MAX_LOG_BYTES, Federation
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import run_round

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.simulations.experiments.cache import Cache
+from ridgeway.simulations.experiments.plan import Cache
 
 keys = st.dictionaries(st.text(max_size=4), st.integers() | st.booleans() | st.text(max_size=4), max_size=3)
 

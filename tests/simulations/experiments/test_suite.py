@@ -17,8 +17,7 @@ import typer
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.cli import experiment_commands as experiment_cli
-from ridgeway.simulations.experiments.cache import Cache
-from ridgeway.simulations.experiments.plan import PARTS, ExperimentPlan, part_module
+from ridgeway.simulations.experiments.plan import PARTS, Cache, ExperimentPlan, part_module
 from ridgeway.simulations.experiments.report.report_files import (
     check_report_folder,
     csv_text,

@@ -14,13 +14,12 @@ from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.simulations.experiments.baselines.comparison import METHODS
 from ridgeway.simulations.experiments.baselines.routing_method import task_of
-from ridgeway.simulations.experiments.cache import Cache
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset
 from ridgeway.simulations.experiments.experts import experts_part as experts
 from ridgeway.simulations.experiments.experts import training
 from ridgeway.simulations.experiments.experts.experts_part import ROUTERS, run
 from ridgeway.simulations.experiments.experts.training import FULL, SHORT, beginnings, scored_texts
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json, written_rows
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_experts import tiny_dataset, write_dataset

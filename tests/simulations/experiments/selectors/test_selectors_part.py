@@ -19,9 +19,8 @@ from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import compile_table, normalised_columns
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.simulations.experiments.cache import Cache
 from ridgeway.simulations.experiments.dataset import HELD_OUT, Dataset
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
 from ridgeway.simulations.experiments.selectors import selectors_part as selectors
 from ridgeway.simulations.experiments.selectors.selector_bench import (
@@ -243,7 +242,7 @@ def test_every_setting_has_every_figure_and_a_second_run_takes_them_from_the_cac
     assert part_from_json(json.loads(json.dumps(part.to_json()))) == part
     cells = [cell for each in part.tables for row in each.rows for cell in row[1:]]
     assert all(isinstance(cell, float) and 0 <= cell <= 100 for cell in cells)
-    assert f"λ {DEFAULT.ridge.value:g} (" in part.words[0]
+    assert any(each.note == f"The preset has {DEFAULT.ridge.value:g}." for each in part.tables)
     monkeypatch.setattr(SelectorBench, "_tokens", None)
     assert run(tmp_path, own_encoder, small_dataset(), other) == part
     monkeypatch.setattr(
