@@ -49,7 +49,6 @@ NOT_COLLECTED = {
 """What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
 LONGEST = (
     "end_to_end/test_deployment.py",
-    "end_to_end/test_deployment_masked.py",
     "simulations/bench/test_bench.py",
     "end_to_end/test_accuracy.py",
     "coordinator/round/test_masked_rounds_under_faults.py",

@@ -1,4 +1,5 @@
-"""A federation that is deployed for real: processes on loopback, TLS, authentication, people who come, go and fail.
+"""A federation that is deployed for real: processes on loopback, TLS, authentication, people who come, go and fail;
+first in the clear, then under masks. What a wide encoder takes, `ridgeway bench deployment` measures.
 
 One story in the order of this file: each test begins where the one before has ended, since a deployment takes a while
 to start. Run the file as a whole; after a test that failed the rest is skipped.
@@ -28,10 +29,12 @@ from ridgeway.common.deploy.bundle import (
     installed_bundle,
     installed_sha256,
 )
+from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from tests.support.commands import WIDTH, Finished
+from tests.support.commands import Finished
 from tests.support.deployment import SECRET, TEST, Copy, Deployment, Running, files_of, holding
+from tests.support.flower_parts import SMALL_BULK_BYTES
 from tests.support.tiny import tiny_encoder
 
 pytestmark = [
@@ -41,6 +44,11 @@ pytestmark = [
 ]
 
 FIRST = ("code", "law", "medicine")
+DYING = "chess"
+MASKED = (*FIRST, DYING)
+WIDTH = 800
+"""Sealed sums are larger than what travels in one piece."""
+TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
@@ -56,7 +64,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A coordinator that is up, just upgraded; three holders that are connected and have approved the code before the
     upgrade only; and somebody whom nobody has admitted."""
     with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
-        made.found("clear", wait=3.0, deadline=DEADLINE_S)
+        made.found("clear", wait=5.0, deadline=DEADLINE_S, ridges="[0.001]", normalise_columns="[false]")
         link = made.coordinator / "link"
         write_whole(link / "bundles" / f"{EARLIER_SHA256}.fab", EARLIER)
         write_whole(link / "bundles.json", json.dumps([{"sha256": EARLIER_SHA256}]).encode())
@@ -381,7 +389,6 @@ def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
     away.rename(town.corpus("law"))
     town.kill("up")
     town.up()
-    town.join("chess")
     return running.end()
 
 
@@ -410,60 +417,28 @@ def _verified(town: Deployment) -> int:
 
 
 @pytest.fixture(scope="module")
-def stormy(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The next round: a holder is killed after its offer, and the SuperLink after it has passed on new sums; in between
-    another's process with the imported bundle, and another's that starts its answers. Before it the coordinator and a
-    holder have renewed the keys that they sign with, while all are connected.
+def third(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The next round. Before it the coordinator and a holder have renewed the keys that they sign with, while all are
+    connected.
     """
     go_on()
-    town.wait_for("chess has the newest release", lambda: town.newest("chess") == 3)
     town.grow("law", seed=2)
     town.do("coordinator", "renew", town.coordinator, "--signing-key")
     town.do("client", "renew", town.holder("code"), "--identity")
     town.admit("code")
-    before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-storm"))
-    running = town.round()
-    town.wait_for("chess has offered its sums", lambda: town.told(running, "ready", "chess"))
-    town.kill("chess")
-    for name in ("code", "medicine"):
-        town.wait_for(f"{name} has offered its sums", lambda name=name: town.told(running, "ready", name))  # type: ignore[misc]
-        town.wait_for(f"{name} keeps the bundle", lambda name=name: len(town.answering(name)) >= 2)  # type: ignore[misc]
-    os.kill(town.answering("code")[1], signal.SIGKILL)
-    os.kill(town.answering("medicine")[0], signal.SIGKILL)
-    town.wait_for("new sums of law are accepted", lambda: town.told(running, "received", "law"))
-    os.kill(town.process("flower-superlink"), signal.SIGKILL)
-    return Played(running.end(), before)
+    before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-third"))
+    return Played(town.round().end(), before)
 
 
-def test_a_holder_killed_in_mid_round_is_named_and_the_others_get_their_release(
-    town: Deployment, stormy: Played
-) -> None:
-    """The round does without one that fell silent between its offer and its statistics."""
-    assert stormy.finished.code == 0, stormy.finished.stderr
-    assert stormy.finished.json["domains"] == list(FIRST)
-    assert stormy.finished.json["absent"] == ["chess"]
-    assert (town.sent("chess", "offer"), town.sent("chess", "clear_statistics")) == (1, 0)
-
-
-def test_a_holder_answers_on_when_what_answers_for_it_was_killed(town: Deployment, stormy: Played) -> None:
-    """The warm bundle comes back with the next message; the process that starts answers, with a word to the holder."""
-    assert {name: town.newest(name) for name in ("code", "medicine")} == {"code": 4, "medicine": 4}
-    assert "superexec ended" not in town.running["code"].said
-    assert "superexec ended with code -9; it is started again" in town.running["medicine"].said
-
-
-def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
-    town: Deployment, stormy: Played
-) -> None:
-    """The supervisor says so; no SuperNode ended with it, nor with the authority that was renewed before; no sums were
-    asked for twice, neither in this round nor after the one that was cut."""
-    assert "superlink ended with code -9; it is started again" in town.running["up"].said
-    assert [town.running[name].said.count("connected to") for name in FIRST] == [1, 1, 1]
+def test_no_sums_are_asked_for_twice_after_a_round_that_was_cut(town: Deployment, third: Played) -> None:
+    """What was accepted before the power cut counts in the round after it, once."""
+    assert third.finished.code == 0, third.finished.stderr
+    assert third.finished.json["domains"] == list(FIRST)
     assert {name: town.sent(name, "clear_statistics") for name in FIRST} == {"code": 2, "law": 2, "medicine": 1}
     assert _verified(town) == 4
 
 
-def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(town: Deployment, stormy: Played) -> None:
+def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(town: Deployment, third: Played) -> None:
     """Without a restart: rounds go on, `status` and `verify` tell of it, and the old key verifies the new release."""
     told = town.do("client", "status", town.holder("medicine"), "--json").json
     [coordinator] = [each for each in told["handovers"] if each["whose"] == "the coordinator"]
@@ -477,9 +452,124 @@ def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(town: Deployme
     assert town.run("route", newest, "0123", "--key", "1" * 64).code == 2
 
 
-def test_after_all_accidents_every_sum_is_counted_once(town: Deployment, stormy: Played) -> None:
+def test_after_a_power_cut_every_sum_is_counted_once(town: Deployment, third: Played) -> None:
     """The release is, byte for byte, the one of an undisturbed round in memory over the same corpora."""
-    assert files_of(town.coordinator / "releases" / "0004") == stormy.before.release()
+    assert files_of(town.coordinator / "releases" / "0004") == third.before.release()
+
+
+# Masks
+
+
+@pytest.fixture(scope="module")
+def refused(town: Deployment, go_on: Callable[[], None]) -> Finished:
+    """A round in the clear, after a fourth holder has joined and all have pinned each other and agreed upon masks."""
+    go_on()
+    town.pin(*MASKED)
+    for name in MASKED:
+        town.amend(town.holder(name) / "client.toml", {"require_masking": "true"})
+    town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
+    town.join(DYING)
+    return town.round("--clear").end()
+
+
+def test_a_round_in_the_clear_is_refused_by_everybody(town: Deployment, refused: Finished) -> None:
+    """The operator asks for it, each holder says no, and nobody has sent anything but that."""
+    assert refused.code != 0
+    said = [line.split()[1:3] for line in refused.stderr.splitlines() if line.startswith("refused")]
+    assert sorted(said) == [[name, "masking_required"] for name in sorted(MASKED)]
+    assert sum(town.sent(name, "clear_statistics") for name in MASKED) == 5
+    assert town.releases()[-1] == "0004"
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedMasked(Played):
+    """contributions: the files of sums before it."""
+
+    contributions: frozenset[Path]
+
+
+@pytest.fixture(scope="module")
+def masked(
+    town: Deployment, refused: Finished, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory
+) -> PlayedMasked:
+    """A masked round in which a member is killed after it has shared its secrets, and the SuperLink after it has passed
+    on what opened the total. While the round waits for the member, others have sealed and nobody has signed; then
+    another's process with the imported bundle is killed, and another's that starts its answers.
+    """
+    go_on()
+    assert threshold_for(len(MASKED)) == len(FIRST)
+    contributions = frozenset((town.coordinator / "contributions").iterdir())
+    before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-masked"))
+    running = town.round()
+    town.wait_for("a member has shared its secrets", lambda: town.heard("shared", DYING))
+    town.kill(DYING)
+    for name in ("code", "law"):
+        town.wait_for(f"{name} has sealed", lambda name=name: town.sent(name, "sealed_sums") == 1)  # type: ignore[misc]
+        town.wait_for(f"{name} keeps the bundle", lambda name=name: len(town.answering(name)) == 2)  # type: ignore[misc]
+    os.kill(town.answering("code")[1], signal.SIGKILL)
+    os.kill(town.answering("law")[0], signal.SIGKILL)
+    town.wait_for("the total is opened", lambda: bool(town.ledger("opened_sum")))
+    os.kill(town.process("flower-superlink"), signal.SIGKILL)
+    return PlayedMasked(running.end(), before, contributions)
+
+
+def test_a_member_killed_after_sharing_does_not_stop_the_round(town: Deployment, masked: PlayedMasked) -> None:
+    """It is named; its masks are taken off by the others' shares; the release is that of those who sent."""
+    assert masked.finished.code == 0, masked.finished.stderr
+    assert masked.finished.json["domains"] == list(FIRST)
+    assert DYING in masked.finished.json["absent"]
+    assert town.sent(DYING, "sealed_sums") == 0
+    assert {name: town.sent(name, "revealed") for name in FIRST} == dict.fromkeys(FIRST, 2)
+
+
+def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
+    town: Deployment, masked: PlayedMasked
+) -> None:
+    """The supervisor says so; no SuperNode ended with it, nor with the authority that was renewed before."""
+    assert "superlink ended with code -9; it is started again" in town.running["up"].said
+    assert [town.running[name].said.count("connected to") for name in FIRST] == [1, 1, 1]
+    assert _verified(town) == 5
+
+
+def test_a_member_signs_and_opens_though_what_answers_for_it_was_killed(town: Deployment, masked: PlayedMasked) -> None:
+    """The warm bundle comes back with the next message; the process that starts answers, with a word to the holder.
+    What it has sealed lies on its disk: the process that comes next signs for that, and for nothing else."""
+    assert {name: town.sent(name, "confirmed") for name in FIRST} == dict.fromkeys(FIRST, 2)
+    assert "superexec ended" not in town.running["code"].said
+    assert "superexec ended with code -9; it is started again" in town.running["law"].said
+
+
+def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(town: Deployment, masked: PlayedMasked) -> None:
+    """As if they had run a round among themselves, in memory."""
+    assert files_of(town.coordinator / "releases" / "0005") == masked.before.release()
+
+
+def test_the_coordinator_has_seen_a_total_and_nobodys_sums(town: Deployment, masked: PlayedMasked) -> None:
+    """A file of sums, larger than what travels in one piece, and two of counts about them; and nobody's own."""
+    seen = set((town.coordinator / "contributions").iterdir()) - masked.contributions
+    assert len(seen) == 3
+    assert max(each.stat().st_size for each in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
+    [opened] = [entry for entry in town.ledger("opened_sum") if entry.facts["lot"] == "statistics"]
+    assert len(opened.facts["parts"]) == len(FIRST)
+    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    assert (verified["contributions"], verified["totals"], verified["releases"]) == (3, 1, 5)
+
+
+def test_sessions_leave_nothing_behind_on_holders_machines(town: Deployment, masked: PlayedMasked) -> None:
+    """Once the release has come, the state of the session is gone."""
+    assert [name for name in FIRST if (town.holder(name) / "session").exists()] == []
+
+
+def test_a_total_that_would_show_one_holder_is_not_asked_for(town: Deployment, masked: PlayedMasked) -> None:
+    """One corpus has changed: the operator reads whose and what to do, and nobody has sealed anything for it."""
+    town.grow("law", seed=1)
+    before = {name: town.sent(name, "sealed_sums") for name in FIRST}
+    done = town.round().end()
+    assert done.code != 0
+    sentence = done.stderr.splitlines()[-1]
+    assert sentence.startswith("ridgeway: since an earlier masked total only law has changed"), done.stderr
+    assert {name: town.sent(name, "sealed_sums") for name in FIRST} == before
+    assert town.releases()[-1] == "0005"
 
 
 # The end
