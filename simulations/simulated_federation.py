@@ -20,7 +20,14 @@ from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import read_prior, write_prior
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-from ridgeway.coordinator.round.federation import PRIOR, Federation, PrivacySettings, RoundSettings, usual_settings
+from ridgeway.coordinator.round.federation import (
+    PRIOR,
+    Federation,
+    PrivacySettings,
+    RoundSettings,
+    check_plain,
+    usual_settings,
+)
 from ridgeway.simulations import corpora
 
 UNUSED_ADDRESS = "127.0.0.1:1"
@@ -77,6 +84,9 @@ def create_simulated_federation(
             "or for a round in the clear with --clear"
         )
     shared = find_encoder(encoder)
+    given = read_prior(prior) if prior else None
+    if privacy is not None and privacy.mode != "none":
+        check_plain(shared)
     settings = usual_settings(
         shared,
         encoder=encoder,
@@ -86,8 +96,8 @@ def create_simulated_federation(
         privacy=privacy or PrivacySettings(),
     )
     federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
-    if prior is not None:
-        write_prior(read_prior(prior), federation.folder / PRIOR)
+    if given is not None:
+        write_prior(given, federation.folder / PRIOR)
     homes, roster = {}, []
     threads = 1 if len(dealt) >= MANY_HOLDERS else 0
     for name, (domain, texts) in dealt.items():

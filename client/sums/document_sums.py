@@ -24,7 +24,7 @@ from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bo
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import PublicPrior
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,7 +45,7 @@ MAX_CHUNK_TOKENS = 1 << 17
 """Rows of the table are summed in 32 bits up to this many, and then in 64."""
 
 FREQUENT_IDS = 100
-TOKENS_PER_TEXT = 128
+TOKENS_PER_TEXT = 64
 """Beside public documents, tokens drawn by Zipf's law, of this rank and number, say how any text may vary: vocabularies
 give small ids to frequent tokens."""
 

@@ -31,7 +31,13 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
 from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy, PrivacyChoice
-from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior, read_prior, write_prior
+from ridgeway.common.privacy.public_prior import (
+    TOKENS_PER_TEXT,
+    PublicPrior,
+    built_in_prior,
+    read_prior,
+    write_prior,
+)
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
@@ -126,6 +132,15 @@ class FederationSettings(Record):
         return SamplingTerms(**{name: getattr(self, name) for name in SamplingTerms.model_fields})
 
 
+def check_plain(encoder: AnyEncoder) -> None:
+    """Raise InputError unless private rounds know this encoder's features."""
+    if not isinstance(encoder, TableEncoder) or encoder.more:
+        raise InputError(
+            f"private rounds know features of tokens alone, so they cannot use {encoder.name}; make a federation for "
+            f"them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
+        )
+
+
 def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
     """The settings of a new federation whose holders share this encoder."""
     return FederationSettings(**{**usual_sampling(shared).to_json(), **given})
@@ -210,13 +225,9 @@ class Federation:
     def prior(self) -> PublicPrior:
         """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
         path = self.folder / PRIOR
-        if isinstance(self.encoder, TableEncoder) and self.encoder.more:
-            raise InputError(
-                f"private rounds know features of tokens alone, so they cannot use {self.encoder.name}; make a "
-                f"federation for them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
-            )
+        check_plain(self.encoder)
         if not path.exists():
-            made = cache_folder() / "priors" / f"{self.encoder.fingerprint}.safetensors"
+            made = cache_folder() / "priors" / f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
             if not made.exists():
                 write_prior(built_in_prior(self.encoder), made)
             write_prior(read_prior(made), path)

@@ -91,7 +91,6 @@ def _place(work: Path | None) -> AbstractContextManager[str | Path]:
     if work is None:
         return tempfile.TemporaryDirectory(prefix="ridgeway-")
     check_new_folder(work)
-    work.mkdir(parents=True, exist_ok=True)
     return nullcontext(work)
 
 

@@ -141,7 +141,8 @@ def test_a_private_round_needs_one_option(workshop: Workshop, mode: str) -> None
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--privacy", "columns", "--prior", "nowhere"], "there is no prior nowhere"),
+        (["--privacy", "columns", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
+        (["--privacy", "full", "--encoder", "smollm2+cosines", "--work", "new"], "features of tokens alone"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
