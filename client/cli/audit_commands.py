@@ -74,7 +74,7 @@ def audit(
     With --epsilon, one half of the documents is summed under noise, as in a round with differential privacy, and what
     the attacks find is held against both halves: the other one is a control.
     """
-    from ridgeway.client.audit import advice, attack_holder, must_fit, survives_weighting, true_counts
+    from ridgeway.client.audit import must_fit
     from ridgeway.common.cli.plots import check_plot
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
     from ridgeway.common.encoding.table_encoder import of_tokens_alone
@@ -96,19 +96,26 @@ def audit(
         made_with = prepared.fingerprint, prepared.encoder_name, settings.encoder
         found = needs_table(find_by_fingerprint(*made_with), "the audit")
     must_fit(prepared, found)
-    truth = None
     job = replace(job_of(prepared, corpus or [], text_field), skip_broken=skip_broken)
     if epsilon is not None:
         plain = of_tokens_alone(found)
         told = audit_under_noise(job, plain, *audited_terms(plain, epsilon, privacy, prior))
         emit_json({"domain": job.domain, **told.to_json()}) if json else show_private(told)
-        return
-    if corpus:
+    else:
+        _audit_sums(prepared, job, found, plot, json)
+
+
+def _audit_sums(prepared: Prepared, job: PrepareJob, encoder: TableEncoder, plot: Path | None, json: bool) -> None:
+    """Attack exact sums; what comes back is held against the corpus of the job, where it names one."""
+    from ridgeway.client.audit import advice, attack_holder, survives_weighting, true_counts
+
+    truth = None
+    if job.roots:
         with watching(prepared.domain) as watch:
-            truth = true_counts(prepared, job, found, watch)
+            truth = true_counts(prepared, job, encoder, watch)
         step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
     with attack_bar() as ticks:
-        findings = list(attack_holder(found, prepared.statistics, prepared.sampling, truth, ticks))
+        findings = list(attack_holder(encoder, prepared.statistics, prepared.sampling, truth, ticks))
     weighting, words = survives_weighting(prepared.statistics), advice(findings[0])
     if plot is not None:
         draw(plot, f"What the sums of {prepared.domain} give away", findings)
@@ -118,7 +125,7 @@ def audit(
         return
     show_findings(findings)
     if truth is None:
-        _show_tokens(findings[0], found)
+        _show_tokens(findings[0], encoder)
     print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
 
 

@@ -64,6 +64,11 @@ Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
 Device = Annotated[
     str, typer.Option(help="Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda take all cards.")
 ]
+PartOfCorpus = Annotated[
+    str, typer.Option(metavar="K/N", help="Sum the K-th of N parts of the corpus; `client add` adds the files up.")
+]
+EngineName = Annotated[str, typer.Option(help="local, or ray for a Ray cluster whose machines all see the corpus.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")]
 
 
 def _job(
@@ -110,16 +115,10 @@ def prepare(
     skip_broken: SkipBroken = 0.0,
     threads: Threads = 0,
     device: Device = "auto",
-    part: Annotated[
-        str, typer.Option(metavar="K/N", help="Sum the K-th of N parts of the corpus; `client add` adds the files up.")
-    ] = "",
-    engine: Annotated[
-        str, typer.Option(help="local, or ray for a Ray cluster whose machines all see the corpus.")
-    ] = "local",
+    part: PartOfCorpus = "",
+    engine: EngineName = "local",
     address: Annotated[str, typer.Option(help="Of the Ray cluster. (default: one on this machine alone)")] = "",
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")
-    ] = False,
+    fresh: Fresh = False,
     json: Json = False,
 ) -> None:
     """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""

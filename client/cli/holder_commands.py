@@ -59,22 +59,15 @@ def init(
 ) -> None:
     """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml."""
     from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-    from ridgeway.client.round.private_sums import FOLDER as PRIVATE
-    from ridgeway.client.round.private_sums import PRIOR
     from ridgeway.client.sums.corpus_places import place_name, real_place
-    from ridgeway.common.base.identity import HandOvers, public_key
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.encoding.encoder_sources import absolute_source
-    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, read_invitation
+    from ridgeway.common.protocol.invitation import read_invitation
 
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out, scores)
     paper = read_invitation(invite)
-    known = HandOvers().told(paper.handovers)
-    if coordinator_key is not None and known.newest(public_key(coordinator_key)) != paper.coordinator:
-        raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
-        )
+    _check_key(paper, coordinator_key)
     same = _check_bundle(paper, approve_bundle)
     named = {"statistics": statistics, "held_out": held_out, "scores": scores}
     settings = _settings(
@@ -89,10 +82,18 @@ def init(
         bundles=(paper.bundle,),
         policy=agreed_policy(paper.terms, paper.coordinator),
     )
+    _show_made(create_holder(folder, settings, _papers(invite, paper)), paper, same, json)
+
+
+def _papers(invite: Path, paper: Invite) -> dict[str, bytes]:
+    """What a holder keeps of an invitation, by its place in the holder's folder."""
+    from ridgeway.client.round.private_sums import FOLDER, PRIOR
+    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
+
     papers = {name: (invite / name).read_bytes() for name in (INVITE, AUTHORITY)}
     if paper.terms.privacy and (invite / PRIOR).is_file():
-        papers[f"{PRIVATE}/{PRIOR}"] = (invite / PRIOR).read_bytes()
-    _show_made(create_holder(folder, settings, papers), paper, same, json)
+        papers[f"{FOLDER}/{PRIOR}"] = (invite / PRIOR).read_bytes()
+    return papers
 
 
 def _settings(**options: Any) -> HolderSettings:
@@ -157,6 +158,16 @@ def _warn(paper: Invite) -> None:
         step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
     if paper.terms.weighting == "tokens" and not paper.terms.privacy:
         step("warning", "weighting by tokens tells how large your corpus is")
+
+
+def _check_key(paper: Invite, given: str | None) -> None:
+    """Refuse an invitation by another coordinator than the one whose key was given, if one was."""
+    from ridgeway.common.base.identity import HandOvers, public_key
+
+    if given is not None and HandOvers().told(paper.handovers).newest(public_key(given)) != paper.coordinator:
+        raise InputError(
+            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
+        )
 
 
 def _check_bundle(paper: Invite, approved: str | None) -> bool:

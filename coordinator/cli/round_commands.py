@@ -88,17 +88,21 @@ def _marks(checked: HolderChecked) -> list[str]:
     return [checked.name, checked.domain, *marks, *["?"] * (len(CHECKED) - asked)]
 
 
+AcceptWorse = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
+]
+AllowMissing = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
+]
+
+
 def round_(
     folder: Folder,
     masked: Masked = None,
-    accept_worse: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
-    ] = None,
-    allow_missing: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
-    ] = None,
+    accept_worse: AcceptWorse = None,
+    allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
         bool, typer.Option("--even-unchanged", help="Evaluate and publish though nothing has changed.")
     ] = False,

@@ -81,8 +81,7 @@ def audit(
     from ridgeway.common.encoding.table_encoder import of_tokens_alone
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
-    from ridgeway.simulations.cohort_audit import audit as attack
-    from ridgeway.simulations.cohort_audit import choose_holder, parse_windows
+    from ridgeway.simulations.cohort_audit import parse_windows
 
     _check_options(statistics, corpus, data, windows, plot)
     if epsilon is not None:
@@ -95,7 +94,21 @@ def audit(
     jobs = _jobs(parts, corpus or [], text_field)
     chosen = [parts[0].sampling] if parts else parse_windows(windows)
     found = needs_table(find_encoder(encoder), "the audit")
-    members = list(_members(parts, jobs, data, chosen, found))
+    _audit_sums(list(_members(parts, jobs, data, chosen, found)), holder, chosen, found, plot, json)
+
+
+def _audit_sums(
+    members: Sequence[AuditedHolder],
+    holder: str | None,
+    chosen: Sequence[Sampling],
+    found: TableEncoder,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """Attack one holder of a cohort by every view of its exact sums."""
+    from ridgeway.simulations.cohort_audit import audit as attack
+    from ridgeway.simulations.cohort_audit import choose_holder
+
     place = choose_holder(members, holder)
     if plot is not None and members[place].counts is None:
         raise InputError(f"a plot shows shares of the true tokens: give --corpus {members[place].domain}=PATH")

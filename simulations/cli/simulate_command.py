@@ -50,9 +50,7 @@ def simulate(
     ] = "none",
     epsilon: Annotated[float, typer.Option(help="With --privacy: what the round may cost a document.")] = 1.0,
     delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
-    prior: Annotated[
-        Path | None, typer.Option(help="And a public prior of `ridgeway prior make`. (default: of built-in text)")
-    ] = None,
+    prior: Annotated[Path | None, typer.Option(help="And a file of `prior make`. (default: of built-in text)")] = None,
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
