@@ -27,17 +27,9 @@ def federation_page(view: FederationView) -> PageParts:
 def _api(view: FederationView) -> APIRouter:
     api = APIRouter(prefix="/v1")
 
-    @api.get("/standing")
-    async def standing() -> Any:
-        return await looked(view.standing, view.plain)
-
-    @api.get("/rounds")
-    async def rounds() -> Any:
-        return await looked(view.rounds, view.plain)
-
-    @api.get("/releases")
-    async def releases() -> Any:
-        return await looked(view.releases, view.plain)
+    plain = {"/standing": view.standing, "/rounds": view.rounds, "/releases": view.releases}
+    for path, look in {**plain, "/ledger/verification": view.verification}.items():
+        api.add_api_route(path, partial(looked, look, view.plain))
 
     @api.get("/releases/{before}/{after}")
     async def changes(before: int, after: int) -> Any:
@@ -46,10 +38,6 @@ def _api(view: FederationView) -> APIRouter:
     @api.get("/ledger")
     async def ledger(before: int | None = None) -> Any:
         return await looked(partial(view.entries, before), view.plain)
-
-    @api.get("/ledger/verification")
-    async def verification() -> Any:
-        return await looked(view.verification, view.plain)
 
     return api
 

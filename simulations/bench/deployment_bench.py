@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import resource
 import signal
 import statistics
@@ -27,7 +26,7 @@ from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.simulations.bench.measuring import Result, at_most, figure
+from ridgeway.simulations.bench.measuring import Result, at_most, figure, resident_bytes
 from ridgeway.simulations.bench.random_corpus import word_encoder
 from ridgeway.simulations.corpora import write_texts
 
@@ -173,8 +172,7 @@ class LoopbackFederation:
             while not over.wait(LOOK_SECONDS):
                 for who, place in self._processes():
                     with contextlib.suppress(OSError):
-                        found = re.search(r"VmHWM:\s+(\d+) kB", (place / "status").read_text())
-                        peaks[who] = max(peaks.get(who, 0), int(found[1]) * 1024 if found else 0)
+                        peaks[who] = max(peaks.get(who, 0), resident_bytes("VmHWM", place.name))
 
         watcher = threading.Thread(target=look)
         watcher.start()
