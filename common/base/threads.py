@@ -6,10 +6,13 @@ Knows the operating system and the tokenizers library's switch. Knows nothing of
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 SWITCH = "TOKENIZERS_PARALLELISM"
 
@@ -29,13 +32,19 @@ def one_blas_thread() -> Iterator[None]:
 
     On a busy machine two threads that wait for each other take many times as long as one does for a small matrix.
     """
-    if find_spec("threadpoolctl") is None:
+    found = _libraries(len(sys.modules))
+    with found.limit(limits=1, user_api="blas") if found else nullcontext():
         yield
-        return
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="blas"):
-        yield
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> Any:
+    """The libraries that are loaded, looked for again once something else was imported: that takes milliseconds."""
+    if find_spec("threadpoolctl") is None:
+        return None
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 @contextmanager
