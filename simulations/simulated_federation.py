@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.round.holder import CARD, HolderSettings
-from ridgeway.client.round.roster import pin
+from ridgeway.client.round.roster import ROSTER, pin
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_sources import find_encoder
@@ -105,8 +106,10 @@ def create_simulated_federation(
         card = read_paper(homes[name] / CARD, Card)
         federation.ledger.admit(name, card, weight=1)
         roster.append(Place(name=name, domain=domain, key=card.key))
+    pin(next(iter(homes.values())), roster)
+    pinned = (next(iter(homes.values())) / ROSTER).read_bytes()  # the same for all: each has itself in it, too
     for name, home in homes.items():
-        pin(home, [place for place in roster if place.name != name])
+        write_whole(home / ROSTER, pinned, private=True)
         if name in drop:
             home.rename(folder / f"away-{name}")
     nodes = {name: home for name, home in homes.items() if name not in drop}

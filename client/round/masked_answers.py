@@ -26,7 +26,7 @@ from ridgeway.common.masking.history import PastSum, history_bytes, pool_bytes, 
 from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
-from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.cohort import Cohort, DomainShare, Terms
 from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.routing.evaluation import CALIBRATED_ROWS
@@ -356,9 +356,10 @@ def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Pla
         )
     parts = _parts(state, lot, sent)
     if lot == "statistics":
-        check_shares(policy, [state.session.members[place - 1] for place in sent])
-    session = state.session.digest  # in it, a larger sum may be given up for this one
-    earlier = holder.memory.sums(lots_beside(lot), but_for=session)
+        session = state.session
+        check_shares(policy, [DomainShare(session.domains[place - 1], session.shares[place - 1]) for place in sent])
+    own_session = state.session.digest  # in it, a larger sum may be given up for this one
+    earlier = holder.memory.sums(lots_beside(lot), but_for=own_session)
     known = holder.handovers
     found = set_apart([known.by_owner(each.by_key()) for each in earlier], known.by_owner(parts), policy.min_difference)
     if found:

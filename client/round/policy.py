@@ -15,7 +15,7 @@ from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.base.settings import DEFAULT_DELTA, EQUAL_MASS, Sampling, Weighting
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.privacy_settings import Delta, PrivacyChoice
-from ridgeway.common.protocol.cohort import SHARE_RATIO, Cohort, Member, Terms, checked_sampling, lopsided
+from ridgeway.common.protocol.cohort import SHARE_RATIO, Cohort, DomainShare, Member, Terms, checked_sampling, lopsided
 
 
 class Policy(Record):
@@ -112,7 +112,7 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
     return member
 
 
-def check_shares(policy: Policy, members: Collection[Member]) -> None:
+def check_shares(policy: Policy, members: Collection[Member | DomainShare]) -> None:
     """Raise Refused if somebody's sums would stand out among those of its domain, or of all these members."""
     words = lopsided(members, policy.share_ratio)
     if words:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -31,11 +32,17 @@ def load_roster(folder: Path) -> tuple[Place, ...]:
     """The pinned members; none where nothing was pinned yet."""
     path = folder / ROSTER
     try:
-        return Roster.model_validate_json(path.read_bytes()).members
+        return _members(path.read_bytes())
     except FileNotFoundError:
         return ()
     except (ValidationError, json.JSONDecodeError):
         raise FormatError(f"{path} is damaged; remove it, and pin the members again") from None
+
+
+@lru_cache(maxsize=1)
+def _members(content: bytes) -> tuple[Place, ...]:
+    """Pure, so that where many holders run in one process that pin the same it is read once for all of them."""
+    return Roster.model_validate_json(content).members
 
 
 def pin(folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str) -> tuple[Place, ...]:

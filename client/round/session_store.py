@@ -85,15 +85,12 @@ class Agreed(Record):
         return neighbourhood_for(len(self.keys))
 
     @cached_property
-    def members(self) -> tuple[Member, ...]:
-        """The members as they stand in the cohort, in the order of their places."""
-        columns = zip(self.keys, self.domains, self.shares, strict=True)
-        return tuple(Member(key=key, domain=domain, share=share) for key, domain, share in columns)
-
-    @cached_property
     def cohort(self) -> Cohort:
-        members = sorted(self.members, key=lambda member: (member.domain, member.key))
-        return Cohort(terms=self.terms, members=tuple(members))
+        columns = sorted(zip(self.domains, self.keys, self.shares, strict=True))
+        return Cohort(
+            terms=self.terms,
+            members=tuple(Member(key=key, domain=domain, share=share) for domain, key, share in columns),
+        )
 
 
 class SessionState(Record):
@@ -203,10 +200,8 @@ class SessionFile:
             )
             if not state.agreed_digest:
                 return state
-            agreed = self._agreed.read_bytes()
-            return (
-                state.model_copy(update={"agreed": _agreed(agreed)}) if sha256(agreed) == state.agreed_digest else None
-            )
+            digest, agreed = _agreed(self._agreed.read_bytes())
+            return state.model_copy(update={"agreed": agreed}) if digest == state.agreed_digest else None
         except (FileNotFoundError, InvalidTag, ValidationError, ValueError):
             return None
 
@@ -232,6 +227,6 @@ class SessionFile:
 
 
 @lru_cache(maxsize=2)
-def _agreed(content: bytes) -> Agreed:
-    """Pure, so that where many members run in one process it is read once for all of them."""
-    return Agreed.model_validate_json(content)
+def _agreed(content: bytes) -> tuple[str, Agreed]:
+    """Its digest, and what it says. Pure, so that where many members run in one process it is read once for all."""
+    return sha256(content), Agreed.model_validate_json(content)

@@ -52,16 +52,19 @@ class SumMemory:
 
     def sums(self, lots: Collection[str], but_for: str = "") -> list[PastSum]:
         """The sums of these lots that may have been opened, but for those of one session."""
-        history = self.history()
-        own = [each for account in history.accounts if account.session != but_for for each in account.possible]
-        known = [*own, *history.heard]
+        history = self.history(but_for)
+        known = [*(each for account in history.accounts for each in account.possible), *history.heard]
         return [each for each in dict.fromkeys(known) if each.lot in lots]
 
-    def history(self) -> History:
-        """All that is known: what this holder did itself, and what it was told by members that are still pinned."""
+    def history(self, but_for: str = "") -> History:
+        """All that is known: what this holder did itself, and what it was told by members that are still pinned.
+
+        but_for: a session whose own account is left out.
+        """
         accounts: dict[tuple[str, str], Account] = {}
         heard: dict[PastSum, None] = {}
-        for entry in self._journal.entries("sent", "signed", "locked", "opened", "void", "learned"):
+        kinds = ("sent", "signed", "locked", "opened", "void", "learned")
+        for entry in self._journal.entries(*kinds, but_for=("session", but_for) if but_for else None):
             for account in _accounts(entry, accounts):
                 accounts[account.session, account.lot] = account
             if entry.kind == "learned" and self._owners(self._pinned()) & self._owners(entry.facts["from"]):

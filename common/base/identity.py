@@ -256,6 +256,8 @@ class HandOvers:
 
         Where one owner has two of the keys, the second value stays under its own: somebody lies, and none is lost.
         """
+        if not self._previous:
+            return dict(sorted(values.items()))
         merged: dict[str, Value] = {}
         for key in sorted(values, key=lambda each: (self.owner(each) != each, each)):
             owner = self.owner(key)

@@ -123,11 +123,10 @@ class _Combinations:
         Members are alike if their data is in the same sums with the same weights: most are, in most federations.
         """
         most = min(most, len(self._at))
+        columns = [column.tobytes() for column in np.ascontiguousarray(self._weights.T)]
         alike: dict[tuple[bytes, ...], list[str]] = {}
         for key in sorted(self._at):
-            alike.setdefault(tuple(sorted(self._weights[:, at].tobytes() for at in self._at[key].values())), []).append(
-                key
-            )
+            alike.setdefault(tuple(sorted(columns[at] for at in self._at[key].values())), []).append(key)
         groups: list[tuple[str, ...]] = [()]
         for members in alike.values():
             groups = [

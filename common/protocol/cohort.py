@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -131,6 +131,13 @@ class Member(Record):
     share: int = Field(ge=0, le=1 << 37)
 
 
+class DomainShare(NamedTuple):
+    """What of a member decides whether it would stand out."""
+
+    domain: str
+    share: int
+
+
 class Cohort(Record):
     """The members of one collection, in the order of their domains and keys."""
 
@@ -174,7 +181,7 @@ def form_cohort(terms: Terms, domains: Mapping[str, str], weights: Mapping[str, 
     return Cohort(terms=terms, members=tuple(sorted(members, key=lambda member: (member.domain, member.key))))
 
 
-def lopsided(members: Collection[Member], ratio: int = SHARE_RATIO) -> str:
+def lopsided(members: Collection[Member | DomainShare], ratio: int = SHARE_RATIO) -> str:
     """Why the sum of these members' statistics would show one of them; empty if it would not.
 
     Nobody may make up more than two thirds of the sum, or of its domain's part where others hold the domain too; and

@@ -7,6 +7,7 @@ that cannot both be of one log, which is proof. Pure; knows nothing of files or 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated
 
@@ -84,9 +85,15 @@ def read_statement(content: bytes | memoryview) -> LogStatement:
     if memoryview(content).nbytes > MAX_HISTORY_BYTES:
         raise Refused("too_large", "a log of opened sums is larger than any that this version of Ridgeway sends")
     try:
-        return LogStatement.model_validate_json(bytes(content))
+        return _statement(bytes(content))
     except ValidationError:
         raise Refused("malformed", "a log of opened sums does not have the form of one") from None
+
+
+@lru_cache(maxsize=2)
+def _statement(content: bytes) -> LogStatement:
+    """Pure, so that where many holders run in one process it is read once for all of them."""
+    return LogStatement.model_validate_json(content)
 
 
 def extend(known: tuple[OpenedSum, ...], told: LogStatement, keys: Collection[str]) -> LogStatement:

@@ -17,7 +17,7 @@ from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert
 from ridgeway.common.masking.differencing import Parts, differing, set_apart
 from ridgeway.common.masking.history import History, PastSum, history_bytes, pool_bytes, possible_sums, read_history
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms, lopsided
+from ridgeway.common.protocol.cohort import Cohort, DomainShare, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.routing.evaluation import calibrated_rows
@@ -396,7 +396,7 @@ def check_weight(federation: Federation, name: str, domain: str, weight: int) ->
     """Raise InputError if holders would refuse a masked sum in which this holder had this weight in its domain."""
     others = [each for each in federation.ledger.standing().active.values() if each.name != name]
     weights = [weight, *(each.weight for each in others if each.domain == domain)]
-    words = lopsided([Member(key=f"{at:064x}", domain=domain, share=each) for at, each in enumerate(weights)])
+    words = lopsided([DomainShare(domain, each) for each in weights])
     if federation.settings.mode == "masked" and len(weights) > 1 and words:
         raise InputError(
             f"with a weight of {weight} {words}, so holders would refuse the sum; choose a weight nearer to the "

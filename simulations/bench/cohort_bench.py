@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.round import holder, session_store, weights_check
+from ridgeway.client.round import holder, roster, session_store, weights_check
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base import identity
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.masking import differencing
-from ridgeway.common.protocol import packet
+from ridgeway.common.protocol import opened_log, packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.simulations.bench.measuring import Result, at_most, figure, measured_apart, peak_gb
@@ -47,6 +47,8 @@ SHARED_READINGS: tuple[Any, ...] = (
     weights_check._equations,
     holder._verified_release,
     session_store._agreed,
+    roster._members,
+    opened_log._statement,
     differencing._shown,
 )
 """What is done once for many holders in one process."""
