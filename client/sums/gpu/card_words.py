@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ridgeway.client.sums.gpu.digit_planes import Windows
+from ridgeway.client.sums.gpu.digit_planes import Windows, why_no_kernels
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.word_sketch import GRAM_SIZES, MULTIPLIERS, WORD_BEGIN, WORD_BYTES, WORD_END, WordSketch
 
@@ -19,6 +20,12 @@ TOKENS_AT_ONCE = 1 << 18
 """Of windows that are sketched together; their letters, a dozen times as 64-bit numbers, are what memory must hold."""
 
 LOW_HALF = (1 << 32) - 1
+
+KERNEL_TOKENS = 128
+"""What a program of the kernel takes."""
+
+TRIED_TOKENS = 4096
+"""Over so many tokens the kernel is compared with torch."""
 
 
 class CardWords:
@@ -36,13 +43,42 @@ class CardWords:
         while start < len(windows):
             stop = max(start + 1, bisect_right(bounds, bounds[start] + TOKENS_AT_ONCE) - 1)
             lengths = torch.diff(windows.bounds[start : stop + 1]).long()
-            counts = self._counts(windows.ids[bounds[start] : bounds[stop]].long(), lengths)
+            counts = self._counts(windows.ids[bounds[start] : bounds[stop]], lengths)
             tokens = lengths[:, None]
             means = torch.div(2 * self._amplitude * counts + tokens, 2 * tokens, rounding_mode="floor")
             yield start, means.clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
             start = stop
 
     def _counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The signed counts of every bucket in each window."""
+        return (self._kernel_counts if self._with_kernel else self._plain_counts)(ids, lengths)
+
+    @cached_property
+    def _with_kernel(self) -> bool:
+        """Whether Triton's kernel works here, and gives what torch gives over windows of the first tokens."""
+        if why_no_kernels(self._letters.device):
+            return False
+        ids = torch.arange(min(TRIED_TOKENS, len(self._starts) - 1), dtype=torch.int32, device=self._letters.device)
+        lengths = torch.diff(torch.arange(0, len(ids) + 7, 7, device=ids.device).clamp(max=len(ids)))
+        try:
+            return torch.equal(self._kernel_counts(ids, lengths), self._plain_counts(ids, lengths))
+        except Exception:  # whatever a compiler or a card has against it, torch does it then
+            return False
+
+    def _kernel_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        from ridgeway.client.sums.gpu.kernels import count_words
+
+        windows = torch.arange(len(lengths), device=ids.device)
+        owners = torch.repeat_interleave(windows, lengths, output_size=len(ids))
+        found = torch.zeros(len(lengths), self.width, dtype=torch.int32, device=ids.device)
+        spelt, sizes = (self._letters, self._starts), (len(ids), self.width)
+        programs = (-(-len(ids) // KERNEL_TOKENS),)
+        count_words[programs](*spelt, ids, owners, found, *sizes, *self._multipliers, TOKENS=KERNEL_TOKENS)
+        return found.long()
+
+    def _plain_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The same in torch's own words, for devices without Triton."""
+        ids = ids.long()
         device, first = ids.device, self._starts[ids]
         sizes = self._starts[ids + 1] - first
         owners = torch.repeat_interleave(torch.arange(len(ids), device=device), sizes)

@@ -1,4 +1,4 @@
-"""Triton kernels: windows → integer means as two int8 planes, and exact products of planes.
+"""Triton kernels: windows → integer means as two int8 planes, exact products of planes, and the words of windows.
 
 A feature x, |x| ≤ 2¹², is 64·high + low with |high| ≤ 64 and −32 ≤ low < 32, so both fit in int8. Planes lie feature by
 feature, windows side by side, as int8 tensor cores want their operands.
@@ -10,7 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BEGIN, WORD_END
+
 LIMIT = tl.constexpr(1 << 12)
+LOW_HALF = tl.constexpr((1 << 32) - 1)
+LARGEST_GRAM = tl.constexpr(max(GRAM_SIZES))
+SMALLEST_GRAM = tl.constexpr(min(GRAM_SIZES))
+BORDERS = tl.constexpr((WORD_BEGIN, WORD_END))
 
 
 @triton.jit
@@ -105,3 +111,87 @@ def add_row_sums(
         place = planes + row.to(tl.int64)[:, None] * stride + (start + depth)[None, :]
         part += tl.sum(tl.load(place, mask=(start + depth < used)[None, :], other=0).to(tl.int32), axis=1)
     tl.store(sums + row, tl.load(sums + row) + part.to(tl.int64) * times)
+
+
+@triton.jit
+def is_word_byte(byte: tl.tensor) -> tl.tensor:
+    """ASCII's letters and digits, and all bytes of other characters."""
+    folded = byte | 32
+    return (byte >= 128) | ((byte >= 48) & (byte < 58)) | ((folded >= 97) & (folded < 123))
+
+
+@triton.jit
+def count_grams(
+    counts: tl.tensor,
+    row: tl.tensor,
+    packed: tl.tensor,
+    length: tl.tensor,
+    chosen: tl.tensor,
+    first: tl.tensor,
+    second: tl.tensor,
+    width: tl.tensor,
+) -> None:
+    """Count the runs of letters that end in the last of `length` bytes, which are packed, the last the lowest."""
+    for size in tl.static_range(SMALLEST_GRAM, LARGEST_GRAM + 1):
+        product = (packed & ((1 << 8 * size) - 1)) * first
+        product = (product ^ (product >> 32 & LOW_HALF)) * second
+        product = product ^ (product >> 32 & LOW_HALF)
+        bucket = (product >> 32 & LOW_HALF) * width >> 32
+        tl.atomic_add(counts + row + bucket, (2 * (product & 1) - 1).to(tl.int32), mask=chosen & (length >= size))
+
+
+@triton.jit
+def count_words(
+    letters: tl.tensor,  # uint8
+    starts: tl.tensor,  # where each token's letters begin, int64
+    ids: tl.tensor,  # int32
+    owners: tl.tensor,  # the window that each id stands in, int64
+    counts: tl.tensor,  # windows × width int32
+    tokens: tl.tensor,
+    width: tl.tensor,
+    first: tl.tensor,  # multipliers, int64
+    second: tl.tensor,
+    TOKENS: tl.constexpr,
+) -> None:
+    """Count the runs of letters of windows' words. Each program takes some tokens and looks back for what is before."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    here = token < tokens
+    owner = tl.load(owners + token, mask=here, other=-1)
+    number = tl.load(ids + token, mask=here, other=0)
+    start, stop = tl.load(starts + number, mask=here, other=0), tl.load(starts + number + 1, mask=here, other=0)
+    row = owner * width
+    # The letters before, the last the lowest, up to one fewer than the longest run has, and the border before them.
+    packed, length = tl.zeros((TOKENS,), tl.int64), tl.zeros((TOKENS,), tl.int64)
+    before, at, begin, looking = token, start, start, here
+    while tl.max(looking.to(tl.int32), axis=0) > 0:
+        back = looking & (at <= begin)
+        before = tl.where(back, before - 1, before)
+        looking &= ~back | ((before >= 0) & (tl.load(owners + before, mask=back & (before >= 0), other=-1) == owner))
+        other = tl.load(ids + before, mask=back & looking, other=0)
+        begin = tl.where(back, tl.load(starts + other, mask=back & looking, other=0), begin)
+        at = tl.where(back, tl.load(starts + other + 1, mask=back & looking, other=0), at)
+        ready = looking & (at > begin)
+        byte = tl.load(letters + at - 1, mask=ready, other=0).to(tl.int64)
+        looking &= ~ready | is_word_byte(byte)
+        ready &= looking
+        packed = tl.where(ready, packed | (byte << 8 * length), packed)
+        length += ready.to(tl.int64)
+        at -= ready.to(tl.int64)
+        looking &= length < LARGEST_GRAM - 1
+    begins = (length > 0) & (length < LARGEST_GRAM - 1)
+    packed = tl.where(begins, packed | (tl.full((TOKENS,), BORDERS[0], tl.int64) << 8 * length), packed)
+    length += (length > 0).to(tl.int64)
+    for place in range(0, tl.max(stop - start, axis=0)):
+        inside = start + place < stop
+        byte = tl.load(letters + start + place, mask=inside, other=0).to(tl.int64)
+        in_word = inside & is_word_byte(byte)
+        begins = in_word & (length == 0)
+        packed = tl.where(begins, BORDERS[0], packed)
+        length += begins.to(tl.int64)
+        ends = inside & ~in_word & (length > 0)
+        packed = tl.where(in_word | ends, packed << 8 | tl.where(in_word, byte, BORDERS[1]), packed)
+        length += (in_word | ends).to(tl.int64)
+        count_grams(counts, row, packed, length, in_word | ends, first, second, width)
+        length = tl.where(ends, 0, length)
+    last = tl.load(owners + token + 1, mask=token + 1 < tokens, other=-1) != owner
+    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, here & last & (length > 0), first, second, width)

@@ -17,20 +17,23 @@ import warnings
 warnings.simplefilter("ignore")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from ridgeway.client.sums.gpu import digit_planes as planes
+from ridgeway.client.sums.gpu import card_words, digit_planes as planes
 from ridgeway.client.sums.gpu import kernels, product_methods as methods
 
 KINDS = {"table": "*i16", "ids": "*i32", "bounds": "*i32", "planes": "*i8"}
 KINDS |= {"total": "*i64", "tiles": "*i32", "sums": "*i64"}
+KINDS |= {"letters": "*u8", "starts": "*i64", "owners": "*i64", "counts": "*i32"}
 TILE = {"DOWN": methods.TILE, "ACROSS": methods.TILE, "DEPTH": methods.DEPTH}
 CASES = [
     (kernels.mean_planes, {"WINDOWS": planes.WINDOWS, "COLUMNS": planes.SLICE}, {"num_warps": planes.WARPS}),
     (kernels.add_products, TILE, {"num_warps": methods.WARPS, "num_stages": methods.STAGES}),
     (kernels.add_row_sums, {"ROWS": 2, "DEPTH": 2048}, {}),
+    (kernels.count_words, {"TOKENS": card_words.KERNEL_TOKENS}, {}),
 ]
 for kernel, constants, options in CASES:
     names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else KINDS.get(name, "i32") for name in names}
+    wide = {"first": "i64", "second": "i64"} if kernel is kernels.count_words else {}  # multipliers
+    signature = {name: "constexpr" if name in constants else (KINDS | wide).get(name, "i32") for name in names}
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
     made = compile(ASTSource(kernel, signature, constants), target=target, options=options)
     print(kernel.__name__, "wgmma" in made.asm["ptx"], "mma.sync" in made.asm["ptx"])
@@ -44,4 +47,5 @@ def test_kernels_compile_for_a_card(card: int, products: tuple[bool, bool]) -> N
     done = subprocess.run([sys.executable, "-c", COMPILE, str(card)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = {name: (wgmma == "True", mma == "True") for name, wgmma, mma in map(str.split, done.stdout.splitlines())}
-    assert found == {"mean_planes": (False, False), "add_products": products, "add_row_sums": (False, False)}
+    neither = dict.fromkeys(("mean_planes", "add_row_sums", "count_words"), (False, False))
+    assert found == {**neither, "add_products": products}
