@@ -31,7 +31,7 @@ from ridgeway.simulations.experiments.privacy.private_trials import (
 )
 from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, Series, Table
 
-CODE = 1
+CODE = 2
 FAR, NEAR = "built-in text", "and other datasets"
 MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 ROUND_MODE, ROUND_EPSILON = MODES[1], 1.0
