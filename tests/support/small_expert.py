@@ -1,6 +1,8 @@
 """A real server of chats as small as can be, in a process of its own, to be killed: `python small_expert.py PORT`.
 
-It answers each chat after a moment, so that some are under way whenever it dies.
+It answers each chat after a moment, so that some are under way whenever it dies. A stream is the text that `whole_text`
+makes of the last thing that the user said, a few letters at a time; an assistant's message that is to be continued must
+be how it begins, without a blank at its end, and is continued, as vLLM does it and with a template that trims.
 """
 
 from __future__ import annotations
@@ -11,25 +13,67 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 MOMENT_S = 0.02
+PIECES = 60
+LETTERS_PER_PIECE = 7
+
+
+def whole_text(asked: str) -> str:
+    """No two pieces are alike, and blanks of all kinds stand where pieces end."""
+    words = "".join(f"{asked}-{place}{(' ', '  ', chr(10), '. ', chr(10) * 2)[place % 5]}" for place in range(1000))
+    return words[: PIECES * LETTERS_PER_PIECE].rstrip()
 
 
 class SmallExpertHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    created = 0
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         time.sleep(MOMENT_S)
+        if asked.get("stream"):
+            self._stream(asked)
+            return
         choice = {"index": 0, "message": {"role": "assistant", "content": "well"}, "finish_reason": "stop"}
         self._say({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]})
 
     def do_GET(self) -> None:
         self._say({"status": "ok"})
 
-    def _say(self, content: object) -> None:
-        body = json.dumps(content).encode()
+    def _stream(self, asked: Any) -> None:
+        text, said = whole_text([each["content"] for each in asked["messages"] if each["role"] == "user"][-1]), ""
+        if asked.get("continue_final_message"):
+            said = asked["messages"][-1]["content"]
+            if asked.get("add_generation_prompt") is not False or not said or said != text[: len(said)].rstrip():
+                self._say({"error": {"message": "this is not how the answer begins"}}, 400)
+                return
         self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        rest, self.created = text[len(said) :], int(time.time())
+        pieces = [rest[place : place + LETTERS_PER_PIECE] for place in range(0, len(rest), LETTERS_PER_PIECE)]
+        self._event({"role": "assistant", "content": ""})
+        for piece in pieces:
+            time.sleep(MOMENT_S)
+            self._event({"content": piece})
+        self._event({}, "stop")
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _event(self, delta: Any, reason: str | None = None) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        frame = {"id": f"c-{id(self)}", "object": "chat.completion.chunk", "created": self.created, "model": "m"}
+        self._chunk(b"data: " + json.dumps({**frame, "choices": [choice]}).encode() + b"\n\n")
+
+    def _chunk(self, content: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+
+    def _say(self, content: object, status: int = 200) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

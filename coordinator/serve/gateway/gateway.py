@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -33,6 +33,7 @@ from ridgeway.coordinator.serve.gateway.forwarding_plan import (
 )
 from ridgeway.coordinator.serve.gateway.health_checks import check_health
 from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
+from ridgeway.coordinator.serve.gateway.resumption import resumption_for
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
 from ridgeway.coordinator.serve.gateway.token_usage import (
     BYTES_PER_TOKEN,
@@ -211,7 +212,8 @@ class Gateway:
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
                 answer = await self._client.ask(link, asking.request, is_last)
-                response = self._passed_on(answer, link, asking, body, headers)
+                others = [each for step, each in chain if "down" in step.on]
+                response = self._passed_on(answer, [link, *others], asking, body, headers)
                 failure, reason = None, answer.complaint if isinstance(answer, WholeAnswer) else None
             except ExpertFailure as error:
                 response, failure, reason = None, error, error.kind.reason
@@ -231,26 +233,34 @@ class Gateway:
     def _passed_on(
         self,
         answer: WholeAnswer | StreamAnswer,
-        link: ExpertLink,
+        links: Sequence[ExpertLink],
         asking: AskedExpert,
         body: GatewayBody,
         headers: Mapping[str, str],
     ) -> Response:
-        """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
+        """What the client gets; raises ExpertFailure if it cannot be made of the answer.
+
+        links: who has answered, and who can go on if a stream breaks off.
+        """
+        link = links[0]
         current_request().told |= {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
         if asking.endpoint == "/responses" and (isinstance(answer, StreamAnswer) or answer.status < 400):
             began, address = answer.beginning
             self._owners.note_answer(began, Owner(link.name, address, current_request().key), body.goes_on_from)
         if isinstance(answer, StreamAnswer):
-            translator = asking.translator()
-            watch, note = StreamedUsage(), self._noting(link, len(asking.request.body))
-            streams = self._service.metrics.streams
+            watch, note, metrics = StreamedUsage(), self._noting(len(asking.request.body)), self._service.metrics
             return StreamRelay(
-                answer, headers, streams, translator, watch.feed, lambda: note(watch.found, watch.events)
+                answer,
+                headers,
+                metrics.streams,
+                asking.translator(),
+                watch.feed,
+                lambda last: note(last, watch.used, watch.events),
+                resumption_for(self._client, body, asking.endpoint, watch, metrics.resumed_streams, links),
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN
-            self._noting(link, len(asking.request.body))(whole_usage(answer.body), guess)
+            self._noting(len(asking.request.body))(link, whole_usage(answer.body), guess)
         if asking.translation.answer is None:
             return Response(answer.body, answer.status, headers, JSON)
         if answer.status >= 400:
@@ -260,15 +270,15 @@ class Gateway:
         except ValueError:
             raise ExpertFailure(GARBAGE, link.name) from None
 
-    def _noting(self, link: ExpertLink, asked: int) -> Callable[[TokenUsage | None, int], None]:
-        """Counts what an answer of this expert used and cost, for the key that asks now.
+    def _noting(self, asked: int) -> Callable[[ExpertLink, TokenUsage | None, int], None]:
+        """Counts what an answer of an expert used and cost, for the key that asks now.
 
         What is noted is what the answer says, and a guess at its tokens; a key's budget is charged for one of them.
         asked: the bytes of the request.
         """
         key, account, metrics = current_request().key, current_request().account, self._service.metrics
 
-        def note(usage: TokenUsage | None, answered: int) -> None:
+        def note(link: ExpertLink, usage: TokenUsage | None, answered: int) -> None:
             if account is not None:
                 used = usage or estimated_usage(asked, answered)
                 account.spend(sum(used), used.cost(link.expert))

@@ -45,13 +45,14 @@ from tests.support.faulty_experts import (
 )
 from tests.support.gateway_experts import DOMAINS, answered_by
 from tests.support.in_process import Clock, Local, served
-from tests.support.serving import complaint, prompt_for
-from tests.support.small_expert import start_small_expert
+from tests.support.serving import complaint, prompt_for, release_of, tokens_of, word_of
+from tests.support.small_expert import start_small_expert, whole_text
 
 LAW = prompt_for("law", DOMAINS)
-LOAD_THREADS = 6
+LOAD_THREADS = 8
 KILL_EVERY_S = 0.7
-KILLS = 4
+KILLS = 5
+RELEASES = 20
 
 
 def fleet_toml(experts: Mapping[str, Mapping[str, Any]], top: str = "") -> str:
@@ -395,30 +396,41 @@ def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(fleet: Fleet,
 
 
 @pytest.mark.slow
-def test_no_request_is_lost_while_addresses_are_killed_one_after_the_other(fleet: Fleet) -> None:
-    """Real processes, ended by SIGKILL with requests under way and started again: every request is answered."""
+def test_nothing_is_lost_while_addresses_are_killed_and_releases_change(tmp_path: Path) -> None:
+    """Real processes, ended by SIGKILL with requests under way and started again, under twenty releases: every request
+    is answered, and every stream is whole: its text letter by letter, one role, one id, one end."""
     ports = [free_port() for _ in range(3)]
     running = {port: start_small_expert(port) for port in ports}
-    stop = Event()
+    stop, release, file = Event(), tmp_path / "release", tmp_path / "experts.toml"
+    release_of(release, ["code", "law"])
+    settings = {"addresses": [f"http://127.0.0.1:{port}/v1" for port in ports], "continues": "vllm"}
+    file.write_text(fleet_toml({"law": settings}, 'fallback = "law"'))
     try:
         for port in ports:
             wait_for(lambda port=port: _answers(port), "the expert answers")  # type: ignore[misc]
-        settings = {"addresses": [f"http://127.0.0.1:{port}/v1" for port in ports], "timeout": 60}
-        with fleet({"law": settings}, 'fallback = "law"') as local, ThreadPoolExecutor(LOAD_THREADS) as pool:
-            asking = [pool.submit(_ask_on, str(local.http.base_url), stop) for _ in range(LOAD_THREADS)]
+        with served(release, ExpertsFile(file)) as local, ThreadPoolExecutor(LOAD_THREADS) as pool:
+            url = str(local.http.base_url)
+            asking = [pool.submit(_ask_on, url, stop) for _ in range(2)]
+            streaming = [pool.submit(_stream_on, url, f"{name}", stop) for name in range(LOAD_THREADS - 2)]
             for number in range(KILLS):
-                time.sleep(KILL_EVERY_S)
+                for turn in range(RELEASES // KILLS):
+                    time.sleep(KILL_EVERY_S / (RELEASES // KILLS))
+                    release_of(release, ["code", "law"], strength=200 + 10 * number + turn)
                 port = ports[number % len(ports)]
                 running[port].kill()
                 running[port].wait()
                 running[port] = start_small_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
-            counts = [each.result() for each in asking]
+            counts, wholes = [each.result() for each in asking], [each.result() for each in streaming]
             failed = local.counted("expert_requests_total", expert="law", outcome="failed")
             unreachable = local.counted("expert_requests_total", expert="law", outcome="unreachable")
+            broken = local.counted("expert_requests_total", expert="law", outcome="broken_off")
+            resumed = local.counted("resumed_streams_total", expert="law")
         assert {status for each in counts for status in each} == {200}, counts
         assert failed + unreachable > 0, "nothing was under way when an expert was killed"
+        assert 0 < broken <= resumed, "no stream was under way when an expert was killed"
+        assert all(wholes), wholes
     finally:
         stop.set()
         for process in running.values():
@@ -441,6 +453,24 @@ def _ask_on(url: str, stop: Event) -> dict[int, int]:
             status = http.post("/v1/chat/completions", json=body).status_code
             counts[status] = counts.get(status, 0) + 1
     return counts
+
+
+def _stream_on(url: str, name: str, stop: Event) -> int:
+    """How many streams were whole; all of them are, or this fails."""
+    count = 0
+    with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as http:
+        while not stop.is_set():
+            body = {"model": "law", "stream": True, "messages": [{"role": "user", "content": f"{name}.{count}"}]}
+            with http.stream("POST", "/v1/chat/completions", json=body) as response:
+                *events, last = tokens_of(response.iter_lines())
+            assert last == "[DONE]", last
+            assert "".join(map(word_of, events)) == whole_text(f"{name}.{count}")
+            choices = [each["choices"][0] for each in events]
+            assert [place for place, each in enumerate(choices) if each["finish_reason"]] == [len(choices) - 1]
+            assert [place for place, each in enumerate(choices) if "role" in each["delta"]] == [0]
+            assert len({(each["id"], each["created"]) for each in events}) == 1
+            count += 1
+    return count
 
 
 def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
