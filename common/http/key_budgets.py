@@ -176,8 +176,8 @@ def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:
     return KeyUsage() if row is None else KeyUsage(*row)
 
 
-def open_shared(path: Path) -> sqlite3.Connection:
-    """A file of this user that several processes write.
+def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
+    """A file of this user that several processes write. wait_s: for another that writes, once it is open.
 
     SQLite does not wait where another process sets the journal at the same moment, so this does.
     """
@@ -193,4 +193,6 @@ def open_shared(path: Path) -> sqlite3.Connection:
                 raise
             time.sleep(0.02)
     file.execute("PRAGMA synchronous = NORMAL")
+    if wait_s is not None:
+        file.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")
     return file

@@ -27,6 +27,9 @@ from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve.cut_texts import CutTurns, cut_turns
 
 MAX_NOTES = 100_000
+NOTE_WAIT_S = 0.02
+"""For another worker that writes: every request of this process waits as long."""
+MAX_UNWRITTEN = 1_000
 CLEAR_LOG_ODDS = 0.25
 FEW_TOKENS = 24
 FEW_TOKENS_LOG_ODDS = 5.0
@@ -149,8 +152,9 @@ def is_clear(decision: Decision, domain: str | None, leaning: Mapping[str, float
 class RecentNotes:
     """A few names for each key; of more than MAX_NOTES, those that were noted last.
 
-    path: a file that processes share; without one, they are this process's own. Where the file cannot be used any more,
-    what would stand in it is not known.
+    path: a file that processes share; without one, they are this process's own. What cannot be written at once, because
+    another process writes, is known here, and is written with the next note. Where the file cannot be used any more,
+    what stands in it is not known.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -158,8 +162,9 @@ class RecentNotes:
             self._file = (
                 sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
                 if path is None
-                else open_shared(path)
+                else open_shared(path, NOTE_WAIT_S)
             )
+            self._unwritten: dict[bytes, str] = {}
             self._file.execute("PRAGMA synchronous = OFF")  # it is not meant to outlast the machine
             self._file.execute(TABLE)
         except (sqlite3.Error, OSError) as error:
@@ -167,6 +172,8 @@ class RecentNotes:
             raise InputError(f"the file {path} that workers share cannot be made: {error}; {words}") from None
 
     def find(self, key: bytes) -> list[str | None] | None:
+        if key in self._unwritten:
+            return list(json.loads(self._unwritten[key]))
         try:
             row = self._file.execute("SELECT names FROM notes WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
@@ -176,12 +183,19 @@ class RecentNotes:
 
     def note(self, key: bytes, names: Sequence[str | None]) -> None:
         """A key that is noted again has the highest number again."""
+        self._unwritten.pop(key, None)
+        self._unwritten[key] = json.dumps(names)
         try:
             put = "INSERT OR REPLACE INTO notes SELECT coalesce(max(number), 0) + 1, ?, ? FROM notes"
-            self._file.execute(put, (key, json.dumps(names)))
+            while self._unwritten:
+                oldest = next(iter(self._unwritten))
+                self._file.execute(put, (oldest, self._unwritten[oldest]))
+                del self._unwritten[oldest]
             self._file.execute("DELETE FROM notes WHERE number <= (SELECT max(number) FROM notes) - ?", (MAX_NOTES,))
         except sqlite3.Error as error:
             log.error("nothing can be noted: %s", error)
+            if len(self._unwritten) > MAX_UNWRITTEN:
+                del self._unwritten[next(iter(self._unwritten))]
 
 
 class Conversations:

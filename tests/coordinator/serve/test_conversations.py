@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.http import key_budgets
 from ridgeway.common.routing.router import Decision, Router
 from ridgeway.coordinator.serve import conversations
-from ridgeway.coordinator.serve.conversations import Conversations, Seat, is_clear, leaning, talk_of
+from ridgeway.coordinator.serve.conversations import NOTE_WAIT_S, Conversations, Seat, is_clear, leaning, talk_of
 from tests.support.faulty_experts import well
 from tests.support.gateway_experts import DOMAINS, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
@@ -133,16 +134,23 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.Monk
 def test_a_file_that_cannot_be_used_fails_no_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What would stand in it is not known, which the log says; one that cannot be made is a sentence at the start."""
+    """A request waits for another worker no longer than a moment; what could not be written is known here, and written
+    with the next note; one that cannot be made is a sentence at the start."""
     monkeypatch.setattr(key_budgets, "WAIT_S", 0.01)
     known, seat = Conversations(tmp_path / "notes"), Seat("law", "law", "law")
     known.note(b"one", seat)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
         known.note(b"two", seat)
-        assert known.find(b"one") == seat and known.find(b"two") is None
-        other.execute("DROP TABLE notes")
+        assert time.monotonic() - began < 1 + NOTE_WAIT_S
+        assert (
+            known.find(b"one") == known.find(b"two") == seat and Conversations(tmp_path / "notes").find(b"two") is None
+        )
         other.execute("COMMIT")
+        known.note(b"three", seat)
+        assert Conversations(tmp_path / "notes").find(b"two") == seat
+        other.execute("DROP TABLE notes")
     assert known.find(b"one") is None
     assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
