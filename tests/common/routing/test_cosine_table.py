@@ -31,12 +31,13 @@ from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.cosine_table import CosineTable, compile_rows, side_by_side
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import FAMILIAR, ROUTER, load_release
-from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
+from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, origin, router_of
 from ridgeway.common.routing.token_table import sums_by_reading
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.in_process import served
 from tests.support.making import fixed_identity
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
@@ -202,6 +203,31 @@ def test_a_release_finds_its_encoder_when_the_first_prompt_comes(parts: list[Pre
     assert [each.belongs for each in found[2:]] == [False, False]
     find_encoder(f"dir:{tmp_path / 'encoder'}")
     assert Router.load(tmp_path / "release").route_many(texts) == found
+
+
+def test_a_release_with_cosines_is_served(parts: list[Prepared], tmp_path: Path) -> None:
+    """Prompts, many of them, chats and explanations over HTTP are the library's; drift is not known and hurts nothing;
+    with another encoder the service does not begin, in a sentence."""
+    choices = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, False, DEFAULT.selector, Confidence(), abstain=True)
+    release, encoder = tmp_path / "release", tmp_path / "encoder"
+    publish(parts, ENCODERS["words"], choices, fixed_identity(), release)
+    save_encoder(ENCODERS["words"], encoder)
+    router = Router.load(release, model=encoder)
+    with served(release, None, model=encoder) as local:
+        told = local.post("/v1/route", {"prompt": "abc"}).json()
+        assert told == router.route("abc").to_json() | origin(router)
+        many = local.post("/v1/route", {"prompts": ["abc", "ghij", ""]}).json()
+        assert many["decisions"] == [each.to_json() for each in router.route_many(["abc", "ghij", ""])]
+        turns = [{"role": "user", "content": "abc"}, {"role": "user", "content": "ghij"}]
+        chat = local.post("/v1/route", {"messages": turns, "explain": True}).json()
+        weights = [each["weight"] for each in chat["explanation"]]
+        assert sum(weights) == pytest.approx(chat["margin"], abs=1e-9)
+        assert "stays" in local.post("/v1/route", {"messages": turns, "after": "law"}).json()
+        assert local.http.get("/v1/activity").json()["drift"]["leverage"] is None
+        assert local.http.get("/").status_code == local.http.get("/v1/releases/current").status_code == 200
+    save_encoder(tiny_encoder(seed=1), tmp_path / "other")
+    with pytest.raises(EncoderError, match="not the release's"), served(release, None, model=tmp_path / "other"):
+        pass
 
 
 @pytest.mark.slow
