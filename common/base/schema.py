@@ -5,6 +5,7 @@ Knows pydantic and the form of names, keys and addresses. Knows nothing of what 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from itertools import chain
 from types import NoneType
@@ -87,3 +88,19 @@ def _in_order(value: Any) -> Any:
             return value
         return value if kinds <= PLAIN else [_in_order(each) for each in value]
     raise TypeError(kind)
+
+
+# Whom an address stands for
+
+
+def client_network(address: str) -> str:
+    """Whom a client's address stands for: itself, or in IPv6 the network of 64 bits that one household is given."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ridgeway.common.base.client_network import client_network
+from ridgeway.common.base.schema import client_network
 from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
 from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
 from ridgeway.common.http.http_errors import ANTHROPIC_PATH, CLIENT_GONE, Problem, RefusedRequest, problem_of

@@ -31,7 +31,7 @@ import httpx
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ridgeway.common.base.client_network import client_network
+from ridgeway.common.base.schema import client_network
 from ridgeway.common.deploy.notice import BUNDLE_PATH, NOTICE, NOTICE_PATH
 
 Scope = MutableMapping[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.client_network import client_network
+from ridgeway.common.base.schema import client_network
 from ridgeway.common.http.access_rules import TICK_S, Rate, RateLimiter, rate_of
 
 rates = st.builds(Rate, st.floats(0.01, 1000), st.integers(1, 50))

@@ -26,8 +26,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench.random_corpus import DEFINITION
 from ridgeway.simulations.cohort_audit import AuditedHolder, audit
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.text_tokens import DomainTokens, Tokens, sums_of
+from ridgeway.simulations.experiments.dataset import Dataset, DomainTokens, Tokens, sums_of
 
 USUAL = "usual"
 """In the column of windows: sampled as holders do unless told otherwise, where that is not plain windows."""

@@ -32,8 +32,7 @@ from ridgeway.coordinator.solving.private_solve import solve_private
 from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.canaries import canaries, plant
 from ridgeway.simulations.experiments.baselines.routing_method import evaluation
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.text_tokens import DomainTokens, Tokens
+from ridgeway.simulations.experiments.dataset import Dataset, DomainTokens, Tokens
 
 CANARIES = 100
 

@@ -37,9 +37,8 @@ from ridgeway.simulations.bench.measuring import peak_gb, seconds_in_turns
 from ridgeway.simulations.bench.random_corpus import word_encoder
 from ridgeway.simulations.bench.round_bench import watched
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.experiments.dataset import Dataset, in_turn
+from ridgeway.simulations.experiments.dataset import Dataset, Tokens, in_turn, sums_of
 from ridgeway.simulations.experiments.experiment_rounds import packet_bytes, watched_round
-from ridgeway.simulations.experiments.text_tokens import Tokens, sums_of
 from ridgeway.simulations.simulated_federation import create_simulated_federation
 
 WORDS, ROUND_WIDTH, ROUND_DOMAINS = 300, 64, 3

@@ -31,8 +31,7 @@ from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.solve import solve
 from ridgeway.coordinator.solving.total import add_up
 from ridgeway.simulations.experiments.baselines.token_routers import SMOOTHINGS, compiled, log_likelihoods
-from ridgeway.simulations.experiments.dataset import Dataset, Texts, split
-from ridgeway.simulations.experiments.text_tokens import DomainTokens, Tokens, sums_of
+from ridgeway.simulations.experiments.dataset import Dataset, DomainTokens, Texts, Tokens, split, sums_of
 
 OURS, PAPERS, BAYES = "ours", "the paper's", "naive Bayes"
 

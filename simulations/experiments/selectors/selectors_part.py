@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from ridgeway.common.base.settings import DEFAULT, MAX_WINDOW_TOKENS, PAPER, Preset, Ridge, Sampling, Selector
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.simulations.experiments.dataset import HELD_OUT, Dataset
+from ridgeway.simulations.experiments.dataset import HELD_OUT, Dataset, DomainTokens
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report.report_tables import Better, Column, Plot, ReportPart, Scale, Series, Table
 from ridgeway.simulations.experiments.selectors.selector_bench import (
@@ -31,7 +31,6 @@ from ridgeway.simulations.experiments.selectors.selector_bench import (
     coarser,
     coarser_logits,
 )
-from ridgeway.simulations.experiments.text_tokens import DomainTokens
 
 KEY = "selectors"
 TITLE = "Selectors, λ, windows, bits, and how much text is needed"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeway.client.audit import CLEAR, COLUMN
 from ridgeway.common.base.settings import DEFAULT, Sampling
+from ridgeway.simulations.experiments.dataset import Tokens
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.privacy import privacy_part as privacy
 from ridgeway.simulations.experiments.privacy.attack_trials import (
@@ -24,7 +25,6 @@ from ridgeway.simulations.experiments.privacy.attack_trials import (
     lay_ground,
 )
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
-from ridgeway.simulations.experiments.text_tokens import Tokens
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny import tiny_encoder
 

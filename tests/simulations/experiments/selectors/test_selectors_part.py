@@ -19,7 +19,7 @@ from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import compile_table, normalised_columns
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.simulations.experiments.dataset import HELD_OUT, Dataset
+from ridgeway.simulations.experiments.dataset import HELD_OUT, Dataset, DomainTokens, Tokens, batches, sums_of
 from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
 from ridgeway.simulations.experiments.report.report_tables import ReportPart, part_from_json
 from ridgeway.simulations.experiments.selectors import selectors_part as selectors
@@ -39,7 +39,6 @@ from ridgeway.simulations.experiments.selectors.selectors_part import (
     plot,
     table,
 )
-from ridgeway.simulations.experiments.text_tokens import DomainTokens, Tokens, batches, sums_of
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, without_cache, write_jsonl
 from tests.support.tiny import tiny_encoder
 
@@ -88,7 +87,7 @@ def test_what_is_drawn_for_fewer_tokens_stands_first_in_what_is_drawn_for_more(
 def test_batches_hold_every_text_whole_and_in_order(tokens: Tokens, size: int) -> None:
     """Put together again they are the texts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ridgeway.simulations.experiments.text_tokens.BATCH_TOKENS", size)
+        patch.setattr("ridgeway.simulations.experiments.dataset.BATCH_TOKENS", size)
         found = batches(tokens)
     assert np.array_equal(np.concatenate([each.ids for each in found]), tokens.ids)
     assert np.array_equal(np.concatenate([each.lengths for each in found]), tokens.lengths)
