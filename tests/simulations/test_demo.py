@@ -26,8 +26,8 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        folders = {name: env[name] for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG")}
-        done = Workshop(tmp_path).call(*command[1:], **folders)
+        cache, config = env["RIDGEWAY_CACHE"], env["RIDGEWAY_CONFIG"]
+        done = Workshop(tmp_path).call(*command[1:], RIDGEWAY_CACHE=cache, RIDGEWAY_CONFIG=config)
         assert done.code == 0, done.stderr
         print(done.stdout)
 
