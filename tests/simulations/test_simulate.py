@@ -142,7 +142,6 @@ def test_a_private_round_needs_one_option(workshop: Workshop, mode: str) -> None
     ("words", "sentence"),
     [
         (["--privacy", "columns", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
-        (["--privacy", "full", "--encoder", "smollm2+cosines", "--work", "new"], "features of tokens alone"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
@@ -166,6 +165,14 @@ def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentenc
     assert sentence in last
     assert not done.stdout
     assert [path for path in sorted(workshop.folder.rglob("*")) if path not in before] == []
+
+
+def test_a_private_round_with_cosines_is_refused_before_anything_is_written(workshop: Workshop) -> None:
+    """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
+    words = ["--data", "data", "--encoder", f"{workshop.encoder}+cosines", "--privacy", "full", "--work", "new"]
+    done = workshop.call("simulate", *words)
+    assert done.code == 2 and "features of tokens alone" in done.stderr and "--encoder smollm2" in done.stderr
+    assert not (workshop / "new").exists()
 
 
 def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
