@@ -85,7 +85,7 @@ def served(release: Path, file: Path | ExpertsFile | None, **source: Any) -> Ite
     service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
-    with running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address) as http:
+    with running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address, verify=False) as http:
         yield Local(service, http, known.path if known else release, clock, gateway)
 
 

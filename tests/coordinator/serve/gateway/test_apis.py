@@ -430,7 +430,7 @@ def test_a_response_is_gone_on_from_with_its_own_key_alone(release: Path, tmp_pa
         file = write_experts(tmp_path / "experts.toml", {"code": f"{code_url}/v1", "law": f"{law_url}/v1"}, "law")
         service = RoutingService(ReleaseSource(release))
         app = create_app(service, gateway=Gateway(service, file), rules=AccessRules(KeyRing(keys)))
-        with running(app) as url, httpx.Client(base_url=url) as http:
+        with running(app) as url, httpx.Client(base_url=url, verify=False) as http:
 
             def ask(key: str, model: str, before: str | None) -> httpx.Response:
                 body = {"model": model, "input": CODE, "stream": streamed, "previous_response_id": before}
