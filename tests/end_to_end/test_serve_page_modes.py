@@ -154,9 +154,9 @@ def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
     page.get_by_label("Prompt to route").fill(CODE)
     expect(badge).to_be_visible()
     expect(page.locator(".winner")).to_have_text("law")
-    page.unroute("**/v1/route")
     for each in held:
         each.continue_()
+    page.unroute("**/v1/route")
     expect(page.locator(".winner")).to_have_text("code")
     expect(badge).to_be_hidden()
 
