@@ -147,7 +147,8 @@ def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
     expect(badge).to_be_hidden()
     held: list[Route] = []
     page.route("**/v1/route", lambda route: held.append(route))
-    page.get_by_label("Prompt to route").fill(CODE)
+    with page.expect_request("**/v1/route"):
+        page.get_by_label("Prompt to route").fill(CODE)
     expect(badge).to_be_visible()
     page.get_by_label("Prompt to route").fill(LAW)
     expect(badge).to_be_hidden()
