@@ -111,7 +111,7 @@ def found(folder: Path, *, encoder: TableEncoder | None = None, **settings: Any)
     given = {
         "mode": "clear",
         "window": 8,
-        "round": RoundSettings(wait=0.0, deadline=1.0),
+        "round": RoundSettings(wait=0.0, deadline=60.0),
         "candidates": ONE_CANDIDATE,
         **settings,
     }
