@@ -314,7 +314,7 @@ PLAIN_ENCODER = "smollm2"
 """The encoder of the published method, and of private rounds, which know no words."""
 
 DEFAULT = Preset(
-    sampling=Sampling(window=8, stride=32, units=320, mistyped=160),
+    sampling=Sampling(window=8, stride=32, units=20, mistyped=10),
     holdout=0.05,
     weighting="equal",
     ridge=Ridge(),

@@ -29,7 +29,7 @@ from ridgeway.common.statistics.sums import check_bound
 def test_the_default_preset_is_the_one_that_was_measured() -> None:
     """Units over windows of 8 every 32 tokens and more, equal domains, a relative ridge of 0.001, mean logits."""
     assert Preset(
-        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=320, mistyped=160),
+        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=20, mistyped=10),
         holdout=0.05,
         weighting="equal",
         ridge=Ridge(0.001, relative=True),
@@ -149,7 +149,7 @@ def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words:
         (Sampling(8, mistyped=1), "windows of 8 and mistyped copies 1 times", False),
         (
             DEFAULT.sampling,
-            "windows of 8 every 32 tokens with beginnings and wholes in 320 units and mistyped copies 160 times",
+            "windows of 8 every 32 tokens with beginnings and wholes in 20 units and mistyped copies 10 times",
             False,
         ),
     ],
@@ -164,7 +164,7 @@ def test_a_window_alone_means_plain_windows() -> None:
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
     assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
     assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
-    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=320)
+    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=20)
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
 
