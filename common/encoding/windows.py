@@ -20,6 +20,9 @@ Integers = NDArray[np.int64]
 ROW_LENGTH_MULTIPLE = 16
 """Windows of odd lengths are padded to multiples of this, so that there are few shapes."""
 
+FEW_TOKENS = 64
+"""Stretches of fewer tokens, on average, are gathered one by one."""
+
 
 def window_starts(lengths: Integers, window: int) -> Integers:
     """Where windows begin when documents stand in one row; a rest shorter than half a window joins its neighbour."""
@@ -56,7 +59,8 @@ def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
     copies = []
     if sampling.mistyped:
         own = lengths[: len(lengths) // 2]
-        copies = [_first(ids[own.sum() :], lengths[len(own) :], MAX_WINDOW_TOKENS, sampling.mistyped)]
+        theirs = lengths[len(own) :]
+        copies = [_first(ids, own.sum() + _before(theirs), theirs, MAX_WINDOW_TOKENS, sampling.mistyped)]
         ids, lengths = ids[: own.sum()], own
     if sampling.units:
         return [*_of_units(ids, lengths, sampling), *copies]
@@ -68,38 +72,60 @@ def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
 
 def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
     """Samples that together count the same for every document that has tokens."""
-    share, is_short = sampling.units // UNIT_SHARES, lengths <= SHORT_DOCUMENT_TOKENS
-    in_short = np.repeat(is_short, lengths)
-    yield _first(ids[in_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share)
-    ids, lengths = ids[~in_short], lengths[~is_short]
+    share, begins, is_short = sampling.units // UNIT_SHARES, _before(lengths), lengths <= SHORT_DOCUMENT_TOKENS
+    yield _first(ids, begins[is_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share)
+    begins, lengths = begins[~is_short], lengths[~is_short]
     for tokens in (MAX_WINDOW_TOKENS, max(sampling.stride, sampling.window), sampling.window):
-        yield _first(ids, lengths, tokens, share)
-    yield from _even_windows(*_thinned(ids, lengths, sampling), sampling.window, 2 * share)
+        yield _first(ids, begins, lengths, tokens, share)
+    yield from _even_windows(ids, begins, lengths, sampling, 2 * share)
 
 
-def _first(ids: Ids, lengths: Integers, tokens: int, times: int) -> Layer:
-    """One sample a document: its first tokens."""
-    ids, lengths = first_tokens(ids, lengths, tokens)
-    return Layer(ids, np.append(0, np.cumsum(lengths[lengths > 0])), times)
+def _first(ids: Ids, begins: Integers, lengths: Integers, tokens: int, times: int) -> Layer:
+    """One sample a document that has tokens: its first ones."""
+    begins, sizes = begins[lengths > 0], np.minimum(lengths[lengths > 0], tokens)
+    return Layer(_in_one_row(ids, begins, sizes), np.append(0, np.cumsum(sizes)), times)
 
 
-def _even_windows(ids: Ids, lengths: Integers, window: int, share: int) -> Iterator[Layer]:
+def _even_windows(ids: Ids, begins: Integers, lengths: Integers, sampling: Sampling, share: int) -> Iterator[Layer]:
     """Windows by how often each counts: the largest power of two by which those of its document stay in their share.
 
     Of a document with more windows than its share, every so many are left out.
     """
-    starts = window_starts(lengths, window)
-    owners = np.searchsorted(np.cumsum(lengths), starts, side="right")
-    counts = np.bincount(owners, minlength=len(lengths))
-    number = np.arange(len(starts)) - (np.cumsum(counts) - counts)[owners]
-    counts = counts[owners]
-    kept = (number + 1) * share // counts > number * share // counts  # all of them unless there are too many
-    exponents = np.frexp(np.maximum(1, share // counts))[1] - 1
-    times = np.where(kept, np.left_shift(1, exponents), 0)
-    sizes = np.diff(starts, append=len(ids))
-    for each in np.unique(times[kept]).tolist():
+    window, stride = sampling.window, max(sampling.stride, sampling.window)
+    inside = lengths // stride * window + np.minimum(lengths % stride, window)  # tokens that stand in windows
+    counts = np.maximum(inside // window + (2 * (inside % window) >= window), lengths > 0)
+    taken = np.minimum(counts, share)
+    owners = np.repeat(np.arange(len(lengths)), taken)
+    number = np.arange(len(owners)) - _before(taken)[owners]
+    number = -(-(number + 1) * counts[owners] // taken[owners]) - 1  # all of them unless there are too many
+    is_last = number == counts[owners] - 1
+    sizes = np.where(is_last, inside[owners] - number * window, window)
+    times = np.left_shift(1, np.frexp(np.maximum(1, share // np.maximum(1, counts)))[1] - 1)[owners]
+    starts = begins[owners] + number * stride
+    for each in np.unique(times).tolist():
         chosen = times == each
-        yield Layer(ids[np.repeat(chosen, sizes)], np.append(0, np.cumsum(sizes[chosen])), each)
+        row = _in_one_row(ids, starts[chosen], sizes[chosen], (window, stride))
+        yield Layer(row, np.append(0, np.cumsum(sizes[chosen])), each)
+
+
+def _in_one_row(ids: Ids, starts: Integers, sizes: Integers, jump: tuple[int, int] | None = None) -> Ids:
+    """The ids of spans, one after another. jump: after so many ids, a span goes on so many behind its start."""
+    apart = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
+    if jump is None and len(apart) * FEW_TOKENS <= sizes.sum():  # a few long stretches are copied as they are
+        edges = zip(np.append(0, apart), np.append(apart, len(starts)), strict=True)
+        stretches = [ids[starts[a] : starts[b - 1] + sizes[b - 1]] for a, b in edges] if len(starts) else []
+        return np.concatenate(stretches) if len(stretches) > 1 else ids[:0] if not stretches else stretches[0]
+    within = np.arange(int(sizes.sum())) - np.repeat(_before(sizes), sizes)
+    if jump is not None and int(sizes.max(initial=0)) > jump[0]:
+        within += (within >= jump[0]) * (jump[1] - jump[0])
+    row: Ids = ids[np.repeat(starts, sizes) + within]
+    return row
+
+
+def _before(sizes: Integers) -> Integers:
+    """What stands before each of them when they stand in one row."""
+    before: Integers = np.cumsum(sizes) - sizes
+    return before
 
 
 def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:

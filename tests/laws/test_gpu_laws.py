@@ -26,7 +26,7 @@ from ridgeway.client.sums.gpu.card_sums import (
     weighted_gram,
 )
 from ridgeway.client.sums.gpu.card_words import CardWords
-from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, joined, split, write_samples
+from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
 from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
@@ -255,9 +255,12 @@ def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
     """However windows and slots meet, and wherever what was collected is handed over early."""
     arrived: list[list[int]] = []
 
-    def take(ids: torch.Tensor, bounds: torch.Tensor) -> None:
-        assert len(ids) == int(bounds[-1]) <= tokens
-        arrived.extend(ids[start:stop].tolist() for start, stop in pairwise(bounds.tolist()))
+    def take(windows: Windows) -> None:
+        bounds = windows.bounds.tolist()
+        assert windows.known is not None
+        assert len(windows.ids) == bounds[-1] <= tokens
+        assert bounds == windows.known.tolist()
+        arrived.extend(windows.ids[start:stop].tolist() for start, stop in pairwise(bounds))
 
     numbers, expected = count(), []
     lane = Lane(torch.device("cpu"), 0, tokens)

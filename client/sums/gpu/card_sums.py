@@ -45,8 +45,8 @@ SLOT_TOKENS = 1 << 21
 KINDS_AT_ONCE = 8
 """Where windows count differently, every kind has slots of its own, which are smaller."""
 
-Take = Callable[[Tensor, Tensor], None]
-"""What is done on the device with ids that stand in one row, and with the bounds of their windows."""
+Take = Callable[[Windows], None]
+"""What is done on the device with windows that have arrived there."""
 
 
 class CardTable:
@@ -125,7 +125,7 @@ class Lane:
         if slot is None or not slot.tokens:
             return
         with self.working():
-            take(*slot.sent())
+            take(slot.sent())
             slot.done()
 
     def _open(self) -> Slot:
@@ -169,8 +169,8 @@ class Slot:
         self.tokens += len(ids)
         self._windows += len(ends)
 
-    def sent(self) -> tuple[Tensor, Tensor]:
-        """Ids and bounds on the device; the current stream waits for them, this thread does not."""
+    def sent(self) -> Windows:
+        """What was collected, on the device; the current stream waits for it, this thread does not."""
         sizes = (self.tokens, self._windows + 1)
         ids, bounds = (there[:size] for there, size in zip(self._there, sizes, strict=True))
         if self._stream is not None and self._copied is not None:
@@ -179,7 +179,7 @@ class Slot:
                     target.copy_(source[: len(target)], non_blocking=True)
                 self._copied.record()
             torch.cuda.current_stream(ids.device).wait_event(self._copied)
-        return ids, bounds
+        return Windows(ids, bounds, self._bounds[: self._windows + 1])
 
     def done(self) -> None:
         """Mark the moment after which nothing on the device reads this slot."""
@@ -207,7 +207,7 @@ class CardWindows(GramSums):
             self._lanes[layer.times].put(layer.ids, layer.bounds, self._taking(layer.times))
 
     def _taking(self, times: int) -> Take:
-        return lambda ids, bounds: self.take(Windows(ids, bounds), times)
+        return lambda windows: self.take(windows, times)
 
     def take(self, windows: Windows, times: int = 1) -> None:
         """Sum windows that lie on the device already, each of them as often as is said."""
@@ -241,8 +241,8 @@ class CardCounts:
         ids, _ = first_tokens(ids, lengths, self._limit)
         self._lane.put(ids, np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)), self._take)
 
-    def _take(self, ids: Tensor, bounds: Tensor) -> None:
-        found = torch.bincount(ids, minlength=self._table.shape[0])
+    def _take(self, windows: Windows) -> None:
+        found = torch.bincount(windows.ids, minlength=self._table.shape[0])
         self._counts = found if self._counts is None else self._counts.add_(found)
 
     def state(self) -> State:

@@ -5,7 +5,6 @@ Knows torch and the spelling of tokens. Knows nothing of tables, planes or produ
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -39,15 +38,11 @@ class CardWords:
 
     def features(self, windows: Windows) -> Iterator[tuple[int, Tensor]]:
         """Pieces of N × width features, each with the number of its first window."""
-        bounds, start = windows.bounds.tolist(), 0
-        while start < len(windows):
-            stop = max(start + 1, bisect_right(bounds, bounds[start] + TOKENS_AT_ONCE) - 1)
-            lengths = torch.diff(windows.bounds[start : stop + 1]).long()
-            counts = self._counts(windows.ids[bounds[start] : bounds[stop]], lengths)
+        for start, ids, lengths in windows.pieces(TOKENS_AT_ONCE):
             tokens = lengths[:, None]
+            counts = self._counts(ids, lengths)
             means = torch.div(2 * self._amplitude * counts + tokens, 2 * tokens, rounding_mode="floor")
             yield start, means.clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
-            start = stop
 
     def _counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The signed counts of every bucket in each window."""

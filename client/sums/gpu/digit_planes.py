@@ -7,12 +7,14 @@ Knows torch; Triton only where it works. Knows nothing of corpora or streams.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeway.common.base.settings import FEATURE_LIMIT
@@ -57,17 +59,31 @@ def write_samples(samples: Tensor, planes: Tensor, first: int, row: int = 0) -> 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Windows:
-    """Windows of tokens on a device: `ids` in one row, window k from bounds[k] to bounds[k + 1]."""
+    """Windows of tokens on a device: `ids` in one row, window k from bounds[k] to bounds[k + 1].
+
+    known: the same bounds in this machine's memory, where they are there; to fetch them is to wait for the device.
+    """
 
     ids: Tensor
     bounds: Tensor
+    known: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def __getitem__(self, some: slice) -> Windows:
         start, stop, _ = some.indices(len(self))
-        return Windows(self.ids, self.bounds[start : stop + 1])
+        known = self.known if self.known is None else self.known[start : stop + 1]
+        return Windows(self.ids, self.bounds[start : stop + 1], known)
+
+    def pieces(self, most: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Some windows at a time, of at most so many tokens or one: the first one's number, their ids and lengths."""
+        bounds = self.bounds.cpu().numpy() if self.known is None else self.known
+        lengths, start = torch.diff(self.bounds).long(), 0
+        while start < len(self):
+            stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + most, side="right")) - 1)
+            yield start, self.ids[bounds[start] : bounds[stop]], lengths[start:stop]
+            start = stop
 
 
 def write_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
@@ -94,15 +110,9 @@ def _kernel_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -
 def _plain_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
     """The same in torch's own words, for devices without Triton; as many windows at once as memory bears."""
     planes[:, first : first + rounded(len(windows), WINDOWS)] = 0
-    lengths = torch.diff(windows.bounds).long()
     most = max(1, GATHERED_BYTES // (6 * table.shape[1]))  # int16 gathered, int32 summed
-    bounds = windows.bounds.tolist()
-    start = 0
-    while start < len(windows):
-        stop = max(start + 1, bisect_right(bounds, bounds[start] + most) - 1)
-        means = _means(table, windows.ids[bounds[start] : bounds[stop]].long(), lengths[start:stop])
-        write_samples(means, planes, first + start)
-        start = stop
+    for start, ids, lengths in windows.pieces(most):
+        write_samples(_means(table, ids.long(), lengths), planes, first + start)
 
 
 def _means(table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
