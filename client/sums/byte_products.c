@@ -1,20 +1,22 @@
 /* Σ n ψψᵀ over samples of whole numbers, where the processor multiplies bytes much faster than floats (ARM's SDOT).
 
-   A sample less the centre, ψ = 256·k + low with low in -128..127. Where most values are small, few k are not 0: they are
-   listed, column by column, and the values that a list names are added up instead of being multiplied by zeros. So
+   A sample less the centre, ψ = low + step·k, with step 256 and low in -128..127. Where most values are small, few k are
+   not 0. With half = low + step·k/2 there is
 
-       ψψᵀ = low·lowᵀ + 256·(k·lowᵀ + low·kᵀ) + 256²·k·kᵀ,
+       ψᵢψⱼ = lowᵢ·lowⱼ + stepᵢ·kᵢ·halfⱼ + stepⱼ·kⱼ·halfᵢ,
 
-   of which the first part is one product of bytes. Where too many k would be listed, ψ = 128·high + low with low in
-   -64..63 and high in -64..64, so that high, low and their sum fit a byte each, and there are three such products:
+   of which the first part is a product of bytes. For the others, the k that are not 0 are listed column by column, and
+   the halves of the samples that a list names are added up, instead of being multiplied by zeros. Where too many k would
+   be listed, ψ = 128·high + low with low in -64..63 and high in -64..64, so that high, low and their sum fit a byte each,
+   and there are three products of bytes:
 
        ψψᵀ = low·lowᵀ + 128·(sum·sumᵀ - high·highᵀ - low·lowᵀ) + 128²·high·highᵀ.
 
    Each is exact in 32 bits over MAX_SAMPLES. Only the upper triangle is taken, in tiles. On other processors the module
    has no function, and numpy multiplies floats.
 
-   The last columns may be coarse: few of their values are not 0, and those are small multiples of COARSE. They are listed
-   whole, and have no part in the products of bytes.
+   The last columns may be coarse: few of their values are not 0, and those are small multiples of COARSE. Their step is
+   COARSE and their low is 0: they are listed whole, and have no part in the products of bytes.
 
    Safety. Lengths and values are checked before anything is read or written by them; allocations are checked.
    Threads. Nothing is kept between calls, and the interpreter's lock is free while products are taken. */
@@ -35,74 +37,88 @@
 #define MAX_SAMPLES (1 << 13)
 #define MAX_WIDTH (1 << 20)
 #define MAX_TIMES (1 << 16)      /* so that what a product of bytes counts fits 32 bits */
-#define TILE 4
-#define STRIP 24                 /* columns that stay in the nearest cache while all others pass by */
-#define LANE 16                  /* samples are padded with zeros to a multiple of this */
+#define TILE 8                   /* columns of a panel; tiles are products of two panels */
+#define GROUP 4                  /* samples that one step of SDOT adds up; they stand side by side, column by column */
+#define STRIP 2                  /* panels that stay in the nearest cache while all others pass by */
+#define LINE 64                  /* bytes between panels, so that they do not share one place of the cache */
 #define STEP 256
 #define COARSE 128
-#define SUMMED 127               /* samples of a list that are added up in 16 bits, as many are taken off at most */
 #define CHUNK 32                 /* columns whose sums are in registers while a list is passed through, */
-#define LISTED 1024               /* and samples whose CHUNK columns stay in the nearest cache meanwhile */
-#define DENSE 10                  /* one k in so many columns is too much for lists */
+#define LISTED 1024              /* and samples whose CHUNK columns stay in the nearest cache meanwhile */
+#define DENSE 6                  /* one k in so many columns is too much for lists */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* gram += weight · the products of TILE columns with TILE others, of which those beyond the last column are left out. */
-WITH_SDOT static void add_tile(const int8_t *a, const int8_t *b, int64_t stride, int64_t height, int64_t width,
-                               int32_t weight, int64_t features, int64_t *gram) {
-    int32x4_t sums[TILE][TILE];
-    for (int i = 0; i < TILE * TILE; i++) sums[i / TILE][i % TILE] = vdupq_n_s32(0);
-    for (int64_t at = 0; at < stride; at += LANE) {
-        int8x16_t right[TILE];
-        for (int j = 0; j < TILE; j++) right[j] = vld1q_s8(b + j * stride + at);
-        for (int i = 0; i < TILE; i++) {
-            int8x16_t left = vld1q_s8(a + i * stride + at);
-            for (int j = 0; j < TILE; j++) sums[i][j] = vdotq_s32(sums[i][j], left, right[j]);
-        }
+/* row += weight · sums, the first so many. */
+static inline void add_weighted(int64_t *row, const int32x4_t *sums, int64_t width, int32_t weight) {
+    int64_t j = 0;
+    for (; j + 4 <= width; j += 4) {
+        vst1q_s64(row + j, vmlal_n_s32(vld1q_s64(row + j), vget_low_s32(sums[j / 4]), weight));
+        vst1q_s64(row + j + 2, vmlal_high_n_s32(vld1q_s64(row + j + 2), sums[j / 4], weight));
     }
+    for (; j < width; j++) row[j] += (int64_t)weight * sums[j / 4][j % 4];
+}
+
+/* gram += weight · the products of two panels, or of one with itself, whose upper triangle is taken; of columns, the
+   first height and width are in use. */
+WITH_SDOT static void add_tile(const int8_t *a, const int8_t *b, int64_t groups, int64_t height, int64_t width,
+                               int32_t weight, int64_t features, int64_t *gram) {
+    int32x4_t sums[TILE][2];
     for (int i = 0; i < TILE; i++) {
-        int64_t row[TILE] = {0}, *to = gram + i * features;
-        if (i >= height) break;
-        memcpy(row, to, sizeof *row * (size_t)width);
-        int32x4_t sum = vpaddq_s32(vpaddq_s32(sums[i][0], sums[i][1]), vpaddq_s32(sums[i][2], sums[i][3]));
-        for (int j = 0; a == b && j < i; j++) sum[j] = 0;  /* on the diagonal, what is below it */
-        vst1q_s64(row, vmlal_n_s32(vld1q_s64(row), vget_low_s32(sum), weight));
-        vst1q_s64(row + 2, vmlal_n_s32(vld1q_s64(row + 2), vget_high_s32(sum), weight));
-        memcpy(to, row, sizeof *row * (size_t)width);
+        sums[i][0] = sums[i][1] = vdupq_n_s32(0);
+        for (int j = 0; i < height && j < width; j += TILE - 1) __builtin_prefetch(gram + i * features + j, 1);
+    }
+    const int8_t *left = a, *right = b;
+    for (int64_t at = 0; at < groups; at++, left += TILE * GROUP, right += TILE * GROUP) {
+        int8x16_t low = vld1q_s8(left), high = vld1q_s8(left + 16), one = vld1q_s8(right), other = vld1q_s8(right + 16);
+#define ADD(I) \
+        sums[I][0] = vdotq_laneq_s32(sums[I][0], one, low, I); \
+        sums[I][1] = vdotq_laneq_s32(sums[I][1], other, low, I); \
+        sums[I + 4][0] = vdotq_laneq_s32(sums[I + 4][0], one, high, I); \
+        sums[I + 4][1] = vdotq_laneq_s32(sums[I + 4][1], other, high, I);
+        ADD(0) ADD(1) ADD(2) ADD(3)
+#undef ADD
+    }
+    for (int64_t i = 0; i < height; i++) {
+        for (int j = 0; a == b && j < i; j++) sums[i][j / 4][j % 4] = 0;  /* on the diagonal, what is below it */
+        add_weighted(gram + i * features, sums[i], width, weight);
     }
 }
 
-/* gram += weight · plane·planeᵀ, the upper triangle. The plane has columns of zeros up to a multiple of TILE. */
-static void add_plane(const int8_t *plane, int64_t stride, int64_t columns, int64_t features, int32_t weight,
-                      int64_t *gram) {
-    for (int64_t first = 0; first < columns; first += STRIP)
-        for (int64_t row = 0; row < columns && row < first + STRIP; row += TILE)
-            for (int64_t column = row > first ? row : first; column < columns && column < first + STRIP; column += TILE) {
-                const int8_t *a = plane + row * stride, *b = plane + column * stride;
-                int64_t *to = gram + row * features + column;
-                if (columns - column >= TILE) add_tile(a, b, stride, TILE, TILE, weight, features, to);
-                else add_tile(a, b, stride, least(TILE, columns - row), columns - column, weight, features, to);
-            }
+/* gram += weight · plane·planeᵀ, the upper triangle. */
+static void add_plane(const int8_t *plane, int64_t panel, int64_t groups, int64_t columns, int64_t features,
+                      int32_t weight, int64_t *gram) {
+    for (int64_t first = 0; first < columns; first += STRIP * TILE)
+        for (int64_t row = 0; row < least(columns, first + STRIP * TILE); row += TILE)
+            for (int64_t column = row > first ? row : first; column < least(columns, first + STRIP * TILE); column += TILE)
+                add_tile(plane + row / TILE * panel, plane + column / TILE * panel, groups, least(TILE, columns - row),
+                         least(TILE, columns - column), weight, features, gram + row * features + column);
 }
 
 enum { LOW, HIGH, SUM, BYTE };
 static const int32_t weights[] = {1 - 128, 128 * 128 - 128, 128, 1};
 
-static void write_plane(const int16_t *values, int64_t count, int which, int8_t *plane) {
-    for (int64_t i = 0; i < count; i++) {
-        int32_t high = (values[i] + 64) >> 7, low = values[i] - 128 * high;
-        plane[i] = (int8_t)(which == LOW ? low : which == HIGH ? high : which == SUM ? low + high : values[i]);
-    }
-}
-
-/* Samples in rows, less the centre, to columns: the first so many of them. */
-static void write_columns(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t chosen,
-                          int64_t stride, int16_t *columns) {
-    for (int64_t first = 0; first < count; first += LANE) {
-        int64_t last = least(count, first + LANE);
-        for (int64_t column = 0; column < chosen; column++)
-            for (int64_t i = first; i < last; i++)
-                columns[column * stride + i] = (int16_t)(samples[i * width + column] - centre[column]);
+/* One digit of the first columns of all samples, less the centre, in panels. digits: GROUP rows of whole panels, with zeros
+   behind the columns. */
+static void write_plane(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t columns,
+                        int which, int8_t *digits, int64_t panel, int8_t *plane) {
+    int64_t row = (columns + TILE - 1) / TILE * TILE;
+    for (int64_t first = 0; first < count; first += GROUP, plane += TILE * GROUP) {
+        for (int64_t i = 0; i < GROUP; i++) {
+            const int16_t *sample = samples + (first + i) * width;
+            int8_t *restrict to = digits + i * row;
+            if (first + i >= count) memset(to, 0, (size_t)columns);
+            else for (int64_t j = 0; j < columns; j++) {
+                int16_t value = (int16_t)(sample[j] - centre[j]), high = (int16_t)((value + 64) >> 7);
+                int16_t low = (int16_t)(value - 128 * high);
+                to[j] = (int8_t)(which == LOW ? low : which == HIGH ? high : which == SUM ? low + high : value);
+            }
+        }
+        for (int64_t at = 0; at < row; at += TILE) {
+            int8x8x4_t four = {{vld1_s8(digits + at), vld1_s8(digits + row + at), vld1_s8(digits + 2 * row + at),
+                                vld1_s8(digits + 3 * row + at)}};
+            vst4_s8(plane + at / TILE * panel, four);
+        }
     }
 }
 
@@ -119,22 +135,17 @@ static void add_sums(const int16_t *restrict samples, int64_t count, int64_t wid
 /* What is listed: the k of the first `dense` columns, or of none of them, and the coarse ones behind.
    ks: those of one sample. keys, owners: of all that are not 0, twice the column, and one more for a negative k, and the
    sample, as often as k says. samples: for each key its owners, from ends[key - 1] to ends[key].
-   digits: CHUNK columns of LISTED samples, of each sample the low parts, then the ks. */
+   rows: CHUNK columns of LISTED samples. most: how many of these rows of each sign add up within 16 bits. */
 typedef struct {
-    int64_t width, dense, lists_dense;
-    int8_t *ks, *digits; uint32_t *keys; uint16_t *owners, *samples; int64_t *ends;
+    int64_t width, dense, lists_dense, most;
+    int8_t *ks; int16_t *rows; uint32_t *keys; uint16_t *owners, *samples; int64_t *ends;
 } Lists;
 
-static void write_digits(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int64_t at,
-                         int64_t here) {
-    for (int64_t i = 0; i < count; i++) {
-        const int16_t *sample = samples + i * lists->width + at;
-        int8_t *restrict low = lists->digits + 2 * CHUNK * i, *restrict ks = low + CHUNK;
-        for (int64_t j = 0; j < here; j++) {
-            int16_t value = (int16_t)(sample[j] - centre[at + j]);
-            low[j] = at < lists->dense ? (int8_t)value : 0;
-            ks[j] = (int8_t)(at < lists->dense ? (value + STEP / 2) >> 8 : value >> 7);
-        }
+static void write_ks(const int16_t *restrict sample, const int16_t *restrict centre, int64_t columns, int is_dense,
+                     int8_t *restrict ks) {
+    for (int64_t j = 0; j < columns; j++) {
+        int16_t value = (int16_t)(sample[j] - centre[j]);
+        ks[j] = (int8_t)(is_dense ? (value + STEP / 2) >> 8 : value >> 7);
     }
 }
 
@@ -142,9 +153,9 @@ static void write_lists(const Lists *lists, const int16_t *samples, int64_t coun
     int64_t found = 0, total = 0, *ends = lists->ends;
     memset(ends, 0, sizeof *ends * 2 * (size_t)lists->width);
     for (int64_t i = 0; i < count; i++, samples += lists->width) {
-        int8_t *restrict ks = lists->ks;               /* which has zeros behind the last column */
-        for (int64_t j = 0; j < lists->lists_dense; j++) ks[j] = (int8_t)((samples[j] - centre[j] + STEP / 2) >> 8);
-        for (int64_t j = lists->dense; j < lists->width; j++) ks[j] = (int8_t)(samples[j] >> 7);
+        int8_t *ks = lists->ks;                        /* which has zeros behind the last column */
+        write_ks(samples, centre, lists->lists_dense, 1, ks);
+        write_ks(samples + lists->dense, centre + lists->dense, lists->width - lists->dense, 0, ks + lists->dense);
         for (int64_t j = 0; j < lists->width; j += 8) {
             uint64_t eight;
             for (memcpy(&eight, ks + j, 8); eight; ) {
@@ -164,66 +175,77 @@ static void write_lists(const Lists *lists, const int16_t *samples, int64_t coun
     for (int64_t i = 0; i < found; i++) lists->samples[ends[lists->keys[i]]++] = lists->owners[i];
 }
 
-/* found += Σ ±(low + step·k) of CHUNK columns over the samples that a column's two lists name; step 0: of low alone.
-   Sums are in 16 bits over SUMMED samples of each list. */
-static inline __attribute__((always_inline)) void sum_listed(const Lists *lists, int64_t column, int with_low, int16_t step,
-                                                             int32x4_t *found) {
-    const int64_t *ends = lists->ends + 2 * column;
-    const uint16_t *plus = lists->samples + (column ? ends[-1] : 0), *minus = lists->samples + ends[0];
-    const uint16_t *last_plus = minus, *last_minus = lists->samples + ends[1];
-    while (plus < last_plus || minus < last_minus) {
-        int16x8_t low[CHUNK / 8], ks[CHUNK / 8];
-        for (int i = 0; i < CHUNK / 8; i++) low[i] = ks[i] = vdupq_n_s16(0);
-#define ADD(AT, END, WIDE) \
-        for (const uint16_t *end = END - AT > SUMMED ? AT + SUMMED : END; AT < end; AT++) { \
-            const int8_t *digits = lists->digits + 2 * CHUNK * *AT; \
-            for (int i = 0; i < CHUNK / 16; i++) { \
-                int8x16_t l = vld1q_s8(digits + 16 * i), k = vld1q_s8(digits + CHUNK + 16 * i); \
-                if (with_low) low[2 * i] = WIDE##_s8(low[2 * i], vget_low_s8(l)); \
-                if (with_low) low[2 * i + 1] = WIDE##_high_s8(low[2 * i + 1], l); \
-                if (step) ks[2 * i] = WIDE##_s8(ks[2 * i], vget_low_s8(k)); \
-                if (step) ks[2 * i + 1] = WIDE##_high_s8(ks[2 * i + 1], k); \
-            } \
+/* The halves of some columns of a sample, or their whole values; the bits in which any of them differs from its sign. */
+static inline int16_t write_row(const int16_t *restrict sample, const int16_t *restrict centre, int64_t here, int is_dense,
+                                int whole, int16_t *restrict row) {
+    int16_t bits = 0;
+    for (int64_t j = 0; j < here; j++) {
+        int16_t value = (int16_t)(sample[j] - centre[j]), low = is_dense ? (int8_t)value : 0;
+        row[j] = whole ? value : (int16_t)((value + low) >> 1);
+        bits |= (int16_t)(row[j] ^ row[j] >> 15);
+    }
+    return bits;
+}
+
+static void write_rows(Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int64_t at, int64_t here,
+                       int whole) {
+    int16_t bits = 0;
+    if (here < CHUNK) memset(lists->rows, 0, LISTED * CHUNK * sizeof *lists->rows);
+    for (int64_t i = 0; i < count; i++) {
+        const int16_t *sample = samples + i * lists->width + at;
+        int16_t *row = lists->rows + CHUNK * i;
+        if (here == CHUNK && at < lists->dense) bits |= write_row(sample, centre + at, CHUNK, 1, whole, row);
+        else bits |= write_row(sample, centre + at, here, at < lists->dense, whole, row);
+    }
+    lists->most = bits < LIMIT ? INT16_MAX / 2 / (bits + 1) : 1;  /* no value goes beyond 2 · LIMIT */
+}
+
+/* gram += Σ ±step·rows over the samples that the lists of some columns name. */
+static void add_rows(const Lists *lists, int64_t at, int64_t here, int64_t first, int64_t last, int32_t times,
+                     int64_t *gram) {
+    for (int64_t column = first; column < last; column++) {
+        const int64_t *ends = lists->ends + 2 * column, own = column - at;
+        const uint16_t *plus = lists->samples + (column ? ends[-1] : 0), *minus = lists->samples + ends[0];
+        const uint16_t *last_plus = minus, *last_minus = lists->samples + ends[1];
+        int64_t *row = gram + column * (lists->width + 1) + at;
+        int32x4_t sums[CHUNK / 4];
+        if (plus == last_minus) continue;
+        for (int64_t i = 0; i <= here; i += 8) __builtin_prefetch(row + i, 1);
+        for (int i = 0; i < CHUNK / 4; i++) sums[i] = vdupq_n_s32(0);
+        while (plus < last_plus || minus < last_minus) {
+            int16x8_t some[CHUNK / 8];
+            for (int i = 0; i < CHUNK / 8; i++) some[i] = vdupq_n_s16(0);
+#define ADD(AT, END, TO) \
+            for (const uint16_t *end = AT + least(lists->most, END - AT); AT < end; AT++) { \
+                const int16x8_t *from = (const int16x8_t *)(lists->rows + CHUNK * (size_t)*AT); \
+                for (int i = 0; i < CHUNK / 8; i++) some[i] = TO(some[i], from[i]); \
+            }
+            ADD(plus, last_plus, vaddq_s16)
+            ADD(minus, last_minus, vsubq_s16)
+#undef ADD
+            for (int i = 0; i < CHUNK / 8; i++) {
+                sums[2 * i] = vaddw_s16(sums[2 * i], vget_low_s16(some[i]));
+                sums[2 * i + 1] = vaddw_high_s16(sums[2 * i + 1], some[i]);
+            }
         }
-        ADD(plus, last_plus, vaddw)
-        ADD(minus, last_minus, vsubw)
-        for (int i = 0; i < CHUNK / 8; i++) {
-            found[2 * i] = vaddw_s16(vmlal_n_s16(found[2 * i], vget_low_s16(ks[i]), step), vget_low_s16(low[i]));
-            found[2 * i + 1] = vaddw_high_s16(vmlal_high_n_s16(found[2 * i + 1], ks[i], step), low[i]);
-        }
+        if (own >= 0 && own < CHUNK) sums[own / 4][own % 4] *= 2;
+        add_weighted(row, sums, here, times * (column < lists->dense ? STEP : COARSE));
     }
 }
 
-/* Adds what lists say of some samples. What belongs to (i, j) may stand at (j, i): a column's lists are summed over the
-   low parts of all columns, and over the ks of those up to their own. */
-static void add_lists(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int32_t times,
+/* Adds what lists say of some samples. Of two columns that are listed, each adds halves of the other, except that a
+   coarse one adds whole values of all that stand before its chunk, which then add nothing of it. So what belongs to (i, j)
+   may stand at (j, i). */
+static void add_lists(Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre, int32_t times,
                       int64_t *gram) {
     int64_t width = lists->width, dense = lists->dense;
     write_lists(lists, samples, count, centre);
     for (int64_t at = 0; at < width; at += CHUNK) {
         int64_t here = least(CHUNK, width - at);
-        write_digits(lists, samples, count, centre, at, here);
-        for (int64_t column = at < dense ? 0 : at; column < width; column++) {
-            int32x4_t found[CHUNK / 4];
-            int64_t own = column - at, *row = gram + column * (width + 1) + at;
-            int32_t weight = times * (column < dense ? STEP : COARSE), sums[CHUNK];
-            if (lists->ends[2 * column + 1] == (column ? lists->ends[2 * column - 1] : 0)) continue;
-            for (int i = 0; i < CHUNK / 4; i++) found[i] = vdupq_n_s32(0);
-            if (own >= CHUNK && at < dense) sum_listed(lists, column, 1, STEP, found);
-            else if (own >= CHUNK) sum_listed(lists, column, 0, COARSE, found);
-            else if (at < dense) sum_listed(lists, column, 1, 0, found);
-            for (int i = 0; i < CHUNK / 4; i++) vst1q_s32(sums + 4 * i, found[i]);
-            if (own < 0 || own >= CHUNK) {
-                for (int64_t i = 0; i < here; i++) row[i] += (int64_t)weight * sums[i];
-                continue;
-            }
-            sums[own] *= 2;
-            for (int64_t i = 0; i < here; i++) row[i] += (int64_t)weight * sums[i];
-            for (int i = 0; i < CHUNK / 4; i++) found[i] = vdupq_n_s32(0);
-            sum_listed(lists, column, 0, at < dense ? STEP : COARSE, found);
-            for (int i = 0; i < CHUNK / 4; i++) vst1q_s32(sums + 4 * i, found[i]);
-            for (int64_t i = 0; i <= own; i++) row[i] += (int64_t)weight * sums[i];
-        }
+        if (lists->lists_dense || at >= dense) write_rows(lists, samples, count, centre, at, here, 0);
+        add_rows(lists, at, here, at < dense ? 0 : at, at < dense ? lists->lists_dense : at + here, times, gram);
+        if (dense < width) write_rows(lists, samples, count, centre, at, here, 1);
+        add_rows(lists, at, here, at < dense ? dense : at + CHUNK, width, times, gram);
     }
 }
 
@@ -268,8 +290,7 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS], *done = NULL;
     Py_buffer view[BUFFERS];
     int held = 0;
-    int16_t *columns = NULL;
-    int8_t *plane = NULL;
+    int8_t *plane = NULL, *digits = NULL;
     int32_t *sums = NULL;
     Lists lists = {0};
     Py_ssize_t times = 1, coarse = 0;
@@ -291,21 +312,20 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     }
     int64_t of_dense = count_dense(samples, count, width, centre, dense);
     int is_sparse = of_dense < count * dense / DENSE;
-    int64_t stride = (count + LANE - 1) / LANE * LANE, padded = (dense + TILE - 1) / TILE * TILE;
+    int64_t groups = (count + GROUP - 1) / GROUP, panels = (dense + TILE - 1) / TILE, panel = groups * TILE * GROUP + LINE;
     size_t entries = (size_t)(listed + (is_sparse ? of_dense : 0)) + 1, wide = (size_t)width;
-    columns = calloc((size_t)(padded * stride) + 1, sizeof *columns);
-    plane = malloc((size_t)(padded * stride) + 1);
+    plane = malloc((size_t)(panels * panel));
+    digits = calloc((size_t)panels, TILE * GROUP);
     sums = malloc(sizeof *sums * wide);
-    lists = (Lists){width, dense, is_sparse ? dense : 0, calloc(wide + 8, 1), calloc(2 * LISTED, CHUNK),
+    lists = (Lists){width, dense, is_sparse ? dense : 0, 0, calloc(wide + 8, 1), calloc(LISTED, 2 * CHUNK),
                     malloc(4 * entries), malloc(2 * entries), malloc(2 * entries), malloc(2 * 8 * wide)};
-    if (!columns || !plane || !sums || !lists.ks || !lists.digits || !lists.keys || !lists.owners || !lists.samples ||
+    if (!plane || !digits || !sums || !lists.ks || !lists.rows || !lists.keys || !lists.owners || !lists.samples ||
         !lists.ends) { PyErr_NoMemory(); goto end; }
     Py_BEGIN_ALLOW_THREADS
     int64_t *gram = view[GRAM].buf;
-    write_columns(samples, count, width, centre, dense, stride, columns);
     for (int which = is_sparse ? BYTE : LOW; which <= (is_sparse ? BYTE : SUM); which++) {
-        write_plane(columns, padded * stride, which, plane);
-        add_plane(plane, stride, dense, features, (int32_t)times * weights[which], gram);
+        write_plane(samples, count, width, centre, dense, which, digits, panel, plane);
+        add_plane(plane, panel, groups, dense, features, (int32_t)times * weights[which], gram);
     }
     add_sums(samples, count, width, centre, sums, times, gram);
     for (int64_t at = 0; entries > 1 && at < count; at += LISTED)
@@ -313,9 +333,9 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     Py_END_ALLOW_THREADS
     done = Py_NewRef(Py_None);
 end:
-    free(lists.ks); free(lists.digits); free(lists.keys); free(lists.owners); free(lists.samples); free(lists.ends);
+    free(lists.ks); free(lists.rows); free(lists.keys); free(lists.owners); free(lists.samples); free(lists.ends);
     free(sums);
-    free(columns);
+    free(digits);
     free(plane);
     while (held) PyBuffer_Release(&view[--held]);
     return done;
