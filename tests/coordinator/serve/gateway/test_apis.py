@@ -27,7 +27,7 @@ from ridgeway.coordinator.serve.http_app import create_app
 from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.serve.routing.routing_service import RoutingService
 from tests.support.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
-from tests.support.faulty_experts import CHUNKED, EVENTS, Asked, Expert, token
+from tests.support.faulty_experts import Asked, Expert, leaves_after_two
 from tests.support.gateway_experts import DOMAINS
 from tests.support.in_process import Local, running, served
 from tests.support.serving import complaint, prompt_for, write_experts
@@ -355,15 +355,9 @@ def test_a_key_may_come_as_anthropics_clients_send_it(release: Path, tmp_path: P
                 client.with_options(api_key=key).messages.create(**message)
 
 
-def breaks_after_two(asked: Asked) -> None:
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(token("one"))
-    asked.chunk(token("two"))
-
-
 def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(release: Path, tmp_path: Path) -> None:
     """After what came, and never an end that would pass the half off as the whole."""
-    with Expert(breaks_after_two) as expert:
+    with Expert(leaves_after_two) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
         with served(release, file) as local:

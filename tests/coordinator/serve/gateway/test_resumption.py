@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,6 @@ def breaks_after(count: int, stream: Callable[..., list[bytes]] = chat_stream, m
             asked.chunk(event)
         if whole:
             asked.chunk(b"")
-        time.sleep(0.1)  # what was not read when a connection ends is lost, and is said again
 
     return part
 
