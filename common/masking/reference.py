@@ -85,12 +85,9 @@ def masked_sum(
     secrets = {place: new_secrets(len(lots), random("secrets", place)) for place in identity}
     agreement = _agreement(identity, secrets, lots, round_)
 
-    # 1. Every member checks that against the keys it has pinned, and deals its secrets out in shares, encrypted for
-    #    each other member (in a large cohort, for some that it draws); the coordinator passes the envelopes on.
-    dealt = {}
-    for own in present("share"):
-        check_agreement(agreement, agreement.advert(own), [who.public for who in members])
-        dealt[own] = share(agreement, secrets[own], own, random("shares", own))
+    # 1. Every member deals its secrets out in shares; the coordinator passes the envelopes on.
+    pinned = [who.public for who in members]
+    dealt = {own: _dealt(agreement, secrets[own], own, pinned, random("shares", own)) for own in present("share")}
     shared = sorted(dealt)
     holders = {place: dealt[place].holders(place) for place in shared}
 
@@ -106,20 +103,11 @@ def masked_sum(
     for place in present("send"):
         opening.add(place, sealed[place])
 
-    # 4. Every sender signs who has shared and who has sent, so that all of them open the same sum. A sum opens only if
-    #    everybody in it has signed: whoever does not is taken out, and the others sign what is left, and give up the
-    #    larger sum by that.
+    # 4. Every sender signs who has shared and who has sent; 5. in a large cohort, those who are left lock that sum.
     signing = {place: identity[place] for place in present("confirm")}
     confirmations = _signed(agreement, signing, lot, shared, opening, sealed)
     sent = sorted(opening.sent)
-
-    # 5. In a large cohort, a member's shares lie with fewer than two thirds, so members first lock the sum: each signs
-    #    that it will open no other, and opens it once more than two thirds have.
-    locks = {
-        place: confirm(agreement, identity[place], lot, shared, sent, lock=True)
-        for place in present("open")
-        if agreement.neighbourhood and place in sent
-    }
+    locks = _locked(agreement, {place: identity[place] for place in present("open")}, lot, shared, sent)
 
     # 6. Members give out the share of each signer's own mask, and of the pair masks of those who shared and are not in
     #    the sum; the coordinator takes these masks off.
@@ -142,6 +130,13 @@ def _agreement(
     return Agreement(terms=TERMS, cohort=COHORT, round=round_, lots=lots, threshold=threshold, adverts=tuple(adverts))
 
 
+def _dealt(agreement: Agreement, secrets: Secrets, own: Place, pinned: Sequence[str], random: Random) -> Dealt:
+    """A member's shares, after it has checked the agreement against the keys that it has pinned. They are encrypted for
+    each other member; in a large cohort, for some that it draws."""
+    check_agreement(agreement, agreement.advert(own), pinned)
+    return share(agreement, secrets, own, random)
+
+
 def _held(agreement: Agreement, secrets: Secrets, own: Place, dealt: Mapping[Place, Dealt]) -> dict[Place, bytes]:
     """The shares that a member has: what it kept of its own, and what was in the envelopes that it got."""
     held = {own: dealt[own].kept} if dealt[own].kept else {}
@@ -159,7 +154,11 @@ def _signed(
     opening: Opening,
     sealed: Mapping[Place, Sealed],
 ) -> dict[Place, str]:
-    """The signatures under the sum of those who sent; it holds nobody any more who does not sign it."""
+    """The signatures under the sum of those who sent, so that all of them open the same.
+
+    It opens only if everybody in it has signed: whoever does not is taken out, and the others sign what is left, and
+    give up the larger sum by that.
+    """
     while True:
         sent = sorted(opening.sent)
         signatures = {
@@ -169,6 +168,15 @@ def _signed(
             return signatures
         for place in set(sent) - set(signatures):
             opening.remove(place, sealed[place])
+
+
+def _locked(
+    agreement: Agreement, opening: Mapping[Place, Identity], lot: str, shared: Sequence[Place], sent: Sequence[Place]
+) -> dict[Place, str]:
+    """The locks of a large cohort, where a member's shares lie with fewer than two thirds: each member signs that it
+    will open no other sum, and opens this one once more than two thirds have."""
+    signing = [place for place in opening if place in sent] if agreement.neighbourhood else []
+    return {place: confirm(agreement, opening[place], lot, shared, sent, lock=True) for place in signing}
 
 
 def source_of(member: Identity) -> str:
