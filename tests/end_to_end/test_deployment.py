@@ -460,27 +460,6 @@ def test_after_a_power_cut_every_sum_is_counted_once(town: Deployment, third: Pl
 # Masks
 
 
-@pytest.fixture(scope="module")
-def refused(town: Deployment, go_on: Callable[[], None]) -> Finished:
-    """A round in the clear, after a fourth holder has joined and all have pinned each other and agreed upon masks."""
-    go_on()
-    town.pin(*MASKED)
-    for name in MASKED:
-        town.amend(town.holder(name) / "client.toml", {"require_masking": "true"})
-    town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
-    town.join(DYING)
-    return town.round("--clear").end()
-
-
-def test_a_round_in_the_clear_is_refused_by_everybody(town: Deployment, refused: Finished) -> None:
-    """The operator asks for it, each holder says no, and nobody has sent anything but that."""
-    assert refused.code != 0
-    said = [line.split()[1:3] for line in refused.stderr.splitlines() if line.startswith("refused")]
-    assert sorted(said) == [[name, "masking_required"] for name in sorted(MASKED)]
-    assert sum(town.sent(name, "clear_statistics") for name in MASKED) == 5
-    assert town.releases()[-1] == "0004"
-
-
 @dataclass(frozen=True, slots=True)
 class PlayedMasked(Played):
     """contributions: the files of sums before it."""
@@ -489,14 +468,18 @@ class PlayedMasked(Played):
 
 
 @pytest.fixture(scope="module")
-def masked(
-    town: Deployment, refused: Finished, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory
-) -> PlayedMasked:
-    """A masked round in which a member is killed after it has shared its secrets, and the SuperLink after it has passed
-    on what opened the total. While the round waits for the member, others have sealed and nobody has signed; then
-    another's process with the imported bundle is killed, and another's that starts its answers.
+def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> PlayedMasked:
+    """A masked round, after a fourth has joined and all have pinned each other and agreed upon masks. A member is
+    killed after it has shared its secrets, and the SuperLink after it has passed on what opened the total. While the
+    round waits for the member, others have sealed and nobody has signed; then another's process with the imported
+    bundle is killed, and another's that starts its answers.
     """
     go_on()
+    town.pin(*MASKED)
+    for name in MASKED:
+        town.amend(town.holder(name) / "client.toml", {"require_masking": "true"})
+    town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
+    town.join(DYING)
     assert threshold_for(len(MASKED)) == len(FIRST)
     contributions = frozenset((town.coordinator / "contributions").iterdir())
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-masked"))
@@ -558,18 +541,6 @@ def test_the_coordinator_has_seen_a_total_and_nobodys_sums(town: Deployment, mas
 def test_sessions_leave_nothing_behind_on_holders_machines(town: Deployment, masked: PlayedMasked) -> None:
     """Once the release has come, the state of the session is gone."""
     assert [name for name in FIRST if (town.holder(name) / "session").exists()] == []
-
-
-def test_a_total_that_would_show_one_holder_is_not_asked_for(town: Deployment, masked: PlayedMasked) -> None:
-    """One corpus has changed: the operator reads whose and what to do, and nobody has sealed anything for it."""
-    town.grow("law", seed=1)
-    before = {name: town.sent(name, "sealed_sums") for name in FIRST}
-    done = town.round().end()
-    assert done.code != 0
-    sentence = done.stderr.splitlines()[-1]
-    assert sentence.startswith("ridgeway: since an earlier masked total only law has changed"), done.stderr
-    assert {name: town.sent(name, "sealed_sums") for name in FIRST} == before
-    assert town.releases()[-1] == "0005"
 
 
 # The end

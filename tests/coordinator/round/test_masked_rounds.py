@@ -11,7 +11,7 @@ import pytest
 
 from ridgeway.client.round import masked_answers
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.protocol.messages import Candidate, Confirmed, OpenSum, Revealed, Seal, SealedSums
+from ridgeway.common.protocol.messages import Candidate, Confirmed, OpenSum, Refusal, Revealed, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing import evaluation
 from ridgeway.common.routing.release import load_release
@@ -385,6 +385,17 @@ def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monk
         round_of(later, transport=transport)
     assert not kinds(transport, Revealed)
     assert len(entries(later, "opened_sum")) == 2
+
+
+def test_a_round_in_the_clear_is_refused_by_everybody_who_agreed_upon_masks(parties: Parties) -> None:
+    """The operator asks for it, each holder says no, and nobody has sent anything but that."""
+    transport = Direct(parties, list(MEMBERS))
+    with pytest.raises(RoundFailed):
+        round_of(parties, transport=transport, mode="clear")
+    answers = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    refused = [name for name, each in answers if isinstance(each, Refusal) and each.code == "masking_required"]
+    assert sorted(refused) == sorted(name for name, _ in answers) == sorted(MEMBERS)
+    nothing_was_opened(parties)
 
 
 def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(parties: Parties) -> None:
