@@ -238,9 +238,3 @@ def put_together(parts: Parts, known: dict[str, InflatableObject] | None = None)
     arrived = cast(Message, inflate_object_from_contents(number, dict(parts), objects=known))
     arrived.metadata.__dict__["_message_id"] = number
     return arrived
-
-
-def travelled(message: Message) -> Message:
-    """The message as it arrives: taken apart to bytes and put together again."""
-    [parts] = taken_apart([message])
-    return put_together(parts)

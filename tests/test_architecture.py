@@ -116,15 +116,19 @@ def parsed(source: str) -> ast.Module:
 def imports(source: str, file: str) -> list[Import]:
     """Every import of a source, also those by name: import_module("torch") and its like."""
     found: list[Import] = []
-    _collect(parsed(source), file, False, found)
+    lines = [number for number, line in enumerate(source.splitlines(), start=1) if "import" in line]
+    _collect(parsed(source), file, False, found, lines)
     return found
 
 
-def _collect(node: ast.AST, file: str, deferred: bool, found: list[Import]) -> None:
+def _collect(node: ast.AST, file: str, deferred: bool, found: list[Import], lines: list[int]) -> None:
+    """What is imported below a node. lines: those that hold the word; no other statement is looked into."""
+    if isinstance(node, ast.stmt) and not any(node.lineno <= each <= (node.end_lineno or 0) for each in lines):
+        return
     found.extend(Import(module, deferred) for module in _modules(node, file))
     inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_for_types(node)
     for child in ast.iter_child_nodes(node):
-        _collect(child, file, inside, found)
+        _collect(child, file, inside, found, lines)
 
 
 def _is_for_types(node: ast.AST) -> bool:

@@ -56,11 +56,6 @@ def sigma_for(square: int, rho: Fraction) -> int:
     return math.isqrt(math.ceil(least) - 1) + 1
 
 
-def rho_of(square: int, sigma: int) -> Fraction:
-    """What is told of a document by numbers that it moves by √`square` at most, under noise of this σ."""
-    return Fraction(square, 2 * sigma * sigma)
-
-
 def in_all(costs: Iterable[Fraction]) -> Fraction:
     """What several vectors cost together, whatever is combined with whatever."""
     return sum(costs, Fraction(0))

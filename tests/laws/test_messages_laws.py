@@ -75,8 +75,9 @@ from tests.support.flower_parts import (
     MetricRecord,
     RecordDict,
     from_record,
+    put_together,
+    taken_apart,
     to_record,
-    travelled,
 )
 from tests.support.making import drawn_samples, fixed_identity, one_domain
 
@@ -273,7 +274,7 @@ def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, 
     LocalGrid(ClientApp(), {})
     sent = FlowerMessage(to_record(packet), 7, MESSAGE_TYPE)
     sent.metadata.__dict__["_message_id"] = sent.object_id
-    for record in (to_record(packet), travelled(sent).content):
+    for record in (to_record(packet), put_together(*taken_apart([sent])).content):
         arrived = from_record(record)
         assert (arrived.header, arrived.signature) == (packet.header, packet.signature)
         assert [bytes(blob) for blob in arrived.blobs] == [bytes(blob) for blob in packet.blobs]

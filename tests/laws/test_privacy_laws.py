@@ -16,7 +16,7 @@ from scipy import stats
 
 from ridgeway.common.base.errors import BoundExceeded, InputError
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.privacy.accountant import epsilon_of, in_all, rho_for, rho_of, sigma_for
+from ridgeway.common.privacy.accountant import epsilon_of, in_all, rho_for, sigma_for
 from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from ridgeway.common.privacy.document_bound import (
     UNIT,
@@ -226,11 +226,11 @@ def test_the_judge_agrees_on_several_rounds(times: int) -> None:
 def test_sigma_is_never_too_small(epsilon: float, delta: float, mode: PrivacyMode) -> None:
     """The noise costs what the terms say or less, σ one smaller would not do, and products have half the variance."""
     privacy = Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
-    square = moved_square(mode)
-    assert rho_of(square, privacy.sigma) <= privacy.rho < rho_of(square, privacy.sigma - 1)
+    cost = Fraction(moved_square(mode), 2)
+    assert cost / privacy.sigma**2 <= privacy.rho < cost / (privacy.sigma - 1) ** 2
     assert epsilon_of(privacy.rho, delta) <= epsilon
     assert 2 * privacy.product_sigma**2 >= privacy.sigma**2 > 2 * (privacy.product_sigma - 1) ** 2
-    assert rho_of(UNIT**2, privacy.count_sigma) <= privacy.rho
+    assert Fraction(UNIT**2, 2 * privacy.count_sigma**2) <= privacy.rho
 
 
 @given(st.integers(3, 400), st.floats(0.1, 8), st.data())

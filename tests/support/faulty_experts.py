@@ -237,9 +237,7 @@ def hangs(asked: Asked) -> None:
 
 def hangs_after_two(asked: Asked) -> None:
     """Two tokens, and nothing more."""
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(token("one"))
-    asked.chunk(token("two"))
+    leaves_after_two(asked)
     asked.linger()
 
 
@@ -249,9 +247,7 @@ def dies_at_once(asked: Asked) -> None:
 
 def dies_after_two(asked: Asked) -> None:
     """Two tokens, then the connection is reset."""
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(token("one"))
-    asked.chunk(token("two"))
+    leaves_after_two(asked)
     asked.let_read()
     asked.reset()
 

@@ -12,7 +12,7 @@ with warnings.catch_warnings():
 
     from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
     from ridgeway.simulations import local_grid
-    from ridgeway.simulations.local_grid import LocalGrid, forked_grid, put_together, travelled
+    from ridgeway.simulations.local_grid import LocalGrid, forked_grid, put_together, taken_apart
 
 __all__ = [
     "BULK",
@@ -31,6 +31,6 @@ __all__ = [
     "from_record",
     "local_grid",
     "put_together",
+    "taken_apart",
     "to_record",
-    "travelled",
 ]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-node_auth: Any = pytest.importorskip("flwr.superlink.routers.fleet.node_auth")
-asymmetric: Any = pytest.importorskip("flwr.supercore.primitives.asymmetric")
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def is_taken(ahead_s: float, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether a SuperLink takes a request of a SuperNode whose clock is so far ahead of its own."""
+    node_auth: Any = pytest.importorskip("flwr.superlink.routers.fleet.node_auth")
+    asymmetric: Any = pytest.importorskip("flwr.supercore.primitives.asymmetric")
     private, public = asymmetric.generate_key_pairs()
     key, signed_at = asymmetric.public_key_to_bytes(public), (NOW + timedelta(seconds=ahead_s)).isoformat()
     headers = {

@@ -7,9 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -32,6 +31,9 @@ from tests.support.gateway_experts import DOMAINS
 from tests.support.in_process import Local, running, served
 from tests.support.serving import complaint, prompt_for, write_experts
 
+if TYPE_CHECKING:
+    import anthropic  # takes more than a second, so tests import it that use it, and whoever collects them does not
+
 CODE, LAW = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
 IMAGE = "iVBORw0KGgo="
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -51,6 +53,8 @@ class Apis:
         return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
 
     def anthropic(self, **options: Any) -> anthropic.Anthropic:
+        import anthropic
+
         return anthropic.Anthropic(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})
 
 
@@ -325,6 +329,7 @@ def test_an_anthropic_client_gets_its_own_errors(apis: Apis, body: Any, status: 
 
 def test_a_mistake_that_an_expert_finds_is_told_in_the_clients_own_shape(release: Path, tmp_path: Path) -> None:
     """With the expert's words and status."""
+    import anthropic
 
     def refuses(asked: Asked) -> None:
         asked.reply(422, b'{"error": {"message": "top_k is wrong", "type": "x", "param": null, "code": null}}')
@@ -343,6 +348,8 @@ def test_a_mistake_that_an_expert_finds_is_told_in_the_clients_own_shape(release
 
 def test_a_key_may_come_as_anthropics_clients_send_it(release: Path, tmp_path: Path) -> None:
     """As x-api-key; without one the error has that API's shape."""
+    import anthropic
+
     key, _ = add_key(tmp_path / "keys.toml", "shop")
     service = RoutingService(ReleaseSource(release), watch_s=0)
     app = create_app(service, rules=AccessRules(keys=KeyRing(tmp_path / "keys.toml")))
@@ -357,6 +364,8 @@ def test_a_key_may_come_as_anthropics_clients_send_it(release: Path, tmp_path: P
 
 def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(release: Path, tmp_path: Path) -> None:
     """After what came, and never an end that would pass the half off as the whole."""
+    import anthropic
+
     with Expert(leaves_after_two) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
@@ -486,6 +495,8 @@ def test_only_text_is_routed(apis: Apis) -> None:
 
 def test_what_the_gateway_has_not_is_501(apis: Apis) -> None:
     """Audio, batches, files and the like: a clear sentence, and not a riddle of addresses."""
+    import anthropic
+
     with apis.openai() as client:
         calls: list[Callable[[], Any]] = [
             lambda: client.audio.transcriptions.create(model="auto", file=("a.wav", b"RIFF")),
