@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 PROMPT = "abcdefgh 0123, nopqrstuv " + "a" * 200 + "\n and more"
 PLACES = ("/", "/docs")
-SCHEMES = ("light", "dark")
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 LAYERS = """(element) => {
   const found = [];
@@ -49,58 +49,83 @@ def ready(seen: Visit, path: str) -> None:
     expect(seen.page.locator(".gauge")).to_have_count(2)
 
 
-@pytest.mark.parametrize("path", PLACES)
-def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Browser, served: Serving, path: str) -> None:
-    """320 px are enough; tables that are wider scroll in boxes of their own, which the keyboard reaches."""
-    with visit(browser, served.url, path, viewport={"width": 320, "height": 640}) as seen:
-        ready(seen, path)
-        for summary in seen.page.locator("summary").all():
-            summary.click()
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 320
-        stuck = "all => all.filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < 0).map(e => e.className)"
-        assert seen.page.locator(".scroll, pre").evaluate_all(stuck) == []
+@pytest.fixture(scope="module", params=PLACES)
+def seen(browser: Browser, served: Serving, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """A page that tests look at one after the other, without motion: each sets the size and the scheme it looks in."""
+    with visit(browser, served.url, request.param, reduced_motion="reduce") as opened:
+        ready(opened, request.param)
+        yield opened
 
 
-@pytest.mark.parametrize("path", PLACES)
-def test_whatever_can_be_touched_is_large_enough_for_a_finger(browser: Browser, served: Serving, path: str) -> None:
-    """Buttons, choices and links outside of text are at least 40 px high and wide."""
-    with visit(browser, served.url, path, viewport={"width": 390, "height": 844}) as seen:
-        ready(seen, path)
-        sizes = """all => all.map(e => [e.textContent, e.getBoundingClientRect()])
-          .filter(([, box]) => box.height && (box.height < 40 || box.width < 40)).map(([text]) => text)"""
-        assert seen.page.locator("button, label:has(input), summary, nav a, textarea").evaluate_all(sizes) == []
-
-
-@pytest.mark.parametrize("path", PLACES)
-def test_headings_go_down_one_level_at_a_time(browser: Browser, served: Serving, path: str) -> None:
+def test_headings_go_down_one_level_at_a_time(seen: Visit) -> None:
     """One h1, and none skipped; landmarks, a language, a title."""
-    with visit(browser, served.url, path) as seen:
-        ready(seen, path)
-        seen_levels = "all => all.filter(e => e.offsetParent).map(e => +e.tagName[1])"
-        levels: list[int] = seen.page.locator("h1, h2, h3, h4, h5, h6").evaluate_all(seen_levels)
-        assert levels[0] == 1 and levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in pairwise(levels))
-        assert [seen.page.locator(name).count() for name in ("main", "header")] == [1, 1]
-        assert seen.page.locator("nav:not([aria-label])").count() == 0
-        assert seen.page.locator("html").get_attribute("lang") == "en"
-        doubled = "all => all.map(e => e.id).filter((id, place, ids) => ids.indexOf(id) !== place)"
-        assert seen.page.locator("[id]").evaluate_all(doubled) == []
+    seen_levels = "all => all.filter(e => e.offsetParent).map(e => +e.tagName[1])"
+    levels: list[int] = seen.page.locator("h1, h2, h3, h4, h5, h6").evaluate_all(seen_levels)
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert [seen.page.locator(name).count() for name in ("main", "header")] == [1, 1]
+    assert seen.page.locator("nav:not([aria-label])").count() == 0
+    assert seen.page.locator("html").get_attribute("lang") == "en"
+    doubled = "all => all.map(e => e.id).filter((id, place, ids) => ids.indexOf(id) !== place)"
+    assert seen.page.locator("[id]").evaluate_all(doubled) == []
 
 
-@pytest.mark.parametrize("path", PLACES)
-def test_everything_that_asks_or_shows_has_a_name(browser: Browser, served: Serving, path: str) -> None:
+def test_everything_that_asks_or_shows_has_a_name(seen: Visit) -> None:
     """Inputs have labels, buttons and links words, charts a text, tables captions or regions, and heads their scope."""
-    with visit(browser, served.url, path) as seen:
-        ready(seen, path)
-        page = seen.page
-        unlabelled = "all => all.filter(e => ![...e.labels].some(l => l.textContent.trim())).map(e => e.outerHTML)"
-        assert page.locator("input, textarea, select").evaluate_all(unlabelled) == []
-        wordless = "all => all.filter(e => !(e.textContent.trim() || e.ariaLabel)).map(e => e.outerHTML)"
-        assert page.locator("button, a, summary, h1, h2, h3").evaluate_all(wordless) == []
-        assert page.locator("img:not([alt]), svg:not([aria-hidden]):not([role=img][aria-label])").count() == 0
-        assert page.locator("th:not([scope])").count() == 0
-        nameless = "all => all.filter(e => !e.caption && !e.closest('[role=region][aria-label]')).length"
-        assert page.locator("table").evaluate_all(nameless) == 0
+    page = seen.page
+    unlabelled = "all => all.filter(e => ![...e.labels].some(l => l.textContent.trim())).map(e => e.outerHTML)"
+    assert page.locator("input, textarea, select").evaluate_all(unlabelled) == []
+    wordless = "all => all.filter(e => !(e.textContent.trim() || e.ariaLabel)).map(e => e.outerHTML)"
+    assert page.locator("button, a, summary, h1, h2, h3").evaluate_all(wordless) == []
+    assert page.locator("img:not([alt]), svg:not([aria-hidden]):not([role=img][aria-label])").count() == 0
+    assert page.locator("th:not([scope])").count() == 0
+    nameless = "all => all.filter(e => !e.caption && !e.closest('[role=region][aria-label]')).length"
+    assert page.locator("table").evaluate_all(nameless) == 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_words_stand_out_from_what_is_behind_them(seen: Visit, scheme: Literal["light", "dark"]) -> None:
+    """Every text of the page, tokens at their strongest too, has the contrast that WCAG asks for."""
+    texts = f"""() => [...document.querySelectorAll('body *')]
+      .filter(e => e.offsetParent && !e.closest('.unseen, .skip')
+        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
+      .map(e => [e.textContent.slice(0, 40), getComputedStyle(e).color, ({LAYERS})(e)])"""
+    seen.page.emulate_media(color_scheme=scheme)
+    found = seen.page.evaluate(texts)
+    assert len(found) > 40
+    assert [words for words, colour, below in found if contrast([colour], below) < LEVEL["text"]] == []
+
+
+def test_the_dark_is_dark(seen: Visit) -> None:
+    """The page follows what the system prefers."""
+    below = {}
+    for scheme in SCHEMES:
+        seen.page.emulate_media(color_scheme=scheme)
+        below[scheme] = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert contrast([below["dark"]], [below["light"]]) > 10
+
+
+def test_whoever_wants_no_motion_gets_none(seen: Visit) -> None:
+    moving = "all => all.filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0).length"
+    assert seen.page.locator("*").evaluate_all(moving) == 0
+
+
+def test_whatever_can_be_touched_is_large_enough_for_a_finger(seen: Visit) -> None:
+    """Buttons, choices and links outside of text are at least 40 px high and wide."""
+    seen.page.set_viewport_size({"width": 390, "height": 844})
+    sizes = """all => all.map(e => [e.textContent, e.getBoundingClientRect()])
+      .filter(([, box]) => box.height && (box.height < 40 || box.width < 40)).map(([text]) => text)"""
+    assert seen.page.locator("button, label:has(input), summary, nav a, textarea").evaluate_all(sizes) == []
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(seen: Visit) -> None:
+    """320 px are enough; tables that are wider scroll in boxes of their own, which the keyboard reaches."""
+    seen.page.set_viewport_size({"width": 320, "height": 640})
+    for summary in seen.page.locator("summary").all():
+        summary.click()
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 320
+    stuck = "all => all.filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < 0).map(e => e.className)"
+    assert seen.page.locator(".scroll, pre").evaluate_all(stuck) == []
 
 
 def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None:
@@ -131,24 +156,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
         assert "tokens" in reached and "SUMMARY" in reached
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_words_stand_out_from_what_is_behind_them(browser: Browser, served: Serving, scheme: Any) -> None:
-    """Every text of the page, tokens at their strongest too, has the contrast that WCAG asks for."""
-    texts = f"""() => [...document.querySelectorAll('body *')]
-      .filter(e => e.offsetParent && !e.closest('.unseen, .skip')
-        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
-      .map(e => [e.textContent.slice(0, 40), getComputedStyle(e).color, ({LAYERS})(e)])"""
-    for path in PLACES:
-        with visit(browser, served.url, path, color_scheme=scheme) as seen:
-            ready(seen, path)
-            found = seen.page.evaluate(texts)
-            assert len(found) > 40
-            weak = [(words, colour) for words, colour, below in found if contrast([colour], below) < LEVEL["text"]]
-            assert weak == []
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_colour_of_a_domain_can_be_seen_and_read_upon(browser: Browser, served: Serving, scheme: Any) -> None:
+def test_every_colour_of_a_domain_can_be_seen_and_read_upon(browser: Browser, served: Serving) -> None:
     """All sixteen: the sign stands out from the page, and a token's text from its colour at its strongest."""
     made = f"""() => [...Array(16).keys()].map(place => {{
       const token = Object.assign(document.createElement('span'), {{className: `token d${{place}} u${{place % 5}}`}});
@@ -160,27 +168,13 @@ def test_every_colour_of_a_domain_can_be_seen_and_read_upon(browser: Browser, se
       return {{ink: style.color, shade: style.backgroundColor, sign: getComputedStyle(swatch).backgroundColor,
         line: `${{style.textDecorationStyle}} ${{style.textDecorationColor}}`, below}};
     }})"""
-    with visit(browser, served.url, color_scheme=scheme) as seen:
-        ready(seen, "/")
-        colours = seen.page.evaluate(made)
-    for each in colours:
-        assert contrast([each["ink"]], [each["shade"], *each["below"]]) >= LEVEL["text"]
-        assert contrast([each["sign"]], each["below"]) >= LEVEL["sign"]
-    assert len({each["line"] for each in colours}) == 16
-    assert len({each["line"].split()[0] for each in colours}) == 5  # not by colour alone
-
-
-def test_the_dark_is_dark(browser: Browser, served: Serving) -> None:
-    """The page follows what the system prefers."""
-    below = {}
-    for scheme in ("light", "dark"):
-        with visit(browser, served.url, color_scheme=scheme) as seen:
-            below[scheme] = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert contrast([below["dark"]], [below["light"]]) > 10
-
-
-def test_whoever_wants_no_motion_gets_none(browser: Browser, served: Serving) -> None:
     with visit(browser, served.url, reduced_motion="reduce") as seen:
         ready(seen, "/")
-        moving = "all => all.filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0).length"
-        assert seen.page.locator("*").evaluate_all(moving) == 0
+        for scheme in SCHEMES:
+            seen.page.emulate_media(color_scheme=scheme)
+            colours = seen.page.evaluate(made)
+            for each in colours:
+                assert contrast([each["ink"]], [each["shade"], *each["below"]]) >= LEVEL["text"]
+                assert contrast([each["sign"]], each["below"]) >= LEVEL["sign"]
+            assert len({each["line"] for each in colours}) == 16
+            assert len({each["line"].split()[0] for each in colours}) == 5  # not by colour alone
