@@ -23,7 +23,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
-from ridgeway.common.masking.agreement import Advert, Agreement, Place, Secrets, place_of
+from ridgeway.common.masking.agreement import VERSION, Advert, Agreement, Place, Secrets, place_of
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
@@ -192,12 +192,14 @@ class SessionFile:
             os.close(handle)
 
     def load(self) -> SessionState | None:
-        """The state, if there is one that can be read; one that was tampered with is as good as none."""
+        """The state, if there is one of this version; one that was tampered with is as good as none."""
         try:
             content = self._path.read_bytes()
             state = SessionState.model_validate_json(
                 self._key.decrypt(content[:NONCE_BYTES], content[NONCE_BYTES:], self._identity.public.encode())
             )
+            if state.advert.version != VERSION:
+                return None
             if not state.agreed_digest:
                 return state
             digest, agreed = _agreed(self._agreed.read_bytes())

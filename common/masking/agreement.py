@@ -20,8 +20,11 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import is_signed_by
 from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
+from ridgeway.common.masking.keystream import KEY_BYTES
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 
+VERSION = 2
+"""Of how masks are made: members of one session make them alike. Version 1 had other ciphers."""
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 Place = int
@@ -60,8 +63,10 @@ class Advert(Record):
     source:  what stands for the sums it will seal, so that the others can see whether they are the same as before.
     held_out: what stands for the documents it will count, likewise.
     history: the digest of what it knows of sums that were opened before.
+    version: of how it makes masks; adverts of the first did not say.
     """
 
+    version: int = 1
     key: PublicKey
     source: Digest
     held_out: Digest
@@ -150,7 +155,7 @@ class Agreement(Record):
 
 
 def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
-    return record_json({"ridgeway": "masking advert 1", "terms": terms, "round": round_, **facts})
+    return record_json({"ridgeway": "masking advert 2", "terms": terms, "round": round_, **facts})
 
 
 def check_agreement(
@@ -180,6 +185,12 @@ def check_agreement(
 
 def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
     """Raise Refused unless a member has signed one set of keys a lot, for this round under these terms."""
+    if advert.version != VERSION:
+        raise Refused(
+            "version",
+            f"a member makes masks of version {advert.version}, and this Ridgeway of version {VERSION}",
+            [advert.key],
+        )
     if len(advert.masks) != lots or len(advert.seeds) != lots:
         raise Refused("malformed", "a member's keys are not one for each sum")
     facts = {name: value for name, value in advert if name != "signature"}
@@ -228,24 +239,24 @@ def lock_words(survivors: bytes) -> bytes:
 
 
 def self_key(session: SessionKeys, lot: str, place: Place, seed: bytes) -> bytes:
-    return _derived(session, seed, f"own mask {lot} {place}")
+    return _derived(session, seed, f"own mask {lot} {place}", KEY_BYTES)
 
 
 def pair_key(session: SessionKeys, lot: str, own: Place, other: Place, private: X25519PrivateKey) -> bytes:
     """The key of the mask that two members share. private: what one of them has advertised the other half of."""
     low, high = sorted((own, other))
     public = session.masks[session.lots.index(lot)][other - 1]
-    return _derived(session, _exchanged(private, public), f"mask in pairs {lot} {low} {high}")
+    return _derived(session, _exchanged(private, public), f"mask in pairs {lot} {low} {high}", KEY_BYTES)
 
 
 def envelope_key(session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
     receiver = other if sender == own else own
     shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])
-    return _derived(session, shared, f"envelope {sender} {receiver}")
+    return _derived(session, shared, f"envelope {sender} {receiver}", 32)
 
 
-def _derived(session: SessionKeys, secret: bytes, purpose: str) -> bytes:
-    return HKDF(SHA256(), 32, salt=session.id, info=f"ridgeway masking 1 {purpose}".encode()).derive(secret)
+def _derived(session: SessionKeys, secret: bytes, purpose: str, size: int) -> bytes:
+    return HKDF(SHA256(), size, salt=session.id, info=f"ridgeway masking {VERSION} {purpose}".encode()).derive(secret)
 
 
 def _exchanged(private: X25519PrivateKey, public: str) -> bytes:

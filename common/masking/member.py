@@ -23,6 +23,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.masking.agreement import (
+    VERSION,
     Advert,
     Agreement,
     Place,
@@ -67,6 +68,7 @@ def advertise(
 ) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
+        "version": VERSION,
         "key": identity.public,
         "source": source,
         "held_out": held_out,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused
+from ridgeway.common.base.threads import cores
 from ridgeway.common.masking.agreement import (
     Agreement,
     Place,
@@ -76,7 +77,7 @@ class Opening:
                 key = pair_key(agreement, self._lot, place, other, private)
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
-        apply_masks(opened, added, subtracted)
+        apply_masks(opened, added, subtracted, cores())
         return opened.view("<i8").astype(np.int64, copy=False)
 
     def _neighbours(self, place: Place) -> set[Place]:

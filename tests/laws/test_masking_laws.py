@@ -140,16 +140,16 @@ def test_one_member_fewer_than_the_threshold_opens_nothing(members: int, stage: 
     assert refusal.value.code == codes[stage]
 
 
-@given(size=st.integers(0, 3) | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3]))
+@given(size=st.integers(0, 3) | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3, 4 * BLOCK + 1]))
 @settings(max_examples=12)
 def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
-    """At any length, also across the edges of blocks, and wrapping around 2⁶⁴."""
+    """At any length, also across the edges of blocks and of what threads share out, and wrapping around 2⁶⁴."""
     vector = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     masked = vector.copy()
-    keys = [bytes([number]) * 32 for number in range(3)]
+    keys = [bytes([number]) * 16 for number in range(3)]
     apply_masks(masked, keys, [])
     assert size == 0 or not np.array_equal(masked, vector)
-    apply_masks(masked, [], keys[::-1])
+    apply_masks(masked, [], keys[::-1], threads=3)
     assert np.array_equal(masked, vector)
 
 

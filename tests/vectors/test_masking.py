@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused
@@ -227,6 +230,7 @@ def of_agreement(facts: Facts) -> list[Damage]:
         ("a member twice", ["agreement", "adverts", 1], adverts[2], "repeated_key"),
         ("a stranger", ["agreement", "adverts", 3], stranger, "forged_roster"),
         ("a lot less", ["agreement", "lots"], [LONG], "malformed"),
+        ("masks of before", ["agreement", "adverts", 1], without(adverts[1], "version"), "version"),
         *((f"another member's {name}", *change_of(adverts, 1, name), "bad_advert") for name in changeable(adverts[1])),
         *((f"its own {name}", *change_of(adverts, 0, name), "swapped_key") for name in changeable(adverts[0])),
     ]
@@ -293,8 +297,8 @@ def damages_of_large(facts: Facts) -> list[Facts]:
 
 
 def changeable(advert: Facts) -> list[str]:
-    """All fields but the key, which says whose they are."""
-    return [name for name in advert if name != "key"]
+    """All fields but the key and the version, which say whose they are and how to read them."""
+    return [name for name in advert if name not in ("key", "version")]
 
 
 def change_of(adverts: list[Facts], index: int, name: str) -> tuple[list[str | int], Any]:
@@ -382,6 +386,30 @@ def test_the_total_is_the_plain_sum() -> None:
     assert session[LONG]["total"] == shown(sums[1].astype("<i8").data.cast("B"))
     large = [vector for place, vector in enumerate(vectors(5, LARGE), start=1) if place != 3]
     assert stored()["large"][SHORT]["total"] == np.sum(large, axis=0).tolist()
+
+
+def mask(session: Facts, secret: bytes, purpose: str, size: int) -> list[int]:
+    """HKDF by two HMACs, and blocks of a counter under bare AES."""
+    extracted = hmac.digest(bytes.fromhex(session["id"]), secret, "sha256")
+    key = hmac.digest(extracted, f"ridgeway masking 2 {purpose}".encode() + b"\1", "sha256")[:16]
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    stream = b"".join(cipher.update(count.to_bytes(16, "big")) for count in range(size // 2 + 1))
+    return [int.from_bytes(stream[8 * number :][:8], "little") for number in range(size)]
+
+
+def test_a_sealed_vector_is_what_the_protocol_says() -> None:
+    """By other means than the code: the first member's own mask and, as it is the first, those of all pairs, added."""
+    session, size = stored()["session"], 5
+    secrets, lots = session["first"]["secrets"], session["agreement"]["lots"]
+    lot = lots.index(SHORT)
+    masks = [mask(session, bytes.fromhex(secrets["seeds"][lot]), f"own mask {SHORT} 1", size)]
+    private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secrets["masks"][lot]))
+    for other in SHARED[1:]:
+        public = bytes.fromhex(session["agreement"]["adverts"][other - 1]["masks"][lot])
+        agreed = private.exchange(X25519PublicKey.from_public_bytes(public))
+        masks.append(mask(session, agreed, f"mask in pairs {SHORT} 1 {other}", size))
+    numbers = [sum(each) % 2**64 for each in zip(vectors(size)[0].tolist(), *masks, strict=True)]
+    assert session[SHORT]["sealed"]["1"] == b"".join(number.to_bytes(8, "little") for number in numbers).hex()
 
 
 def check_replay(session: Facts, replay: Callable[[Facts], Any], path: tuple[str, ...]) -> None:
