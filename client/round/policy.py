@@ -99,7 +99,9 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
         raise Refused("not_in_cohort", "this holder is not in the cohort it was asked to join")
     if member.domain != domain:
         raise Refused("wrong_domain", f"the cohort counts this holder to {member.domain}; it holds {domain}")
-    masses = {name: sum(each.share for each in cohort.members if each.domain == name) for name in cohort.domains}
+    masses = dict.fromkeys(cohort.domains, 0)
+    for each in cohort.members:
+        masses[each.domain] += each.share
     if any(mass != cohort.terms.mass for mass in masses.values()):
         raise Refused("uneven_shares", "the shares of a domain's holders do not add up to the mass of a domain")
     if cohort.terms.mode == "masked":

@@ -19,7 +19,7 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualE
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.routing.belonging import belonging_counts
 from ridgeway.common.routing.cosine_table import TextCosines, compile_rows, text_cosines
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, beginnings
+from ridgeway.common.routing.evaluation import CALIBRATED_COUNTS, CONFIDENCE_EDGES, GROWTHS, beginnings
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
     RouterTable,
@@ -107,11 +107,11 @@ class Scorer:
     ) -> NDArray[np.int64]:
         """The reliability, and then what of these documents belongs to any domain, in one row.
 
-        own: the place of the holder's domain.
+        own: the place of the holder's domain. All are multiplied by one number, so that few documents weigh as many.
         """
         scores, voters = self._beginnings(weights, candidate)
         found = self._reliability(scores, voters, own, temperatures), belonging_counts(scores, voters, own)
-        return np.concatenate([each.ravel() for each in found])
+        return np.concatenate([each.ravel() for each in found]) * (CALIBRATED_COUNTS // max(len(scores), 1))
 
     def reliability(
         self, weights: Weights, candidate: Candidate, own: int, temperatures: Sequence[float]

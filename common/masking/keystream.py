@@ -62,7 +62,8 @@ def apply_masks(vector: Vector, added: Iterable[bytes], subtracted: Iterable[byt
     keys += [(key, np.subtract) for key in subtracted]
     size = max(BLOCK, 2 * -(-len(vector) // (2 * threads)))
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda start: _apply(vector[start : start + size], keys, start), range(0, len(vector), size)))
+        each = pool.map if threads > 1 else map
+        list(each(lambda start: _apply(vector[start : start + size], keys, start), range(0, len(vector), size)))
 
 
 def _apply(vector: Vector, keys: Sequence[tuple[bytes, Operation]], first: int) -> None:

@@ -30,8 +30,10 @@ CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.9
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
-CALIBRATED_ROWS = 8
+CALIBRATED_ROWS = 1
 """With more domains than this, some are calibrated together: the fit is over all of them, and each row costs masks."""
+CALIBRATED_COUNTS = 1 << 17
+"""What a holder counts to calibrate is multiplied, so that there are about so many: holders weigh nearly the same."""
 
 
 def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:

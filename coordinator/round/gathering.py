@@ -17,7 +17,7 @@ from ridgeway.common.base.schema import DomainName, ExpertNames, Record
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
 from ridgeway.common.routing.evaluation import (
-    BEGINNING_TOKENS,
+    CALIBRATED_COUNTS,
     CALIBRATED_ROWS,
     MAX_HELD_OUT_DOCUMENTS,
     calibrated_rows,
@@ -179,9 +179,9 @@ def _check_part(question: Part, counts: Counts, holders: int) -> None:
         except FormatError as error:
             raise Refused("over_bound", str(error)) from None
         return
-    most = MAX_HELD_OUT_DOCUMENTS * (1 if isinstance(question, Evaluate) else len(BEGINNING_TOKENS) + 1) * holders
+    most = (MAX_HELD_OUT_DOCUMENTS if isinstance(question, Evaluate) else CALIBRATED_COUNTS) * holders
     if not 0 <= counts.min() <= counts.max() <= most:
-        raise Refused("over_bound", f"more documents than the {MAX_HELD_OUT_DOCUMENTS:_} that a holder may evaluate on")
+        raise Refused("over_bound", "more documents than a holder may evaluate on, or calibrate with")
     if isinstance(question, Evaluate):
         met, changed = counts[:, :-2].sum(axis=1), counts[:, -2:].sum(axis=1)
         if met.max() > most or len(np.unique(met)) != 1 or (changed > met).any():

@@ -14,7 +14,14 @@ from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer
 from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import BEGINNING_TOKENS, CONFIDENCE_EDGES, GROWTHS, evaluate
+from ridgeway.common.routing.evaluation import (
+    BEGINNING_TOKENS,
+    CALIBRATED_COUNTS,
+    CONFIDENCE_EDGES,
+    GROWTHS,
+    evaluate,
+    split_calibration,
+)
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import compile_table, normalised_columns
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
@@ -96,6 +103,19 @@ def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     assert (counts[..., 0].sum(axis=-1) == beginnings).all()
     assert (counts[..., 1] <= counts[..., 0]).all()
     assert (counts[..., 1].sum(axis=-1) == counts[0, 0, :, 1].sum()).all()
+
+
+@given(documents=texts, seed=seeds)
+def test_few_documents_weigh_as_many_in_a_calibration(documents: list[str], seed: int) -> None:
+    """A holder's counts are those of its documents times one number, and add up to nearly the same for every holder."""
+    scorer = Scorer(ENCODER, held_out(documents))
+    given = weights_of(seed), CANDIDATES[0], 0, (1.0,)
+    counts = scorer.reliability(*given)
+    reliability, scope = split_calibration(scorer.calibration(*given), 1)
+    total = int(reliability[0, 0, :, 0].sum())
+    assert not counts.any() or CALIBRATED_COUNTS - counts[0, 0, :, 0].sum() < total <= CALIBRATED_COUNTS
+    assert (reliability * counts[0, 0, :, 0].sum() == counts * total).all()
+    assert scope[..., 0].sum() == total
 
 
 @given(documents=texts, seed=seeds)
