@@ -34,10 +34,17 @@ def served(shop: Workshop) -> Iterator[Serving]:
         yield serving
 
 
-@pytest.fixture
-def seen(browser: Browser, served: Serving) -> Iterator[Visit]:
+@pytest.fixture(scope="module")
+def tab(browser: Browser, served: Serving) -> Iterator[Visit]:
     with visit(browser, served.url) as opened:
         yield opened
+
+
+@pytest.fixture
+def seen(tab: Visit) -> Iterator[Visit]:
+    tab.anew()
+    yield tab
+    assert tab.troubles == []
 
 
 def explained(served: Serving, prompt: str) -> Any:

@@ -100,21 +100,35 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def opened(browser: Browser, served: Served, path: str = "/", *, calm: bool = True, **options: Any) -> Iterator[Visit]:
-    """The page, once the release's card is there.
-
-    calm: nothing may go wrong; but Chromium calls a stream that was read to its end aborted, now and then.
-    """
+    """The page, once the release's card is there. calm: nothing may go wrong."""
     with visit(browser, served.url, path, calm=False, **options) as seen:
-        expect(seen.page.locator("#release .card")).to_be_visible()
-        expect(seen.page.locator("#experts li")).to_have_count(2)
+        _wait_until_shown(seen)
         yield seen
-        assert not calm or [each for each in seen.troubles if "/v1/chat/completions" not in each] == []
+        assert not calm or _troubles(seen) == []
+
+
+def _wait_until_shown(seen: Visit) -> None:
+    expect(seen.page.locator("#release .card")).to_be_visible()
+    expect(seen.page.locator("#experts li")).to_have_count(2)
+
+
+def _troubles(seen: Visit) -> list[str]:
+    """Chromium calls a stream that was read to its end aborted, now and then."""
+    return [each for each in seen.troubles if "/v1/chat/completions" not in each]
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser, served: Served) -> Iterator[Visit]:
+    with opened(browser, served) as made:
+        yield made
 
 
 @pytest.fixture
-def seen(browser: Browser, served: Served) -> Iterator[Visit]:
-    with opened(browser, served) as made:
-        yield made
+def seen(tab: Visit) -> Iterator[Visit]:
+    tab.anew()
+    _wait_until_shown(tab)
+    yield tab
+    assert _troubles(tab) == []
 
 
 def send(page: Page, text: str) -> None:

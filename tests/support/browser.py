@@ -58,6 +58,14 @@ class Visit:
         self.page.on("requestfailed", lambda request: self.troubles.append(f"failed: {request.url}"))
         self.page.on("request", self._note)
 
+    def anew(self) -> None:
+        """As if it were just opened, in a third of the time; what the browser keeps for a place stays."""
+        self.page.unroute_all()
+        self.page.goto("about:blank")
+        self.troubles.clear()
+        self.asked.clear()
+        self.page.goto(self.home)
+
     def _note(self, request: Request) -> None:
         self.asked.append(request.url.removeprefix(self.home))
         if not request.url.startswith(f"{self.home}/"):
