@@ -49,35 +49,41 @@ NOT_COLLECTED = {
 """What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
 LONGEST = (
     "end_to_end/test_deployment.py",
-    "end_to_end/test_accuracy.py",
     "end_to_end/test_serve_page_modes.py",
-    "coordinator/round/test_masked_rounds_under_faults.py",
-    "end_to_end/test_serve_page_live.py",
+    "end_to_end/test_accuracy.py",
     "client/cluster/test_ray_engine.py",
+    "end_to_end/test_serve_page_live.py",
+    "coordinator/round/test_masked_rounds_under_faults.py",
     "simulations/bench/test_bench.py",
-    "simulations/test_demo.py",
-    "client/round/test_session_fuzzing.py",
     "simulations/test_dropouts.py",
-    "simulations/bench/test_bench_serving.py",
-    "coordinator/round/test_full_disks.py",
-    "end_to_end/test_serving.py",
-    "coordinator/round/test_rounds_under_faults.py",
-    "test_distribution.py",
-    "simulations/experiments/experts/test_trainer.py",
     "laws/test_gpu_laws.py",
-    "simulations/experiments/experts/test_experts_part.py",
-    "client/sums/test_kernels.py",
-    "coordinator/serve/test_schemas.py",
+    "simulations/bench/test_bench_serving.py",
+    "coordinator/serve/test_connections.py",
     "common/encoding/test_fast_bpe.py",
-    "simulations/experiments/baselines/test_baselines.py",
+    "end_to_end/test_serve_page.py",
     "client/sums/test_transformer_sums.py",
-    "end_to_end/test_contextual_commands.py",
+    "coordinator/serve/test_bounded_work.py",
+    "coordinator/serve/test_schemas.py",
+    "client/round/test_session_fuzzing.py",
+    "end_to_end/test_serving.py",
+    "simulations/test_demo.py",
+    "coordinator/deploy/test_fleet_proxy.py",
+    "end_to_end/test_serve_page_access.py",
     "simulations/test_corpora.py",
+    "laws/test_accumulate_laws.py",
+    "coordinator/round/test_rounds_under_faults.py",
+    "client/round/test_session_store.py",
+    "simulations/experiments/baselines/test_baselines.py",
+    "simulations/experiments/experts/test_experts_part.py",
+    "coordinator/serve/gateway/test_gateway.py",
     "coordinator/round/test_masked_rounds.py",
-    "simulations/experiments/test_accuracy_part.py",
-    "common/encoding/test_encoder_sources.py",
-    "simulations/experiments/test_dropouts_part.py",
-    "end_to_end/test_bad_input.py",
+    "coordinator/serve/gateway/test_fleet.py",
+    "coordinator/serve/gateway/test_faults.py",
+    "end_to_end/test_pages.py",
+    "end_to_end/test_contextual_commands.py",
+    "simulations/test_simulate.py",
+    "test_distribution.py",
+    "coordinator/round/test_full_disks.py",
 )
 """Files that take most, longest first: they begin first, so that no worker is still busy when the others are done."""
 QUICK_EXAMPLES = 10
@@ -86,7 +92,7 @@ QUICK_CASES = 3
 USUAL_SHARE = 2
 """An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
-WAITING_WORKERS = 1
+WAITING_WORKERS = 2
 """Workers beyond the cores: deployments, servers and clients wait now and then."""
 
 if not cards():
@@ -118,7 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """As many workers as cores, up to a limit, and one more."""
+    """As many workers as cores, up to a limit, and those for what waits."""
     return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
 
 
