@@ -63,12 +63,13 @@ def _check_family(message: Evaluate | Calibrate, blobs: int) -> None:
 def _check_total(holder: Holder, request: Question, weights: Sequence[Weights]) -> None:
     """The question is about a sum that this holder has helped to open, and may be asked about it."""
     message, terms, lot = request.message, request.message.terms, lot_of(request.message)
-    total = next((each for each in holder.opened_totals() if each.id == message.total), None)
+    totals = holder.opened_totals()
+    total = next((each for each in totals if each.id == message.total), None)
     if total is None:
         raise Refused("unknown_total", "this holder has not helped to open the total that it is asked about")
     if message.domains != _domains(holder, total):
         raise Refused("wrong_domain", "the question's domains are not those of the total that it is about")
-    _check_once(holder, request.digest, lot, total)
+    _check_once(holder, request.digest, lot, total, totals)
     known = holder.handovers
     source, share = known.by_owner(total.by_key())[known.owner(holder.identity.public)]
     own = holder.offered_sums(terms)
@@ -97,15 +98,18 @@ def _domains(holder: Holder, total: PastSum) -> tuple[str, ...]:
     return tuple(sorted({known[key] for key in members}))
 
 
-def _check_once(holder: Holder, request: str, lot: Lot, total: PastSum) -> None:
-    """Another total of the same members' same data, with other shares or keys, is no reason to count again."""
-    known, totals = holder.handovers, {each.id: each for each in holder.opened_totals()}
+def _check_once(holder: Holder, request: str, lot: Lot, total: PastSum, totals: Sequence[PastSum]) -> None:
+    """Another total of the same members' same data, with other shares or keys, is no reason to count again.
+
+    totals: all that this holder has helped to open.
+    """
+    known, by_id = holder.handovers, {each.id: each for each in totals}
 
     def data(past: PastSum) -> dict[str, str]:
         return known.by_owner({key: source for key, source, _ in past.parts})
 
     counted = _noted(holder, "counted", lot)
-    signed = [facts["request"] for facts in counted if data(totals[facts["total"]]) == data(total)]
+    signed = [facts["request"] for facts in counted if data(by_id[facts["total"]]) == data(total)]
     if signed and request not in signed:
         raise Refused("already_counted", f"this holder has signed for the {lot} of this total before, and does so once")
 
@@ -153,8 +157,9 @@ def note_counted(holder: Holder, lot: Lot, request: str) -> None:
     facts = _asked(holder, lot, request)
     if facts is None:
         raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
-    [total] = {each for each in holder.opened_totals() if each.id == facts["total"]}
-    _check_once(holder, request, lot, total)
+    totals = holder.opened_totals()
+    [total] = {each for each in totals if each.id == facts["total"]}
+    _check_once(holder, request, lot, total, totals)
     if request not in [each["request"] for each in _noted(holder, "counted", lot)]:
         holder.journal.append(("counted", facts))
 

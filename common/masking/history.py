@@ -12,7 +12,7 @@ transport.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ from ridgeway.common.masking.differencing import Parts
 MAX_TOLD = 128
 """The most sums that a member tells of, the newest ones; one that tells of more is refused."""
 MAX_HANDOVERS = 20_000
+REMEMBERED = 16
 MAX_HISTORY_BYTES = 1 << 26
 Weight = Annotated[int, Field(ge=1, le=1 << 37)]
 Lot = Annotated[str, Field(max_length=40)]
@@ -41,12 +42,12 @@ class PastSum(Record):
 
     @classmethod
     def of(cls, lot: str, parts: Parts) -> PastSum:
-        return cls(lot=lot, parts=tuple((key, source, weight) for key, (source, weight) in sorted(parts.items())))
+        return _past_sum(lot, tuple((key, source, weight) for key, (source, weight) in sorted(parts.items())))
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> PastSum:
         """As a journal keeps it, perhaps among other facts."""
-        return cls(lot=facts["lot"], parts=tuple((key, source, weight) for key, source, weight in facts["parts"]))
+        return _past_sum(facts["lot"], tuple((key, source, weight) for key, source, weight in facts["parts"]))
 
     @cached_property
     def id(self) -> str:
@@ -59,6 +60,12 @@ class PastSum(Record):
 
     def by_key(self) -> dict[str, tuple[str, int]]:
         return {key: (source, weight) for key, source, weight in self.parts}
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _past_sum(lot: str, parts: tuple[tuple[str, str, int], ...]) -> PastSum:
+    """Pure, so that a sum is checked and named once, however often it is spoken of, and by many in one process."""
+    return PastSum(lot=lot, parts=parts)
 
 
 class Account(Record):

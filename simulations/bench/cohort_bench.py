@@ -24,7 +24,7 @@ from ridgeway.client.round import holder, roster, session_store, weights_check
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base import identity
 from ridgeway.common.cli.terminal import ticking
-from ridgeway.common.masking import differencing
+from ridgeway.common.masking import differencing, history
 from ridgeway.common.protocol import opened_log, packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
@@ -50,6 +50,7 @@ SHARED_READINGS: tuple[Any, ...] = (
     roster._members,
     opened_log._statement,
     differencing._shown,
+    history._past_sum,
 )
 """What is done once for many holders in one process."""
 
