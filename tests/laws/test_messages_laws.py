@@ -274,7 +274,7 @@ def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, 
     LocalGrid(ClientApp(), {})
     sent = FlowerMessage(to_record(packet), 7, MESSAGE_TYPE)
     sent.metadata.__dict__["_message_id"] = sent.object_id
-    for record in (to_record(packet), put_together(*taken_apart([sent])).content):
+    for record in (to_record(packet), put_together(taken_apart([sent])[0]).content):
         arrived = from_record(record)
         assert (arrived.header, arrived.signature) == (packet.header, packet.signature)
         assert [bytes(blob) for blob in arrived.blobs] == [bytes(blob) for blob in packet.blobs]
