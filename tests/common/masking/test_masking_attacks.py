@@ -84,9 +84,18 @@ def test_a_forged_roster_is_noticed(session: Transcript) -> None:
 
 
 def test_a_member_cannot_stand_in_the_cohort_twice(session: Transcript) -> None:
-    """Nor can two members show one key."""
-    adverts = other_adverts(session, 3, session.agreement.advert(2))
-    assert refused(lambda: checked(session, {"adverts": adverts})) == "repeated_key"
+    """Nor can two members show one key, nor stand in another order than all others see."""
+    for adverts in (other_adverts(session, 3, session.agreement.advert(2)), session.agreement.adverts[::-1]):
+        changes: dict[str, object] = {"adverts": adverts}
+        with pytest.raises(Refused) as refusal:
+            checked(session, changes)
+        assert refusal.value.code == "repeated_key"
+
+
+def test_a_member_that_makes_masks_of_another_version_is_refused(session: Transcript) -> None:
+    """Its masks would cancel nobody's."""
+    other = session.agreement.advert(2).model_copy(update={"version": 1})
+    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, other)})) == "version"
 
 
 @pytest.mark.parametrize("fewer", ["masks", "seeds"])
