@@ -56,8 +56,7 @@ if a multiple of the second number of columns stands beside them."""
 WIDE_BLOCKS = 7
 """The blocks that go to float64 at once when one had too many columns beyond the limit."""
 
-DIGIT_BITS = 16
-DIGIT = 1 << DIGIT_BITS
+DIGIT = 1 << 16
 BLOCK_BYTES = 32 << 20
 COLUMN_BLOCKS = 8
 """The blocks of columns in which a weighted product is taken; they skip most of the lower half."""
@@ -350,10 +349,8 @@ class TokenCounts:
 
 
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
-    """Σ n φφᵀ over tokens with counts n, exactly: byte by byte where an extension does that, else in float64."""
+    """Σ n φφᵀ over tokens with counts n, exactly, in blocks that float64 holds."""
     check_bound(int(counts.sum()))
-    if (products := compiled_products()) is not None:
-        return _gram_by_bits(products, table, counts, threads)
     from threadpoolctl import threadpool_limits
 
     features = table.shape[1] + 1
@@ -363,31 +360,6 @@ def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1)
         parts = pool.map(lambda block: _weighted_gram(table[block.tokens], block.counts), blocks)
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part
-    return np.triu(gram) + np.triu(gram, 1).T
-
-
-def _gram_by_bits(products: Callable[..., None], table: NDArray[np.int16], counts: Integers, threads: int) -> Integers:
-    """Of every bit of the counts, the products of the tokens that have it, which count alike."""
-    features, centre = table.shape[1] + 1, np.zeros(table.shape[1], dtype=np.int16)
-    gram = np.zeros((features, features), dtype=np.int64)
-
-    def summed(some: list[tuple[int, Integers]]) -> Integers:
-        part = np.zeros((features, features), dtype=np.int64)
-        for times, tokens in some:
-            products(table[tokens], centre, part, times)
-        return part
-
-    for first in range(0, int(counts.max(initial=0)).bit_length(), DIGIT_BITS):
-        bits = [(bit, np.flatnonzero(counts >> first + bit & 1)) for bit in range(DIGIT_BITS)]
-        blocks = [
-            (1 << bit, tokens[start : start + BYTE_BLOCK_SAMPLES])
-            for bit, tokens in bits
-            for start in range(0, len(tokens), BYTE_BLOCK_SAMPLES)
-        ]
-        with ThreadPoolExecutor(threads, "gram") as pool:
-            for part in pool.map(summed, (blocks[number::threads] for number in range(threads))):
-                gram += part << first
-    gram += np.tril(gram, -1).T
     return np.triu(gram) + np.triu(gram, 1).T
 
 

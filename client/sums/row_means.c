@@ -16,7 +16,6 @@
 
 #define LIMIT 4096               /* of the table's values, so that GROUP of them add up within 16 bits */
 #define GROUP 4                  /* rows that are added at once */
-#define FETCHED 128              /* values of the next rows that are fetched meanwhile; what follows is foreseen */
 #define MAX_WINDOW (3 << 15)     /* tokens of a window, so that twice a sum fits 32 bits */
 
 #define MAX_WORD_FEATURES (1 << 14)
@@ -55,9 +54,6 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     for (; at + GROUP <= last; at += GROUP) {
         const int16_t *row[GROUP];
         for (int i = 0; i < GROUP; i++) row[i] = rows->table + rows->ids[at + i] * width;
-        for (int i = GROUP; i < 2 * GROUP && at + i < last; i++)
-            for (int64_t j = 0; j < FETCHED && j < width; j += 32)
-                __builtin_prefetch(rows->table + rows->ids[at + i] * width + j);
         add_group(row[0], row[1], row[2], row[3], sums, width);
     }
     for (; at < last; at++) add_row(rows->table + rows->ids[at] * width, sums, width);
