@@ -92,7 +92,7 @@ QUICK_CASES = 3
 USUAL_SHARE = 2
 """An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
-WAITING_WORKERS = 2
+WAITING_WORKERS = 1
 """Workers beyond the cores: deployments, servers and clients wait now and then."""
 
 if not cards():
