@@ -144,9 +144,10 @@ def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Inte
     return means
 
 
-def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int]:
+def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int, int]:
     """A sketch as the extension takes it."""
-    return words.spelling.letters, words.spelling.starts, words.width, words.options.amplitude
+    options, spelling = words.options, words.spelling
+    return spelling.letters, spelling.starts, options.width, options.amplitude, options.longest
 
 
 @lru_cache(maxsize=1)

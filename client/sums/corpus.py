@@ -162,7 +162,7 @@ def documents(
             texts = iter(["".join(islice(texts, WHOLE_LIMIT // DOCUMENT_LIMIT))])
         for text in texts:
             for piece in [text[:WHOLE_LIMIT]] if whole else cut(text):
-                if piece.strip():
+                if piece and not piece.isspace():
                     yield piece
                 else:
                     counters.empty += 1

@@ -16,6 +16,7 @@
 
 #define LIMIT 4096               /* of the table's values, so that GROUP of them add up within 16 bits */
 #define GROUP 4                  /* rows that are added at once */
+#define LINES 4                  /* of 64 bytes, of each row that comes next, which are asked for ahead of time */
 #define MAX_WINDOW (3 << 15)     /* tokens of a window, so that twice a sum fits 32 bits */
 
 #define MAX_WORD_FEATURES (1 << 14)
@@ -54,6 +55,8 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     for (; at + GROUP <= last; at += GROUP) {
         const int16_t *row[GROUP];
         for (int i = 0; i < GROUP; i++) row[i] = rows->table + rows->ids[at + i] * width;
+        for (int64_t next = at + GROUP; next < last && next < at + 2 * GROUP; next++)
+            for (int line = 0; line < LINES; line++) __builtin_prefetch(rows->table + rows->ids[next] * width + 32 * line);
         add_group(row[0], row[1], row[2], row[3], sums, width);
     }
     for (; at < last; at++) add_row(rows->table + rows->ids[at] * width, sums, width);
@@ -99,18 +102,18 @@ static int are_ids(const int32_t *ids, int64_t count, int64_t rows) {
     return !wrong;
 }
 
-/* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude]): buffers of int16, int32, int64 and,
+/* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude, longest]): buffers of int16, int32, int64 and,
    to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
 static PyObject *row_means(PyObject *module, PyObject *args) {
     enum { TABLE, IDS, BOUNDS, MEANS, LETTERS, STARTS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *done = NULL;
     Py_buffer view[BUFFERS];
     int held = 0;
-    Py_ssize_t width, more = 0, amplitude = 0;
+    Py_ssize_t width, more = 0, amplitude = 0, longest = SHORTEST_RUN;
     uint32_t *sums = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OnOOO|OOnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
-                          &object[LETTERS], &object[STARTS], &more, &amplitude))
+    if (!PyArg_ParseTuple(args, "OnOOO|OOnnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
+                          &object[LETTERS], &object[STARTS], &more, &amplitude, &longest))
         return NULL;
     for (; held < BUFFERS && object[held]; held++)
         if (PyObject_GetBuffer(object[held], &view[held], held == MEANS ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) goto end;
@@ -118,12 +121,13 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     int right = width > 0 && width < 1 << 24 && windows >= 0 && !(view[IDS].len % 4) && !(view[BOUNDS].len % 8);
     right = right && !(view[TABLE].len % (2 * width)) && (held == BUFFERS ? more > 0 : held == LETTERS && !more);
     right = right && more <= MAX_WORD_FEATURES && amplitude >= 0 && amplitude <= LIMIT;
+    right = right && longest >= SHORTEST_RUN && longest <= LONGEST_RUN;
     right = right && view[MEANS].len / whole == 2 * windows && !(view[MEANS].len % whole);
     if (right) rows = view[TABLE].len / 2 / width;
     right = right && (!more || view[STARTS].len == 8 * (rows + 1));
     if (right && !(sums = malloc(sizeof *sums * (size_t)whole))) { PyErr_NoMemory(); goto end; }
     Rows table = {view[TABLE].buf, view[IDS].buf, width};
-    Words words = {{NULL, NULL}, {sums + width, (uint32_t)more}, amplitude};
+    Words words = {{NULL, NULL}, {sums + width, (uint32_t)more, (int)longest}, amplitude};
     if (more) words.spelling = (Spelling){view[LETTERS].buf, view[STARTS].buf};
     Py_BEGIN_ALLOW_THREADS
     const int64_t *bounds = view[BOUNDS].buf;

@@ -12,5 +12,6 @@ def row_means(
     starts: NDArray[Any] = ...,
     words: int = ...,
     amplitude: int = ...,
+    longest: int = ...,
     /,
 ) -> None: ...

@@ -19,7 +19,7 @@ TEST_SUFFIX = ".test.jsonl"
 
 def storable(text: str) -> str:
     """The text with characters that UTF-8 cannot hold (lone surrogates) replaced."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def field_names(words: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def jsonl_texts(
     """
     each = each or nullcontext()
     for number, line in enumerate(lines, 1):
-        if line.strip():
+        if line and not line.isspace():
             place = f"{name}, line {number}"
             with each:
                 yield record_text(parse_line(line, place), fields, place)

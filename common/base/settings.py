@@ -22,6 +22,9 @@ FEATURE_LIMIT = 1 << 12
 MAX_WORD_FEATURES = 1 << 14
 """How many features words may have beside their tokens'."""
 
+SHORTEST_RUN, LONGEST_RUN = 3, 5
+"""How many letters the runs of words have, at least and at most."""
+
 MAX_COSINES = 1 << 13
 """How many cosines a sample may have."""
 
@@ -162,19 +165,33 @@ class WordFeatures:
 
     width:     how many buckets the runs of letters are hashed into.
     amplitude: what a run of letters counts, where a token's features reach FEATURE_LIMIT.
+    longest:   runs have from three letters to so many; a word's two borders count among them.
     """
 
-    width: int = 512
+    width: int = 384
     amplitude: int = 1024
+    longest: int = SHORTEST_RUN
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:
             raise InputError(f"words cannot have {self.width} features; give 1 to {MAX_WORD_FEATURES}")
         if not 1 <= self.amplitude <= FEATURE_LIMIT:
             raise InputError(f"a run of letters cannot count {self.amplitude}; give 1 to {FEATURE_LIMIT}")
+        if not SHORTEST_RUN <= self.longest <= LONGEST_RUN:
+            raise InputError(f"runs cannot have up to {self.longest} letters; give {SHORTEST_RUN} to {LONGEST_RUN}")
+
+    @property
+    def sizes(self) -> range:
+        """How many letters runs have."""
+        return range(SHORTEST_RUN, self.longest + 1)
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
+        """As it stands in files. Those of earlier versions do not say how long runs are: of all lengths."""
+        return cls(**{"longest": LONGEST_RUN, **said})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("longest", LONGEST_RUN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +331,7 @@ PLAIN_ENCODER = "smollm2"
 """The encoder of the published method, and of private rounds, which know no words."""
 
 DEFAULT = Preset(
-    sampling=Sampling(window=8, stride=32, units=20, mistyped=10),
+    sampling=Sampling(window=8, stride=32, units=15, mistyped=8),
     holdout=0.05,
     weighting="equal",
     ridge=Ridge(),

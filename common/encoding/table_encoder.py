@@ -103,7 +103,7 @@ class TableEncoder:
 
 def features_of(card: Mapping[str, Any]) -> tuple[WordFeatures | None, CosineFeatures | None]:
     """What a card or a manifest says of an encoder's features beside those of tokens."""
-    words = WordFeatures(**card["words"]) if "words" in card else None
+    words = WordFeatures.of_json(card["words"]) if "words" in card else None
     return words, CosineFeatures(**card["cosines"]) if "cosines" in card else None
 
 

@@ -5,11 +5,11 @@
 
 #define WORD_BEGIN 2
 #define WORD_END 3
-#define SMALLEST_GRAM 3
-#define LARGEST_GRAM 5
+#define SHORTEST_RUN 3
+#define LONGEST_RUN 5
 
 typedef struct { const uint8_t *letters; const int64_t *starts; } Spelling;
-typedef struct { uint32_t *counts; uint32_t width; } Sketch;
+typedef struct { uint32_t *counts; uint32_t width; int longest; } Sketch;
 
 static inline int is_word_byte(uint8_t byte) {
     return byte >= 128 || (uint8_t)(byte - '0') < 10 || (uint8_t)((byte | 32) - 'a') < 26;
@@ -23,36 +23,42 @@ static inline void count_gram(const Sketch *sketch, uint64_t product) {
 }
 
 /* The products of the last bytes of a word, `of[n]` of the last n + 1, and how many bytes it has so far. */
-typedef struct { uint64_t of[LARGEST_GRAM]; int64_t length; } Run;
+typedef struct { uint64_t of[LONGEST_RUN]; int64_t length; } Run;
 
-static inline void add_byte(Run *run, uint8_t byte) {
+static inline void add_byte(Run *run, uint8_t byte, int longest) {
     uint64_t product = byte * 0x9E3779B97F4A7C15u;
-    for (int last = LARGEST_GRAM - 1; last; last--) run->of[last] = (run->of[last - 1] << 8) + product;
+    for (int last = longest - 1; last; last--) run->of[last] = (run->of[last - 1] << 8) + product;
     run->of[0] = product;
     run->length++;
 }
 
 /* Takes in the next byte of a word, and counts the runs that end in it. */
-static inline void count_byte(const Sketch *sketch, Run *run, uint8_t byte) {
-    add_byte(run, byte);
-    for (int size = SMALLEST_GRAM; size <= LARGEST_GRAM; size++)
+static inline void count_byte(const Sketch *sketch, Run *run, uint8_t byte, int longest) {
+    add_byte(run, byte, longest);
+    for (int size = SHORTEST_RUN; size <= longest; size++)
         if (run->length >= size) count_gram(sketch, run->of[size - 1]);
 }
 
-/* Counts the runs of letters of one text or window. */
-static inline void count_words(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count) {
+static inline void count_runs_up_to(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count,
+                                    const int longest) {
     Run run = {{0}, 0};
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *end = spelling->letters + spelling->starts[ids[i] + 1];
         for (const uint8_t *at = spelling->letters + spelling->starts[ids[i]]; at < end; at++) {
             if (is_word_byte(*at)) {
-                if (!run.length) add_byte(&run, WORD_BEGIN);
-                count_byte(sketch, &run, *at);
+                if (!run.length) add_byte(&run, WORD_BEGIN, longest);
+                count_byte(sketch, &run, *at, longest);
             } else if (run.length) {
-                count_byte(sketch, &run, WORD_END);
+                count_byte(sketch, &run, WORD_END, longest);
                 run.length = 0;
             }
         }
     }
-    if (run.length) count_byte(sketch, &run, WORD_END);
+    if (run.length) count_byte(sketch, &run, WORD_END, longest);
+}
+
+/* Counts the runs of letters of one text or window. The usual length is a constant, for which there are no loops. */
+static inline void count_words(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count) {
+    if (sketch->longest == SHORTEST_RUN) count_runs_up_to(sketch, spelling, ids, count, SHORTEST_RUN);
+    else count_runs_up_to(sketch, spelling, ids, count, sketch->longest);
 }

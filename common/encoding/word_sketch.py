@@ -22,9 +22,6 @@ from ridgeway.common.encoding.tokenizer import Ids
 
 Integers = NDArray[np.int64]
 
-GRAM_SIZES = (3, 4, 5)
-"""How many bytes the runs have; a word's two borders count among them."""
-
 WORD_BEGIN, WORD_END = 2, 3
 """The bytes that stand for the borders of a word."""
 
@@ -95,7 +92,7 @@ class WordSketch:
         begins, stops = places[firsts] - 1, places[lasts] + 1
         bytes_[begins], bytes_[stops], owner[stops] = WORD_BEGIN, WORD_END, owners[inside[lasts]]
         since = np.arange(size) - np.repeat(begins, stops - begins + 1)
-        found = [self._of_size(count, bytes_, owner, since) for count in GRAM_SIZES]
+        found = [self._of_size(count, bytes_, owner, since) for count in self.options.sizes]
         return Grams(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _of_size(self, count: int, letters: NDArray[np.uint64], owner: Integers, since: Integers) -> Grams:

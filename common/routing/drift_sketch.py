@@ -129,8 +129,9 @@ def save(folder: Path, sketch: DriftSketch) -> None:
         "usual": np.array([sketch.usual]),
     }
     if sketch.words is not None:
-        spelling = sketch.words.words.spelling
+        words, spelling = sketch.words.words.options, sketch.words.words.spelling
         arrays |= {"buckets": sketch.words.buckets, "letters": spelling.letters, "starts": spelling.starts}
+        arrays |= {"longest": np.array([words.longest])}
     write_whole(companion(folder), packed(arrays), private=True)
 
 
@@ -162,7 +163,8 @@ def _words(arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.float16]) -> Ske
     check_spelling(spelling, len(rows))
     if buckets.dtype != np.float16 or buckets.shape[1:] != rows.shape[1:] or not np.isfinite(buckets).all():
         raise ValueError("no sketch of words")
-    return SketchedWords(buckets, WordSketch(WordFeatures(width=len(buckets)), spelling))
+    said = {"longest": int(arrays["longest"][0])} if "longest" in arrays else {}
+    return SketchedWords(buckets, WordSketch(WordFeatures.of_json({"width": len(buckets), **said}), spelling))
 
 
 def copy_companion(folder: Path, router: str, to: Path, new_router: str) -> None:

@@ -13,10 +13,17 @@ def token_sums(
     buckets: NDArray[Any] = ...,
     letters: NDArray[Any] = ...,
     starts: NDArray[Any] = ...,
+    longest: int = ...,
     alone: Numbers = ...,
     /,
 ) -> tuple[list[list[int]], list[int]]: ...
 def alone_rows(
-    table: NDArray[Any], width: int, buckets: NDArray[Any], letters: NDArray[Any], starts: NDArray[Any], /
+    table: NDArray[Any],
+    width: int,
+    buckets: NDArray[Any],
+    letters: NDArray[Any],
+    starts: NDArray[Any],
+    longest: int,
+    /,
 ) -> bytearray: ...
 def token_decisions(rule: Sequence[Any], ids: Numbers, counts: Numbers, /, *operands: Any) -> list[Any]: ...

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
-from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BYTES, Spelling, WordSketch
+from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
     TokenTable,
     exact_logits,
@@ -27,9 +27,6 @@ from ridgeway.common.routing.token_table import (
     step_for,
     sums_by_reading,
 )
-
-MAX_GRAMS_PER_LETTER = 2 * len(GRAM_SIZES)
-"""A letter ends one run of each size, and if a word ends with it, the border behind it ends as many."""
 
 CALLS_BEFORE_FAST = 256
 """Adding up letters costs as much in as many calls as making the rows with which most letters need no adding up."""
@@ -69,7 +66,7 @@ class WordTable:
     @property
     def largest_row(self) -> int:
         """No token says more of a domain, its letters included."""
-        return largest(self.logits) + most_grams(self.words.spelling) * largest(self.buckets)
+        return largest(self.logits) + most_grams(self.words) * largest(self.buckets)
 
     @cached_property
     def _begins_apart(self) -> NDArray[np.bool_]:
@@ -107,7 +104,8 @@ class WordTable:
 
     @cached_property
     def _with_words(self) -> tuple[Any, ...]:
-        return self.logits, self.domains, self.buckets, self.words.spelling.letters, self.words.spelling.starts
+        words, spelling = self.words.options, self.words.spelling
+        return self.logits, self.domains, self.buckets, spelling.letters, spelling.starts, words.longest
 
     @cached_property
     def _with_rows(self) -> tuple[Any, ...]:
@@ -178,7 +176,7 @@ def compile_words(
         raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of {own + words.width}")
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
-    step = step_for(float(np.abs(tokens).max()) + most_grams(words.spelling) * float(np.abs(buckets).max()) + room)
+    step = step_for(float(np.abs(tokens).max()) + most_grams(words) * float(np.abs(buckets).max()) + room)
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
 
@@ -191,7 +189,11 @@ def check_spelling(spelling: Spelling, rows: int) -> None:
         raise FormatError("the spelling of tokens does not fit its letters")
 
 
-def most_grams(spelling: Spelling) -> int:
-    """How many runs of letters can end in one token, at most."""
+def most_grams(words: WordSketch) -> int:
+    """How many runs of letters can end in one token, at most.
+
+    A letter ends one run of each size, and if a word ends with it, the border behind it ends as many.
+    """
+    spelling = words.spelling
     before = np.concatenate(([0], np.cumsum(WORD_BYTES[spelling.letters], dtype=np.int64)))
-    return MAX_GRAMS_PER_LETTER * int(np.diff(before[spelling.starts]).max(initial=0))
+    return 2 * len(words.options.sizes) * int(np.diff(before[spelling.starts]).max(initial=0))

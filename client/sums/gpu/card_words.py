@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ridgeway.client.sums.gpu.digit_planes import Windows, why_no_kernels
 from ridgeway.common.base.settings import FEATURE_LIMIT
-from ridgeway.common.encoding.word_sketch import GRAM_SIZES, MULTIPLIERS, WORD_BEGIN, WORD_BYTES, WORD_END, WordSketch
+from ridgeway.common.encoding.word_sketch import MULTIPLIERS, WORD_BEGIN, WORD_BYTES, WORD_END, WordSketch
 
 TOKENS_AT_ONCE = 1 << 18
 """Of windows that are sketched together; their letters, a dozen times as 64-bit numbers, are what memory must hold."""
@@ -31,7 +31,7 @@ class CardWords:
     """A sketch whose spelling lies on a device."""
 
     def __init__(self, words: WordSketch, device: torch.device) -> None:
-        self.width, self._amplitude = words.width, words.options.amplitude
+        self.width, self._amplitude, self._sizes = words.width, words.options.amplitude, words.options.sizes
         parts = (words.spelling.letters, words.spelling.starts, WORD_BYTES)
         self._letters, self._starts, self._word_bytes = (torch.from_numpy(part.copy()).to(device) for part in parts)
         self._multipliers = [int(each) - (1 << 64) for each in MULTIPLIERS]  # as signed numbers, which wrap alike
@@ -68,7 +68,9 @@ class CardWords:
         found = torch.zeros(len(lengths), self.width, dtype=torch.int32, device=ids.device)
         spelt, sizes = (self._letters, self._starts), (len(ids), self.width)
         programs = (-(-len(ids) // KERNEL_TOKENS),)
-        count_words[programs](*spelt, ids, owners, found, *sizes, *self._multipliers, TOKENS=KERNEL_TOKENS)
+        count_words[programs](
+            *spelt, ids, owners, found, *sizes, *self._multipliers, LONGEST=self._sizes[-1], TOKENS=KERNEL_TOKENS
+        )
         return found.long()
 
     def _plain_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -100,7 +102,7 @@ class CardWords:
         framed[at], framed[stops] = letters, torch.full_like(stops, WORD_END)
         of_word = torch.repeat_interleave(torch.arange(len(firsts), device=letters.device), stops - begins + 1)
         since, window = torch.arange(size, device=letters.device) - begins[of_word], windows[firsts][of_word]
-        for count in GRAM_SIZES:
+        for count in self._sizes:
             ends = (since >= count - 1).nonzero().flatten()
             packed = torch.zeros_like(ends)
             for back in range(count - 1, -1, -1):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ridgeway.common.encoding.word_sketch import GRAM_SIZES, WORD_BEGIN, WORD_END
+from ridgeway.common.base import settings
+from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END
 
 LIMIT = tl.constexpr(1 << 12)
 LOW_HALF = tl.constexpr((1 << 32) - 1)
-LARGEST_GRAM = tl.constexpr(max(GRAM_SIZES))
-SMALLEST_GRAM = tl.constexpr(min(GRAM_SIZES))
+SHORTEST = tl.constexpr(settings.SHORTEST_RUN)
 BORDERS = tl.constexpr((WORD_BEGIN, WORD_END))
 
 
@@ -130,9 +130,10 @@ def count_grams(
     first: tl.tensor,
     second: tl.tensor,
     width: tl.tensor,
+    LONGEST: tl.constexpr,
 ) -> None:
     """Count the runs of letters that end in the last of `length` bytes, which are packed, the last the lowest."""
-    for size in tl.static_range(SMALLEST_GRAM, LARGEST_GRAM + 1):
+    for size in tl.static_range(SHORTEST, LONGEST + 1):
         product = (packed & ((1 << 8 * size) - 1)) * first
         product = (product ^ (product >> 32 & LOW_HALF)) * second
         product = product ^ (product >> 32 & LOW_HALF)
@@ -151,6 +152,7 @@ def count_words(
     width: tl.tensor,
     first: tl.tensor,  # multipliers, int64
     second: tl.tensor,
+    LONGEST: tl.constexpr,
     TOKENS: tl.constexpr,
 ) -> None:
     """Count the runs of letters of windows' words. Each program takes some tokens and looks back for what is before."""
@@ -177,8 +179,8 @@ def count_words(
         packed = tl.where(ready, packed | (byte << 8 * length), packed)
         length += ready.to(tl.int64)
         at -= ready.to(tl.int64)
-        looking &= length < LARGEST_GRAM - 1
-    begins = (length > 0) & (length < LARGEST_GRAM - 1)
+        looking &= length < LONGEST - 1
+    begins = (length > 0) & (length < LONGEST - 1)
     packed = tl.where(begins, packed | (tl.full((TOKENS,), BORDERS[0], tl.int64) << 8 * length), packed)
     length += (length > 0).to(tl.int64)
     for place in range(0, tl.max(stop - start, axis=0)):
@@ -191,7 +193,8 @@ def count_words(
         ends = inside & ~in_word & (length > 0)
         packed = tl.where(in_word | ends, packed << 8 | tl.where(in_word, byte, BORDERS[1]), packed)
         length += (in_word | ends).to(tl.int64)
-        count_grams(counts, row, packed, length, in_word | ends, first, second, width)
+        count_grams(counts, row, packed, length, in_word | ends, first, second, width, LONGEST)
         length = tl.where(ends, 0, length)
     last = tl.load(owners + token + 1, mask=token + 1 < tokens, other=-1) != owner
-    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, here & last & (length > 0), first, second, width)
+    chosen = here & last & (length > 0)
+    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, chosen, first, second, width, LONGEST)

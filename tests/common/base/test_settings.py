@@ -20,6 +20,7 @@ from ridgeway.common.base.settings import (
     Ridge,
     Sampling,
     Selector,
+    WordFeatures,
     changed_sampling,
     preset,
 )
@@ -29,7 +30,7 @@ from ridgeway.common.statistics.sums import check_bound
 def test_the_default_preset_is_the_one_that_was_measured() -> None:
     """Units over windows of 8 every 32 tokens and more, equal domains, a relative ridge of 0.001, mean logits."""
     assert Preset(
-        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=20, mistyped=10),
+        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=15, mistyped=8),
         holdout=0.05,
         weighting="equal",
         ridge=Ridge(0.001, relative=True),
@@ -101,6 +102,23 @@ def test_a_selector_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
         Selector(**settings)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"width": 0}, {"width": 16_385}, {"amplitude": 0}, {"amplitude": 4_097}, {"longest": 2}, {"longest": 6}],
+)
+def test_words_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
+    """Each number has its bounds, and the sentence names the one that was given."""
+    with pytest.raises(InputError, match=str(next(iter(settings.values())))):
+        WordFeatures(**settings)
+
+
+@pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 4), WordFeatures(512, 1024, 5)])
+def test_words_come_back_from_their_json(made: WordFeatures) -> None:
+    """Files of earlier versions, which do not tell the longest run, mean runs of up to five letters."""
+    assert WordFeatures.of_json(made.to_json()) == made
+    assert WordFeatures(512, 1024, 5).to_json() == {"width": 512, "amplitude": 1024}
+
+
 @pytest.mark.parametrize("made", [Sampling(1, 2), Sampling(65_536, 1 << 40)])
 def test_a_sampling_comes_back_from_its_json(made: Sampling) -> None:
     """What a file says of its sampling is enough to make it again."""
@@ -149,7 +167,7 @@ def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words:
         (Sampling(8, mistyped=1), "windows of 8 and mistyped copies 1 times", False),
         (
             DEFAULT.sampling,
-            "windows of 8 every 32 tokens with beginnings and wholes in 20 units and mistyped copies 10 times",
+            "windows of 8 every 32 tokens with beginnings and wholes in 15 units and mistyped copies 8 times",
             False,
         ),
     ],
@@ -164,7 +182,7 @@ def test_a_window_alone_means_plain_windows() -> None:
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
     assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
     assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
-    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=20)
+    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=15)
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
 

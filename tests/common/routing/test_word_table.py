@@ -37,7 +37,7 @@ from tests.common.encoding.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, one_domain, prepared, sign_again
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
-OPTIONS = WordFeatures(width=8, amplitude=100)
+OPTIONS = WordFeatures(width=8, amplitude=100, longest=4)
 ENCODER = with_words(tiny_encoder(), OPTIONS)
 DOMAINS = ("code", "law", "zoology")
 CHOICES = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector, Confidence())
@@ -70,7 +70,8 @@ def points_by_hand(compiled: WordTable, text: str) -> list[int]:
     """Token rows, and each bucket's row as often as it was counted, in Python's own numbers."""
     ids = ENCODER.tokenizer.encode(text).tolist()
     starts, letters = compiled.words.spelling.starts.tolist(), compiled.words.spelling.letters.tobytes()
-    counts = counted_by_hand(b"".join(letters[starts[number] : starts[number + 1]] for number in ids), OPTIONS.width)
+    spelt = b"".join(letters[starts[number] : starts[number + 1]] for number in ids)
+    counts = counted_by_hand(spelt, OPTIONS.width, OPTIONS.longest)
     rows, buckets = compiled.logits.tolist(), compiled.buckets.tolist()
     return [
         sum(rows[number][domain] for number in ids)
@@ -123,7 +124,7 @@ def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc a. bc", "a"])
     found = [(compiled.token_sums(*numbers), len(compiled.operands() or ())) for _ in range(4)]
     assert [each for each, _ in found] == [sums_by_reading(compiled, *numbers)] * 4
-    assert [size for _, size in found] == [5, 6, 6, 6]
+    assert [size for _, size in found] == [6, 7, 7, 7]
 
 
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
@@ -198,7 +199,7 @@ def test_the_largest_logits_fit_32_bits_for_the_longest_token() -> None:
     """The step leaves room for a token and all runs of letters that can end in it, and no more than is needed."""
     for seed in range(20):
         compiled = table(seed)
-        grams = most_grams(compiled.words.spelling) * int(np.abs(compiled.buckets).max())
+        grams = most_grams(compiled.words) * int(np.abs(compiled.buckets).max())
         most = int(np.abs(compiled.logits).max()) + grams
         assert 1 << 28 < most == compiled.largest_row < 1 << 31
 
@@ -272,7 +273,7 @@ def test_compiled_sums_refuse_words_that_do_not_fit(
     """No letter is read outside what was handed over."""
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     ids, counts = np.arange(3, dtype=np.int32), np.array([3])
-    rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64)
+    rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64), 3
     with pytest.raises(ValueError, match="do not fit together"):
         found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
     with pytest.raises(ValueError, match="do not fit together"):
@@ -283,7 +284,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
     """Counters of 32 bits never turn over: the extension says so before it begins."""
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     row, long = np.ones((1, 2), dtype=np.int32), np.full(1 << 20, ord("a"), dtype=np.uint8)
-    rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)])
+    rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 3
     with pytest.raises(OverflowError, match="more letters"):
         found.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc"])
