@@ -33,7 +33,7 @@ from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, sim
 
 SLOPE = (50, 100, 200, 500, 1000)
 ENCODER = "smollm2"
-"""Of 576 features, as the aims are; those of words would be 512 more."""
+"""Of 576 features, as the aims are; those of words would be 384 more."""
 MAX_SECONDS = {(200, 0.0): 60, (1000, 0.1): 360}
 """The aims for a whole federation, by its holders and the part of them that falls away."""
 MAX_GB, MAX_OWN_SECONDS, MAX_OWN_BYTES = 2, 1, 3
