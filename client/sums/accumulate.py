@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers
@@ -352,12 +353,10 @@ class TokenCounts:
 def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly, in blocks that float64 holds."""
     check_bound(int(counts.sum()))
-    from threadpoolctl import threadpool_limits
-
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
     blocks = list(exact_blocks(counts, max(1, BLOCK_BYTES // (8 * features))))
-    with threadpool_limits(1), ThreadPoolExecutor(threads, "gram") as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads, "gram") as pool:
         parts = pool.map(lambda block: _weighted_gram(table[block.tokens], block.counts), blocks)
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.privacy.document_bound import PrivacyMode, count_unit, row_unit
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior
@@ -132,11 +133,10 @@ def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
     folded in, so that the router is a table as ever.
     """
     from scipy.linalg import solve
-    from threadpoolctl import threadpool_limits
 
     apart, domains = _apart(found), len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
-    with threadpool_limits(1):
+    with one_blas_thread():
         directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
         whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
         weights = whitening.T @ directions / TYPICAL_LENGTH

@@ -8,13 +8,14 @@ text outweighs the few sentences here. Knows encoders and solving. Knows nothing
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 
 from ridgeway.common.base.settings import Ridge, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.windows import layers
+from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.routing.cosine_table import text_cosines
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu
@@ -53,7 +54,8 @@ Bună ziua, ce mai faceți astăzi? Vremea este frumoasă și mergem la plimbare
 """.strip().splitlines()
 
 
-def random_texts() -> list[str]:
+@cache
+def random_texts() -> tuple[str, ...]:
     """Printable characters, words of letters, and bytes, at random; the same ones everywhere."""
     texts = []
     for number in range(RANDOM_TEXTS):
@@ -62,7 +64,7 @@ def random_texts() -> list[str]:
         letters = "".join(chr(97 + byte % 26) if byte % 6 else " " for byte in drawn[1:size])
         printable = "".join(chr(33 + byte % 94) for byte in drawn[1:size])
         texts.append((letters, printable, letters, drawn[1:size].decode("latin-1"))[number % 4])
-    return texts
+    return tuple(texts)
 
 
 def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
@@ -70,7 +72,7 @@ def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
     posed = equation(total, encoder.scale, RIDGE)
     gram, cross = posed.gram / posed.mass, posed.cross.sum(axis=1) / posed.mass
     for texts in (LANGUAGES, random_texts()):
-        features = _features(encoder, texts)
+        features = _features(encoder, tuple(texts))
         if not len(features):  # a tokenizer may know none of these letters
             continue
         gram += WEIGHT / 2 * features.T @ features / len(features)
@@ -78,10 +80,10 @@ def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
     return on_cpu(Equation(gram, cross[:, None], posed.added, 1)).weights
 
 
-def _features(encoder: TableEncoder, texts: Sequence[str]) -> Matrix:
+def _features(encoder: TableEncoder, texts: tuple[str, ...]) -> Matrix:
     """The features of windows of texts and of whole texts, in the embedding's own units, the constant one last."""
     found: list[Matrix] = [np.zeros((0, encoder.width + 1))]
-    for layer in layers(*encoder.tokenizer.encode_many(texts), SAMPLING):
+    for layer in _windows(encoder.tokenizer, texts):
         if not len(layer.ids):
             continue
         counts = np.diff(layer.bounds)[:, None]
@@ -95,3 +97,9 @@ def _features(encoder: TableEncoder, texts: Sequence[str]) -> Matrix:
             parts.insert(-1, cosines.astype(np.float64) * encoder.scale)
         found.append(np.concatenate(parts, axis=1))
     return np.concatenate(found)
+
+
+@lru_cache(maxsize=4)
+def _windows(tokenizer: Tokenizer, texts: tuple[str, ...]) -> tuple[Layer, ...]:
+    """The windows of texts: a coordinator makes releases with one tokenizer, and the texts are always the same."""
+    return tuple(layers(*tokenizer.encode_many(texts), SAMPLING))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base import devices
 from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.statistics.sums import Statistics
 
 Matrix = NDArray[np.float64]
@@ -86,9 +87,8 @@ def on_cpu(posed: Equation) -> Solution:
     """The same bits whatever the number of threads: LAPACK is held to one. Raises UnsolvableTotal."""
     from scipy.linalg import cho_factor, cho_solve
     from scipy.linalg.lapack import dpocon
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):
+    with one_blas_thread():
         try:
             factor = cho_factor(posed.gram, lower=True)
         except np.linalg.LinAlgError as error:
