@@ -12,7 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +184,14 @@ def long_run(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_folders_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fixtures that many tests share do not touch the user's folders either."""
-    home = tmp_path_factory.mktemp("shared-home")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+    """Folders for caches and keys, made by whoever writes there: one for fixtures that many tests share, then one for
+    each test. They lie in one folder, since pytest looks through all that it has made before it makes another."""
+    place = tmp_path_factory.mktemp("homes")
+    homes = (place / str(number) for number in count())
     with pytest.MonkeyPatch.context() as patch, without_syncing():  # no test cuts the power
-        patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
-        patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
-        yield
+        _live_in(next(homes), patch)
+        yield homes
 
 
 @pytest.fixture(autouse=True)
@@ -205,11 +206,14 @@ def _close_logs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a cache and a configuration folder of its own."""
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
-    monkeypatch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
+    _live_in(next(_homes), monkeypatch)
+
+
+def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
+    patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
 
 
 @pytest.fixture(params=["everybody", "neighbours"])
