@@ -129,11 +129,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_sessionstart() -> None:
-    """What is imported and collected stays until the end: to look for garbage in it takes a third of that time."""
+    """What is imported and collected stays until the end: nobody looks for garbage in it, then or later."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     gc.enable()
 
 
