@@ -7,8 +7,9 @@ Knows numpy, and scipy where nothing was compiled. Knows nothing of files, text 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
@@ -21,7 +22,7 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
-from ridgeway.common.encoding.windows import layers
+from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import (
     MAX_SQUARE,
@@ -68,6 +69,9 @@ class Accumulator(Protocol):
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         """Take in documents whose ids stand in one row, `lengths` of them each."""
+
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        """Take in the samples of documents."""
 
     def state(self) -> State:
         """The sums so far."""
@@ -297,6 +301,14 @@ class ExactGram:
 class GramSums:
     """What accumulators share whose state is the upper triangle of gram."""
 
+    _sampling: Sampling
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        self.add_layers(layers(ids, lengths, self._sampling))
+
+    @abstractmethod
+    def add_layers(self, found: Sequence[Layer]) -> None: ...
+
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         return of_triangle(state["gram"])
 
@@ -309,8 +321,8 @@ class WindowSums(GramSums):
         self._sampling = sampling
         self._gram = ExactGram(table.width, table.last_words)
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        for layer in layers(ids, lengths, self._sampling):
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:
             if len(layer.ids):
                 self._gram.add(self._table.features(layer.ids, layer.bounds), layer.times)
 
@@ -342,6 +354,10 @@ class TokenCounts:
     def add(self, ids: Ids, lengths: Integers) -> None:
         ids, _ = first_tokens(ids, lengths, self._limit)
         self._counts += np.bincount(ids, minlength=len(self._counts))
+
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:  # in which no token stands twice
+            self._counts[layer.ids] += layer.times
 
     def state(self) -> State:
         return {"counts": self._counts.copy()}

@@ -1,6 +1,7 @@
-"""A piece of a corpus → batches of its documents, less those that are held out, with what was met on the way.
+"""A piece of a corpus → batches of its documents, less those that are held out, with what was met on the way, and the
+samples of a batch: all that is done before sums are taken, in whatever process.
 
-Knows how documents are read and held out. Knows nothing of tokens, sums or processes.
+Knows how documents are read, held out, tokenised and sampled. Knows nothing of sums or processes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, documents, is_held_out
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
+from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.encoding.windows import Layer, layers
 
 BATCH_DOCUMENTS = 1024
 SKIMMED_DOCUMENTS = 1024
@@ -20,17 +24,31 @@ SKIMMED_DOCUMENTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """How documents are read. characters: about how many a batch has. mistyped: whether it has mistyped copies too."""
+    """How documents are read and sampled. characters: about how many a batch has."""
 
     text_fields: tuple[str, ...]
     holdout: float
     skip_broken: bool
     characters: int
-    mistyped: bool = False
+    sampling: Sampling
+
+
+class Samples(NamedTuple):
+    """What the documents of a batch add to the sums. tokens: how many they have, mistyped copies apart."""
+
+    tokens: int
+    layers: list[Layer]
+
+
+def samples_of(texts: list[str], tokenizer: Tokenizer, sampling: Sampling) -> Samples:
+    """The samples of documents, and of their mistyped copies where those count."""
+    ids, lengths = tokenizer.encode_many(with_mistyped_copies(texts) if sampling.mistyped else texts)
+    found = [layer for layer in layers(ids, lengths, sampling) if len(layer.ids)]
+    return Samples(int(lengths[: len(texts)].sum()), found)
 
 
 class PieceBatch(NamedTuple):
-    """Documents to sum, and behind them as many mistyped copies where those count.
+    """Documents to sum.
 
     met, broken: what was met since the batch before, and the places of broken records among it.
     place:       how many documents of the piece lie behind, those included that are held out.
@@ -55,9 +73,8 @@ def read_batches(source: CorpusFile, first: int, rules: ReadingRules) -> Iterato
     def batch(ends: bool) -> PieceBatch:
         nonlocal texts, size, counted
         since, broken = copy.copy(met), (skipped or [])[counted.broken :]
-        told = with_mistyped_copies(texts) if rules.mistyped else texts
         since.add(counted, -1)
-        texts, size, counted = [], 0, copy.copy(met)
+        told, texts, size, counted = texts, [], 0, copy.copy(met)
         return PieceBatch(told, since, broken, place, position.bytes, ends)
 
     for text in documents(source, rules.text_fields, met, position, skipped):

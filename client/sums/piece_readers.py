@@ -1,8 +1,8 @@
-"""Processes that read and tokenise pieces of a corpus: one interpreter parses records for a few cores, not for many.
+"""Processes that read, tokenise and sample pieces of a corpus: one interpreter does that for a few cores, not for many.
 
-A process gets the tokenizer's definition and then pieces, and answers with ids, over pipes that only it and its parent
-hold. A piece whose process ends or answers nonsense is read on by this process, from where the answers ended. Processes
-end when their parent does. Knows pieces, the tokenizer and pipes. Knows nothing of sums.
+A process gets the tokenizer's definition and then pieces, and answers with samples, over pipes that only it and its
+parent hold. A piece whose process ends or answers nonsense is read on by this process, from where the answers ended.
+Processes end when their parent does. Knows pieces, samples and pipes. Knows nothing of sums.
 """
 
 from __future__ import annotations
@@ -15,26 +15,67 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.corpus import CorpusFile, Counters
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches
+from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
 from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.encoding.windows import Layer
 
-Tokens = tuple[Ids, NDArray[np.int64]]
-Read = tuple[int, PieceBatch, Tokens | None]
-"""Which piece, what was read of it, and its ids if a process has made them."""
+Read = tuple[int, PieceBatch, Samples | None]
+"""Which piece, what was read of it, and its samples if a process has made them."""
 
 PIPE_BYTES = 1 << 20
 END_TIMEOUT_S = 5.0
 BATCHES_AHEAD = 2
+
+
+class PackedSamples(NamedTuple):
+    """Samples as they travel. shapes: of each layer, how often it counts, and how many windows and ids it has.
+
+    sizes: how many ids each window has, layer after layer.
+    """
+
+    tokens: int
+    shapes: list[tuple[int, int, int]]
+    sizes: NDArray[np.int32]
+    ids: Ids
+
+    @classmethod
+    def of(cls, samples: Samples) -> PackedSamples:
+        shapes = [(layer.times, len(layer.bounds) - 1, len(layer.ids)) for layer in samples.layers]
+        sizes = [np.diff(layer.bounds).astype(np.int32) for layer in samples.layers]
+        ids = [layer.ids for layer in samples.layers]
+        none = np.zeros(0, np.int32)
+        return cls(samples.tokens, shapes, np.concatenate((none, *sizes)), np.concatenate((none, *ids)))
+
+    def unpacked(self, rows: int) -> Samples:
+        """The samples. Raises ValueError unless they could be of texts, with ids below `rows`: sums over anything else
+        would be of no text that ever was."""
+        ids, ends = self.ids, np.append(0, np.cumsum(self.sizes, dtype=np.int64))
+        shapes = np.array([(0, 0, 0), *self.shapes], dtype=np.int64)
+        _, windows, tokens = np.cumsum(shapes, axis=0).T
+        in_range = ids.min(initial=0) >= 0 and ids.max(initial=-1) < rows and shapes[1:].min(initial=1) > 0
+        of_size = self.sizes.min(initial=1) > 0 and self.sizes.max(initial=0) <= MAX_JOINED_WINDOW_TOKENS
+        fits = windows[-1] == len(self.sizes) and tokens[-1] == len(ids)
+        if not (in_range and of_size and fits and np.array_equal(ends[windows], tokens)):
+            raise ValueError("the process has answered something else")
+        layers = [
+            Layer(ids[begin:end], ends[first : last + 1] - begin, times)
+            for (times, _, _), (first, last), (begin, end) in zip(
+                self.shapes, pairwise(windows), pairwise(tokens), strict=True
+            )
+        ]
+        return Samples(self.tokens, layers)
 
 
 @contextlib.contextmanager
@@ -104,10 +145,9 @@ class _Readers:
     def _read_piece(self, number: int, process: ReaderProcess | None) -> None:
         source, first = self._pieces[number]
         if process is not None:
-            with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError):
-                for batch, tokens in process.read(source, first):
-                    self._must_be_sound(tokens)
-                    self._read.put((number, batch, tokens))
+            with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError, MemoryError):
+                for batch, packed in process.read(source, first):
+                    self._read.put((number, batch, packed.unpacked(self._tokenizer.rows)))
                     first = batch.place
                     if batch.ends or self._closed.is_set():
                         return
@@ -115,13 +155,6 @@ class _Readers:
             self._read.put((number, batch, None))
             if self._closed.is_set():
                 return
-
-    def _must_be_sound(self, tokens: Tokens) -> None:
-        """Sums over what cannot be ids of texts would be of no text that ever was."""
-        ids, lengths = tokens
-        fits = int(lengths.sum()) == len(ids) and int(lengths.min(initial=0)) >= 0
-        if not fits or int(ids.min(initial=0)) < 0 or int(ids.max(initial=-1)) >= self._tokenizer.rows:
-            raise EOFError("the process has answered something else")
 
     def close(self) -> None:
         """End all processes and threads."""
@@ -163,16 +196,17 @@ class ReaderProcess:
     def begin(self, definition: bytes, rules: ReadingRules, *, lower: bool) -> None:
         _write(self._sink, {"rules": asdict(rules), "bytes": len(definition), "lower": lower}, definition)
 
-    def read(self, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, Tokens]]:
+    def read(self, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, PackedSamples]]:
         """The batches of a piece; EOFError if the process ends before they do."""
         _write(self._sink, {"first": first, **asdict(source), "path": os.fsencode(source.path).hex()})
         while True:
             head = _line(self._source)
-            lengths, ids = np.empty(head.pop("texts"), np.int64), np.empty(head.pop("ids"), np.int32)
-            for array in (lengths, ids):
-                if self._source.readinto(array.data.cast("B")) != array.nbytes:  # type: ignore[attr-defined]
-                    raise EOFError("the process has ended")
-            yield PieceBatch(texts=[], met=Counters(**head.pop("met")), **head), (ids, lengths)
+            tokens, shapes, windows = head.pop("tokens"), head.pop("shapes"), head.pop("windows")
+            numbers = np.empty(head.pop("numbers"), np.int32)
+            if self._source.readinto(numbers.data.cast("B")) != numbers.nbytes:  # type: ignore[attr-defined]
+                raise EOFError("the process has ended")
+            packed = PackedSamples(tokens, shapes, numbers[:windows], numbers[windows:])
+            yield PieceBatch(**{**head, "texts": [], "met": Counters(**head["met"])}), packed
 
     def kill(self) -> None:
         self._process.kill()
@@ -208,7 +242,7 @@ def main() -> None:
     # Buffered whatever the environment says, so that what is written arrives whole.
     with open(0, "rb") as source, open(1, "wb") as sink, contextlib.suppress(EOFError, BrokenPipeError):
         head = _line(source)
-        rules = ReadingRules(**{**head["rules"], "text_fields": tuple(head["rules"]["text_fields"])})
+        rules = _rules(**head["rules"])
         tokenizer = Tokenizer(source.read(head["bytes"]), lower=head["lower"])
         tokenizer.make_fast()
         while True:
@@ -222,11 +256,15 @@ def main() -> None:
     os._exit(0)  # there is nothing to tidy up that is worth waiting for
 
 
+def _rules(text_fields: list[str], sampling: dict[str, int], **more: Any) -> ReadingRules:
+    return ReadingRules(text_fields=tuple(text_fields), sampling=Sampling(**sampling), **more)
+
+
 def _answer(piece: CorpusFile, first: int, rules: ReadingRules, tokenizer: Tokenizer, sink: IO[bytes]) -> None:
     for batch in read_batches(piece, first, rules):
-        ids, lengths = tokenizer.encode_many(batch.texts)
-        head = {**batch._asdict(), "met": asdict(batch.met), "texts": len(lengths), "ids": len(ids)}
-        _write(sink, head, lengths.data, ids.data)
+        tokens, shapes, sizes, ids = PackedSamples.of(samples_of(batch.texts, tokenizer, rules.sampling))
+        head = {**batch._asdict(), "texts": [], "met": asdict(batch.met), "tokens": tokens, "shapes": shapes}
+        _write(sink, {**head, "windows": len(sizes), "numbers": len(sizes) + len(ids)}, sizes.data, ids.data)
 
 
 if __name__ == "__main__":

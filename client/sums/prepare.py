@@ -32,8 +32,8 @@ from ridgeway.client.sums.corpus import (
 )
 from ridgeway.client.sums.corpus_parts import corpus_digest, pieces_of
 from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches
-from ridgeway.client.sums.piece_readers import Read, Tokens, piece_readers
+from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
+from ridgeway.client.sums.piece_readers import Read, piece_readers
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
@@ -334,8 +334,8 @@ class _Run:
             ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool,
         ):
             try:
-                for number, batch, tokens in batches:
-                    self._take(pool, todo[number], batch, tokens)
+                for number, batch, samples in batches:
+                    self._take(pool, todo[number], batch, samples)
                     if self._due():
                         self._keep()
             except BaseException:
@@ -352,8 +352,8 @@ class _Run:
         many = self._job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES and not by_model
         slow = by_model and not self._job.devices
         size = PROCESS_BATCH_CHARACTERS if many else MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
-        mistyped = bool(self._job.sampling.mistyped)
-        rules = ReadingRules(self._job.text_fields, self._job.holdout, bool(self._job.skip_broken), size, mistyped)
+        how = bool(self._job.skip_broken), size, self._job.sampling
+        rules = ReadingRules(self._job.text_fields, self._job.holdout, *how)
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
             more = self._encoder.words, self._encoder.cosines
@@ -368,11 +368,11 @@ class _Run:
                 for batch in read_batches(source, first, rules)
             )
 
-    def _take(self, pool: ThreadPoolExecutor, piece: Unread, batch: PieceBatch, tokens: Tokens | None) -> None:
+    def _take(self, pool: ThreadPoolExecutor, piece: Unread, batch: PieceBatch, samples: Samples | None) -> None:
         stamp = piece.stamp
         opened = self._open.setdefault(stamp, _OpenPiece(piece.first, piece.first))
-        if batch.texts or (tokens is not None and len(tokens[1])):
-            self._pending.append(pool.submit(self._sum, batch.texts, tokens))
+        if batch.texts or (samples is not None and samples.layers):
+            self._pending.append(pool.submit(self._sum, batch.texts, samples))
         while len(self._pending) > 2 * self._job.threads:
             self._counters.tokens += self._pending.popleft().result()
         opened.met.add(batch.met)
@@ -389,15 +389,16 @@ class _Run:
         self._broken = [*self._broken, *opened.broken][:MAX_PLACES]
         self._counters.add(opened.met)
 
-    def _sum(self, texts: list[str], tokens: Tokens | None) -> int:
+    def _sum(self, texts: list[str], samples: Samples | None) -> int:
         """Sum a batch; how many tokens its documents have."""
-        ids, lengths = self._encoder.tokenizer.encode_many(texts) if tokens is None else tokens
+        if samples is None:
+            samples = samples_of(texts, self._encoder.tokenizer, self._job.sampling)
         accumulator = self._idle.get()
         try:
-            accumulator.add(ids, lengths)
+            accumulator.add_layers(samples.layers)
         finally:
             self._idle.put(accumulator)
-        return int(lengths[: len(lengths) // 2].sum()) if self._job.sampling.mistyped else len(ids)
+        return samples.tokens
 
     def summer(self) -> Accumulator:
         """Any of the accumulators: what a state means is the same to all."""

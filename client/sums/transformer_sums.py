@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +19,9 @@ from ridgeway.client.sums.accumulate import ExactGram, GramSums, State
 from ridgeway.common.base.devices import is_out_of_memory
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.transformer import Transformer, one_thread, too_little_memory, transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Rows, Shape
+from ridgeway.common.encoding.windows import Layer, Rows, Shape
 from ridgeway.common.statistics.sums import Integers, triangle_size
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class LateSums(GramSums):
         self._encoder, self._sampling, self._device = encoder, sampling, device
         self._sums: ContextualSums | None = None
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
+    def add_layers(self, found: Sequence[Layer]) -> None:
         if self._sums is None:
             self._sums = ContextualSums(transformer(self._encoder, self._device), self._encoder, self._sampling)
-        self._sums.add(ids, lengths)
+        self._sums.add_layers(found)
 
     def state(self) -> State:
         if self._sums is None:
@@ -64,7 +64,7 @@ class ContextualSums(GramSums):
     def __init__(self, model: Transformer, encoder: ContextualEncoder, sampling: Sampling) -> None:
         import torch
 
-        self._model, self._scale, self._limit = model, encoder.scale, sampling.max_tokens
+        self._model, self._scale, self._sampling = model, encoder.scale, sampling
         self._frame = model.frame(sampling.window)
         self._usual = self._frame.shape(sampling.window)
         self._waiting: dict[Shape, Rows] = {}
@@ -72,11 +72,12 @@ class ContextualSums(GramSums):
         self._largest = torch.zeros((), device=model.device)
         self._asked: deque[Future[None]] = deque()
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, lengths = first_tokens(ids, lengths, self._limit)
-        for rows in self._frame.rows(ids, lengths):
-            waiting = self._waiting.pop(rows.shape, None)
-            self._pass_full(rows if waiting is None else waiting + rows)
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:
+            for rows in self._frame.rows_between(layer.ids, layer.bounds):
+                counted = rows[np.repeat(np.arange(len(rows)), layer.times)]
+                waiting = self._waiting.pop(rows.shape, None)
+                self._pass_full(counted if waiting is None else waiting + counted)
 
     def _pass_full(self, rows: Rows) -> None:
         """Take in as many full passes as there are; the rest waits."""

@@ -56,6 +56,8 @@ def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
     Where mistyped copies count, as many of them stand behind the documents, in the same order.
     """
     ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
+    if sampling.window == 1 and sampling.is_plain:
+        return _of_tokens(ids)
     copies = []
     if sampling.mistyped:
         own = lengths[: len(lengths) // 2]
@@ -68,6 +70,15 @@ def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
     if sampling.documents:
         found.append(_layer(ids, lengths, MAX_WINDOW_TOKENS, sampling.documents))
     return [*found, *copies]
+
+
+def _of_tokens(ids: Ids) -> list[Layer]:
+    """Samples that are single tokens: each one that occurs once for every binary digit of how often it does."""
+    counts = np.bincount(ids)
+    there = np.flatnonzero(counts).astype(np.int32)
+    digits = range(int(counts.max(initial=0)).bit_length())
+    chosen = [there[counts[there] >> digit & 1 > 0] for digit in digits]
+    return [Layer(tokens, np.arange(len(tokens) + 1), 1 << digit) for digit, tokens in enumerate(chosen)]
 
 
 def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
@@ -221,7 +232,10 @@ class Frame:
 
     def rows(self, ids: Ids, lengths: Integers) -> Iterator[Rows]:
         """The windows of documents whose ids stand in one row, `lengths` of them each: one piece a shape."""
-        bounds = np.append(window_starts(lengths, self.window), len(ids))
+        return self.rows_between(ids, np.append(window_starts(lengths, self.window), len(ids)))
+
+    def rows_between(self, ids: Ids, bounds: Integers) -> Iterator[Rows]:
+        """The same for windows whose bounds are known."""
         counts = np.diff(bounds)
         shapes = {int(count): self.shape(int(count)) for count in np.unique(counts)}
         for shape in sorted(set(shapes.values())):

@@ -39,7 +39,7 @@ from ridgeway.common.base.settings import (
     WordFeatures,
 )
 from ridgeway.common.encoding.cosine_features import Cosines
-from ridgeway.common.encoding.windows import window_starts
+from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
 from tests.support.gpu import CARD, PLACES, Place, at_every_place, needs_card
@@ -129,6 +129,9 @@ def test_a_device_gives_the_bits_of_the_cpu(
         ours = summed(there, texts)
         expected = summed(here, texts)
         assert_same(ours, expected)
+        sampled = one(table, sampling, place.device, words, cosines)()
+        sampled.add_layers(layers(*in_one_row(texts), sampling))
+        assert_same(sampled.state(), expected)
         assert there.statistics(ours).equals(here.statistics(expected))
 
 

@@ -7,7 +7,7 @@ Knows torch, its streams and events, and the table. Knows nothing of files or te
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache, partial
 from itertools import cycle, pairwise
@@ -28,7 +28,7 @@ from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
 from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
-from ridgeway.common.encoding.windows import layers
+from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
@@ -202,8 +202,8 @@ class CardWindows(GramSums):
         self._lanes = defaultdict[int, Lane](partial(Lane, table.device, lane, slot_tokens))
         self._gram = BlockGram(table.device, table.width)
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        for layer in layers(ids, lengths, self._sampling):
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:
             self._lanes[layer.times].put(layer.ids, layer.bounds, self._taking(layer.times))
 
     def _taking(self, times: int) -> Take:
@@ -236,10 +236,16 @@ class CardCounts:
         self._table, self._limit = table, sampling.max_tokens
         self._lane = Lane(table.device, lane, SLOT_TOKENS)
         self._counts: Tensor | None = None
+        self._counted = np.zeros(table.shape[0], dtype=np.int64)
+        """What others had counted already; it never goes to the device."""
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         ids, _ = first_tokens(ids, lengths, self._limit)
         self._lane.put(ids, np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)), self._take)
+
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:  # in which no token stands twice
+            self._counted[layer.ids] += layer.times
 
     def _take(self, windows: Windows) -> None:
         found = torch.bincount(windows.ids, minlength=self._table.shape[0])
@@ -248,9 +254,9 @@ class CardCounts:
     def state(self) -> State:
         self._lane.flush(self._take)
         if self._counts is None:
-            return {"counts": np.zeros(self._table.shape[0], dtype=np.int64)}
+            return {"counts": self._counted.copy()}
         with self._lane.working():
-            return {"counts": self._counts.cpu().numpy().copy()}
+            return {"counts": self._counted + self._counts.cpu().numpy()}
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         with self._lane.working():

@@ -13,16 +13,16 @@ import pytest
 
 from ridgeway.client.sums import piece_readers, prepare
 from ridgeway.client.sums.corpus import CorpusFile, Counters, find_sources
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches
-from ridgeway.client.sums.piece_readers import Read, ReaderProcess, Tokens
+from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches, samples_of
+from ridgeway.client.sums.piece_readers import PackedSamples, Read, ReaderProcess
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.base.settings import Sampling, WordFeatures
+from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling, WordFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
 
-RULES = ReadingRules(("text",), 0.2, True, 300)
+RULES = ReadingRules(("text",), 0.2, True, 300, Sampling(4, stride=8, units=20, mistyped=3))
 
 
 @pytest.fixture
@@ -37,20 +37,17 @@ def pieces(tmp_path: Path) -> list[tuple[CorpusFile, int]]:
 
 
 def gathered(batches: Iterator[Read], encoder: TableEncoder, count: int) -> list[tuple[object, ...]]:
-    """Of each piece: what was met, where it ended, its broken records and its ids."""
-    found: list[tuple[Counters, list[PieceBatch], list[int], list[int]]] = [
-        (Counters(), [], [], []) for _ in range(count)
-    ]
-    for number, batch, tokens in batches:
-        met, seen, row, sizes = found[number]
+    """Of each piece: what was met, where it ended, its broken records, its tokens and its samples."""
+    found: list[tuple[Counters, list[PieceBatch], list[object]]] = [(Counters(), [], []) for _ in range(count)]
+    for number, batch, samples in batches:
+        met, seen, taken = found[number]
         assert not seen or not seen[-1].ends
         assert not seen or batch.place >= seen[-1].place
-        ids, lengths = encoder.tokenizer.encode_many(batch.texts) if tokens is None else tokens
+        tokens, layers = samples or samples_of(batch.texts, encoder.tokenizer, RULES.sampling)
         met.add(batch.met)
         seen.append(batch)
-        row += ids.tolist()
-        sizes += lengths.tolist()
-    return [(met, seen[-1].place, [w for b in seen for w in b.broken], row, sizes) for met, seen, row, sizes in found]
+        taken += [tokens, *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers)]
+    return [(met, seen[-1].place, [w for b in seen for w in b.broken], taken) for met, seen, taken in found]
 
 
 def read_here(pieces: list[tuple[CorpusFile, int]], rules: ReadingRules = RULES) -> Iterator[Read]:
@@ -64,11 +61,11 @@ def is_gone(pid: int) -> bool:
 
 
 def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
-    """Every document, count, broken record and id, in their order within a piece, by the processes alone."""
+    """Every document, count, broken record and sample, in their order within a piece, by the processes alone."""
     expected = gathered(read_here(pieces), encoder, len(pieces))
     with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
         reads = list(batches)
-    assert all(tokens is not None for _, _, tokens in reads)
+    assert all(samples is not None for _, _, samples in reads)
     assert gathered(iter(reads), encoder, len(pieces)) == expected
     assert expected[0][0].held_out > 0  # type: ignore[attr-defined]
 
@@ -100,19 +97,35 @@ def test_processes_that_die_lose_nothing(
     assert all(is_gone(process.pid) for process in made)
 
 
-@pytest.mark.parametrize(("ids", "lengths"), [([1, 2], [1]), ([1], [2, -1]), ([10**6], [1]), ([-1], [1])])
+@pytest.mark.parametrize(
+    ("shapes", "sizes", "ids"),
+    [
+        ([(1, 1, 2)], [1], [1, 2]),
+        ([(1, 1, 1)], [1], [1, 2]),
+        ([(1, 2, 2)], [2, 0], [1, 2]),
+        ([(1, 2, 1)], [2, -1], [1]),
+        ([(1, 1, 1), (1, 1, 2)], [2, 1], [1, 2, 3]),
+        ([(0, 1, 1)], [1], [1]),
+        ([(1, -1, 1), (1, 2, 0)], [1], [1]),
+        ([(1, 1)], [1], [1]),
+        ([(1, 1, 1)], [1], [10**6]),
+        ([(1, 1, 1)], [1], [-1]),
+        ([(1, 1, MAX_JOINED_WINDOW_TOKENS + 1)], [MAX_JOINED_WINDOW_TOKENS + 1], [1] * (MAX_JOINED_WINDOW_TOKENS + 1)),
+    ],
+)
 def test_an_answer_that_cannot_be_right_is_not_used(
     pieces: list[tuple[CorpusFile, int]],
     encoder: TableEncoder,
     monkeypatch: pytest.MonkeyPatch,
+    shapes: list[tuple[int, int, int]],
+    sizes: list[int],
     ids: list[int],
-    lengths: list[int],
 ) -> None:
-    """Ids that the tokenizer does not have, or more or fewer than it says: this process reads the piece itself."""
+    """Ids that the tokenizer does not have, or windows that do not hold them: this process reads the piece itself."""
 
-    def astray(self: ReaderProcess, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, Tokens]]:
+    def astray(self: ReaderProcess, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, PackedSamples]]:
         batch = PieceBatch([], Counters(documents=9), [], first + 9, 0, True)
-        yield batch, (np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64))
+        yield batch, PackedSamples(9, shapes, np.array(sizes, dtype=np.int32), np.array(ids, dtype=np.int32))
 
     expected = gathered(read_here(pieces), encoder, len(pieces))
     monkeypatch.setattr(ReaderProcess, "read", astray)
@@ -168,7 +181,7 @@ def test_what_lies_in_the_current_folder_is_not_run(
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
     monkeypatch.chdir(tmp_path)
     with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 1) as batches:
-        assert all(tokens is not None for _, _, tokens in batches)
+        assert all(samples is not None for _, _, samples in batches)
     assert not (tmp_path / "ran").exists()
 
 
