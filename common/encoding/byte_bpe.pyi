@@ -3,8 +3,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def replaced(text: str, table: NDArray[Any], /) -> str: ...
-
 class Encoder:
     def __new__(
         cls,

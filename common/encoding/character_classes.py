@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 CODE_POINTS = 0x110000
 CLASS_LETTERS = "OLNS"
-"""Other, letter, number, space: a class is the place of its letter."""
+"""Other, letter, number, space: a class is one bit, at the place of its letter."""
 
 
 def character_classes() -> NDArray[np.uint8]:
     """The class of every code point."""
-    starts = [(int(run[:-1], 16), CLASS_LETTERS.index(run[-1])) for run in RUNS.split()]
+    starts = [(int(run[:-1], 16), 1 << CLASS_LETTERS.index(run[-1])) for run in RUNS.split()]
     sizes = [stop - start for (start, _), (stop, _) in pairwise([*starts, (CODE_POINTS, 0)])]
     return np.repeat(np.array([number for _, number in starts], dtype=np.uint8), sizes)
 

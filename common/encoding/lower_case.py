@@ -7,7 +7,6 @@ neighbours. Those stay as they are, and so do letters that came after Unicode 3.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
 from unicodedata import ucd_3_2_0
@@ -18,9 +17,6 @@ from numpy.typing import NDArray
 ODD_LETTERS = "\u0130\u03a3"
 """İ becomes two letters, and Σ one of two."""
 
-TRIED = "AÄЖΣİĀ日Ａ𐐀🙂"
-"""Letters of one to four bytes, on which the extension is tried."""
-
 ALPHABETS = (range(0x2500), range(0xFF00, 0x10000), range(0x10400, 0x10450))
 """Where those tables have letters with a lower case."""
 
@@ -29,24 +25,6 @@ def lower_case(text: str) -> str:
     """The text in lower case; it is as long as before."""
     if text.isascii():
         return text.lower()
-    replaced = _compiled()
-    try:
-        return replaced(text, lower_letters()) if replaced else _by_numpy(text)
-    except UnicodeEncodeError:  # lone surrogates
-        return _by_numpy(text)
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Callable[[str, NDArray[np.uint32]], str] | None:
-    """The extension that replaces letters, if it was built and gives what numpy gives."""
-    try:
-        from ridgeway.common.encoding.byte_bpe import replaced
-    except ImportError:
-        return None
-    return replaced if replaced(TRIED, lower_letters()) == _by_numpy(TRIED) else None
-
-
-def _by_numpy(text: str) -> str:
     letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     return lower_letters().take(letters).tobytes().decode("utf-32-le", "surrogatepass")
 

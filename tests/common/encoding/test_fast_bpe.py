@@ -180,7 +180,7 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
     entry = np.array([0, 4, 7], dtype=np.uint32).tobytes()
     wrong = {
         0: [-1, 4, 1 << 31],
-        1: [b"", tables()[1] + b"\0", b"\4" + tables()[1][1:]],
+        1: [b"", tables()[1] + b"\0", *(bytes([wrong]) + tables()[1][1:] for wrong in (0, 3, 16))],
         2: [b"", bytes(1023), bytes(1025)],
         3: [bytes(11)],
         4: [bytes(11), bytes(12), entry, np.array([2**32 - 1, 2, 7], dtype=np.uint32).tobytes()],

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, SHORTEST_RUN, WordFeatures
-from ridgeway.common.encoding.lower_case import _by_numpy, lower_case
+from ridgeway.common.encoding.lower_case import lower_case
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
@@ -108,12 +108,6 @@ def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_a
 def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None:
     """Two odd letters, and those that are newer than the oldest tables, stay as they are."""
     assert lower_case(text) == expected
-
-
-@given(st.text(st.characters()))
-def test_lower_case_is_the_same_without_the_extension(text: str) -> None:
-    """And it is that of the tables, letter by letter, over all of Unicode."""
-    assert lower_case(text) == _by_numpy(text)
 
 
 @pytest.mark.slow
