@@ -23,8 +23,10 @@ typedef uint8_t u8;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
-enum { OTHER = 1, LETTER = 2, NUMBER = 4, SPACE = 8 }; /* classes of code points */
-enum { GPT2, GPT2_DIGITS, CL100K, QWEN2, PATTERNS };   /* how texts are cut into words */
+/* Classes of code points: O200K tells apart Lu and Lt (UPPER), Ll (LOWER), other letters, and M (MARK), elsewhere OTHER. */
+enum { OTHER = 1, LETTER = 2, NUMBER = 4, SPACE = 8, UPPER = 16, LOWER = 32, MARK = 64 };
+enum { LETTERS = LETTER | UPPER | LOWER | MARK };
+enum { GPT2, GPT2_DIGITS, CL100K, QWEN2, O200K, PATTERNS };  /* how texts are cut into words */
 #define NONE UINT32_MAX
 #define NO_PAIR UINT64_MAX
 #define CODE_POINTS 0x110000
@@ -190,6 +192,19 @@ static inline u32 contraction(const u8 *at, const u8 *end, int folds) {
     return ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
 }
 
+/* The letters of O200K, a contraction among them: [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ or else
+   [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+. Where no small letter follows, the first gives back the capitals at its end; the second
+   takes them if there is nothing else. */
+static inline const u8 *end_of_cased(const Model *model, const u8 *at, const u8 *end) {
+    const u8 *uncased = NULL;
+    u32 size, class = 0;
+    for (; at < end && (class = class_of(model, at, &size)) & (LETTERS ^ LOWER); at += size)
+        if (class != UPPER) uncased = at + size;
+    if (at < end && class == LOWER) at = end_of_run(model, at, end, LETTERS ^ UPPER);
+    else if (uncased) at = uncased;
+    return at < end && *at == '\'' ? at + contraction(at, end, 1) : at;
+}
+
 /* \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line's end, else all spaces but the last, if something follows; GPT-2 does not
    look for line ends, and where digits stand alone, no space is kept for them. */
 static inline const u8 *end_of_spaces(const Model *model, const u8 *start, const u8 *end, const int pattern) {
@@ -207,26 +222,29 @@ static inline const u8 *end_of_spaces(const Model *model, const u8 *start, const
 /* The patterns. In GPT2_DIGITS, each number stands alone, before all else; in QWEN2, \p{N} is without {1,3}.
    GPT2:   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
    CL100K: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+
-           |\s+(?!\S)|\s+ */
+           |\s+(?!\S)|\s+
+   O200K:  [^\r\n\p{L}\p{N}]?(as in `end_of_cased`)|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+           A mark that begins a word needs no second look: as one of its letters, it gives the same end. */
 static Py_ALWAYS_INLINE inline const u8 *end_of_word(const Model *model, const u8 *at, const u8 *end, const int pattern) {
     const int old = pattern == GPT2 || pattern == GPT2_DIGITS;
-    const int most_numbers = pattern == GPT2 ? INT_MAX : pattern == CL100K ? 3 : 1;
+    const int most_numbers = pattern == GPT2 ? INT_MAX : pattern == CL100K || pattern == O200K ? 3 : 1;
     u32 size, next_size, class = class_of(model, at, &size), short_form;
-    if (*at == '\'' && (short_form = contraction(at, end, !old))) return at + short_form;
+    if (*at == '\'' && pattern != O200K && (short_form = contraction(at, end, !old))) return at + short_form;
     if (class & (SPACE | OTHER) && at + size < end) {          /* it may go with what follows */
         u32 next = class_of(model, at + size, &next_size);
-        int with_space = next & (LETTER | OTHER | (pattern == GPT2 ? NUMBER : 0));
-        if (*at == ' ' ? with_space : !old && next == LETTER && !ends_line(*at)) {
+        int with_space = next & (LETTERS | OTHER | (pattern == GPT2 ? NUMBER : 0));
+        if (*at == ' ' ? with_space : !old && next & LETTERS && !ends_line(*at)) {
             at += size;
             size = next_size;
             class = next;
         }
     }
+    if (pattern == O200K && class & LETTERS) return end_of_cased(model, at, end);
     if (class == LETTER) return end_of_run(model, at + size, end, LETTER);
     if (class == SPACE) return end_of_spaces(model, at, end, pattern);
     if (class == OTHER) {
-        at = end_of_run(model, at + size, end, OTHER);
-        while (!old && at < end && ends_line(*at)) at++;
+        at = end_of_run(model, at + size, end, OTHER | MARK);
+        while (at < end && ((!old && ends_line(*at)) || (pattern == O200K && *at == '/'))) at++;
         return at;
     }
     for (int i = 0; i < most_numbers && at < end && class_of(model, at, &size) == NUMBER; i++) at += size;
@@ -265,7 +283,8 @@ static u32 *write_piece(const Model *model, Cache *cache, const u8 *at, const u8
     case GPT2: return write_words(model, cache, at, end, out, GPT2);
     case GPT2_DIGITS: return write_words(model, cache, at, end, out, GPT2_DIGITS);
     case CL100K: return write_words(model, cache, at, end, out, CL100K);
-    default: return write_words(model, cache, at, end, out, QWEN2);
+    case QWEN2: return write_words(model, cache, at, end, out, QWEN2);
+    default: return write_words(model, cache, at, end, out, O200K);
     }
 }
 
@@ -323,13 +342,12 @@ static int fill_tables(Model *model, const u32 *merges, u64 merge_count, const E
 }
 
 /* Encoder(pattern, tables…): bytes, and rows of 32-bit numbers as bytes, which Python aligns. */
-static PyObject *new_encoder(PyTypeObject *type, PyObject *args, PyObject *names) {
+static PyObject *new_encoder(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names)) {
     enum { CLASSES, BYTE_IDS, MERGES, WORDS, WORD_BYTES, ADDED, ADDED_BYTES, TABLES };
     int pattern, right = 1;
     PyObject *given[TABLES];
     const void *table[TABLES];
     u64 size[TABLES];
-    (void)names;
     if (!PyArg_ParseTuple(args, "iSSSSSSS", &pattern, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
                           &given[6])) return NULL;
     for (int i = 0; i < TABLES; i++) {
@@ -344,7 +362,7 @@ static PyObject *new_encoder(PyTypeObject *type, PyObject *args, PyObject *names
     right = right && are_entries(table[ADDED], added_count, size[ADDED_BYTES]);
     for (u32 i = 0; right && i < CODE_POINTS; i++) {
         u8 class = ((const u8 *)table[CLASSES])[i];
-        right = class && class <= SPACE && !(class & (class - 1));
+        right = class && class <= (pattern == O200K ? MARK : SPACE) && !(class & (class - 1));
     }
     if (!right) return PyErr_Format(PyExc_ValueError, "the tables of the tokenizer do not fit together");
     Encoder *self = (Encoder *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -435,6 +453,7 @@ static PyObject *encode_many(Encoder *self, PyObject *args) {
     Cache *cache = self->idle ? self->idle : calloc(1, sizeof *cache);
     if (!cache) goto no_memory;
     self->idle = cache->next;
+    cache->failed = 0;
     u32 *first = (u32 *)PyByteArray_AsString(ids), *at = first;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < texts_count; i++) {
@@ -443,11 +462,9 @@ static PyObject *encode_many(Encoder *self, PyObject *args) {
         sizes[i] = at - before;
     }
     Py_END_ALLOW_THREADS
-    int failed = cache->failed;
-    cache->failed = 0;
     cache->next = self->idle;
     self->idle = cache;
-    if (failed) goto no_memory;
+    if (cache->failed) goto no_memory;
     if (!PyByteArray_Resize(ids, 4 * (at - first))) found = PyTuple_Pack(2, ids, counts);
     goto end;
 no_memory:

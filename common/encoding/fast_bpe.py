@@ -1,8 +1,9 @@
 """A tokenizer's definition → the compiled encoder that gives the same ids many times as fast, where it is known to.
 
-Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of cl100k (Llama 3) or
-of Qwen 2; where texts are first brought to Unicode's form NFC, as Qwen 2 does, for texts that are in that form already.
-Everything else is left to the tokenizers library, and so is all text where the extension was not built.
+Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of cl100k (Llama 3), of
+Qwen 2 or of o200k (GPT-4o, gpt-oss); where texts are first brought to Unicode's form NFC, as Qwen 2 does, for texts
+that are in that form already. Everything else is left to the tokenizers library, and so is all text where the extension
+was not built.
 Knows definitions and the extension. Knows nothing of tables or routing.
 """
 
@@ -18,9 +19,9 @@ from unicodedata import is_normalized
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
-from ridgeway.common.encoding.character_classes import character_classes
+from ridgeway.common.encoding.character_classes import CODE_POINTS, character_classes
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.byte_bpe import Encoder
@@ -31,6 +32,10 @@ SWITCH = "RIDGEWAY_TOKENIZER"
 MAX_ID = 1 << 30
 OTHER, LETTER, NUMBER, SPACE = 1, 2, 4, 8
 CLASS_PATTERNS = {OTHER: r"[^\s\p{L}\p{N}]", LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s"}
+CASES = {16: r"[\p{Lu}\p{Lt}]", 32: r"\p{Ll}", 64: r"\p{M}"}
+"""What o200k tells apart beside them."""
+CASED_PLANES = (range(1, 0x20000), range(0xE0000, 0xE1000))
+"""Where versions of the library that were compared have capitals, small letters and marks."""
 SURROGATES = range(0xD800, 0xE000)
 CHECKED_VERSIONS = frozenset({"0.22.2", "0.23.1", "0.23.2", "0.23.3"})
 """Versions of the library whose classes of characters were compared with ours; others are compared when met. Their form
@@ -42,8 +47,13 @@ CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN = range(4)
-SPLITS = {CL100K: CL100K_PATTERN, CL100K.replace("{1,3}", ""): QWEN2_PATTERN}
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN, O200K_PATTERN = range(5)
+SPLITS = {CL100K: CL100K_PATTERN, CL100K.replace("{1,3}", ""): QWEN2_PATTERN, O200K: O200K_PATTERN}
 
 NFC = {"type": "NFC"}
 
@@ -85,7 +95,7 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
     vocabulary: dict[str, int] = read["model"]["vocab"]
     if max(vocabulary.values(), default=0) >= MAX_ID or not classes_are_the_library_s():
         return None
-    classes = character_classes()
+    classes = cased_classes() if pattern == O200K_PATTERN else character_classes()
     if pattern == GPT2_DIGITS_PATTERN:
         classes[list(EXTRA_DIGITS)] = NUMBER
     letters = {letter: byte for byte, letter in byte_letters().items()}
@@ -110,19 +120,30 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
 
 
 def classes_are_the_library_s() -> bool:
-    """Whether the file says what the installed library does: all of each class are one match of its expression."""
+    """Whether the file says what the installed library does: nothing of a class is left by its expression."""
     if tokenizers.__version__ in CHECKED_VERSIONS:
         return True
     classes = character_classes()
     classes[SURROGATES.start : SURROGATES.stop] = 0  # they never reach it
     same = all(
-        len(pre_tokenizers.Split(Regex(f"{pattern}+"), "isolated").pre_tokenize_str(_text(classes == number))) == 1
+        not normalizers.Replace(Regex(pattern), "").normalize_str(_text(classes == number))
         for number, pattern in CLASS_PATTERNS.items()
     )
     classes[list(EXTRA_DIGITS)] = NUMBER
     digits = pre_tokenizers.Digits(individual_digits=False)
     numbers, others = _text(classes == NUMBER), _text((classes == OTHER) | (classes == LETTER))
     return same and len(digits.pre_tokenize_str(numbers)) == len(digits.pre_tokenize_str(others)) == 1
+
+
+def cased_classes() -> NDArray[np.uint8]:
+    """The classes with capitals, small letters and marks told apart as the installed library does."""
+    planes = CASED_PLANES if tokenizers.__version__ in CHECKED_VERSIONS else (range(1, CODE_POINTS),)
+    places = np.array([number for plane in planes for number in plane if number not in SURROGATES])
+    text, classes = "".join(map(chr, places)), character_classes()
+    for number, pattern in CASES.items():
+        emptied = normalizers.Replace(Regex(pattern), "\0").normalize_str(text)
+        classes[places[np.frombuffer(emptied.encode("utf-32-le"), dtype="<u4") == 0]] = number
+    return classes
 
 
 def byte_letters() -> dict[int, str]:
@@ -149,8 +170,8 @@ def _pattern(split: dict[str, Any] | None) -> int | None:
     if own or [step.get("type") for step in before] != ["Split"]:
         return None
     only = before[0]
-    if only.get("behavior") != "Isolated" or only.get("invert"):
-        return None
+    if (only.get("behavior"), bool(only.get("invert"))) not in (("Isolated", False), ("Removed", True)):
+        return None  # either leaves all text in place, since the patterns leave none out
     return SPLITS.get(only.get("pattern", {}).get("Regex"))
 
 

@@ -103,8 +103,9 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
             [chance.choice((chance.randrange(most), 0xFFFFFFFF)) for _ in range(count)], np.uint32
         ).tobytes()
 
-    classes = bytes(chance.choices((1, 2, 4, 8), k=64)) * (0x110000 // 64)
-    tables: list[Any] = [chance.randrange(4), classes, numbers(256, 300), numbers(3 * chance.randrange(60), 300)]
+    pattern = chance.randrange(5)
+    classes = bytes(chance.choices([1 << place for place in range(7 if pattern == 4 else 4)], k=64)) * (0x110000 // 64)
+    tables: list[Any] = [pattern, classes, numbers(256, 300), numbers(3 * chance.randrange(60), 300)]
     for _ in range(2):
         blob = chance.randbytes(chance.randrange(40))
         tables += [numbers(3 * chance.randrange(6), 20), blob]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -12,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from ridgeway.common.encoding.character_classes import CODE_POINTS
 from ridgeway.common.encoding.fast_bpe import SPLITS, SURROGATES, byte_letters
 
-PATTERNS = ("gpt2", "digits", "cl100k", "qwen2")
+PATTERNS = ("gpt2", "digits", "cl100k", "qwen2", "o200k")
 SPECIAL = ("<|a|>", "<|ab|>")
 PLAIN_ADDED = ("<tool>", "<tools")
 SENTENCES = (
@@ -20,7 +21,7 @@ SENTENCES = (
     "def gather(self, names: list[str]) -> dict[str, int]:\n    return {name: len(name) for name in names}\n",
     "東京に行く naïve café ſ 'ſ IT'S THEY'LL we'Re ١٢٣ ½ 12345\r\n\r\n  x\t\ty 🙂🙂 \u00a0\u2003",
 )
-CONTEXTS = ("{}", "a{}b", " {}1", "'{}", "{} x", "1{}2", "\n{}\n", "!{}'s", "  {}", "'l{}", "\t{}{}")
+CONTEXTS = ("{}", "a{}b", " {}1", "'{}", "{} x", "1{}2", "\n{}\n", "!{}'s", "  {}", "'l{}", "\t{}{}", "A{}B's")
 """Where a character is tried: what the words before and after it become depends on its class alone."""
 FRAGMENTS = (
     *(" ", "  ", "\n", "\r", "\r\n", "\t", "a", "B", "é", "ſ", "'", "'s", "'LL", "'Re", "'ſ", "1", "23", "٣", "½", "!"),
@@ -43,17 +44,20 @@ FRAGMENTS = (
         "x" * 70,
         "ab" * 200,
     ),
-    *(" " * 30, "the", " the", "\U0001d7d8", "\U00011de0", *SPECIAL, *PLAIN_ADDED),
+    *(" " * 30, "/", "ǅ", "ʰ", "the", " the", "\U0001d7d8", "\U00011de0", *SPECIAL, *PLAIN_ADDED),
 )
 
 
 @cache
-def definition(pattern: str, *, whole_words: bool = False, without: bytes = b"", nfc: bool = False) -> bytes:
+def definition(
+    pattern: str, *, whole_words: bool = False, without: bytes = b"", nfc: bool = False, known: str = ""
+) -> bytes:
     """A definition with this pattern.
 
     whole_words: words that are tokens are taken as they are, before any merging; some can be had in no other way.
     without:     bytes that the vocabulary lacks.
     nfc:         texts are brought to Unicode's form NFC.
+    known:       letters of which all words of up to three are tokens: ids then tell where words begin.
     """
     tokenizer = Tokenizer(models.BPE())
     if nfc:
@@ -72,6 +76,9 @@ def definition(pattern: str, *, whole_words: bool = False, without: bytes = b"",
     if whole_words:
         model |= {"ignore_merges": True, "merges": model["merges"][: len(model["merges"]) // 2]}
     letters = byte_letters()
+    words = ("".join(word).encode() for size in (1, 2, 3) for word in product(known, repeat=size))
+    for number, word in enumerate(words, start=1000):
+        model["vocab"].setdefault("".join(map(letters.__getitem__, word)), number)
     lacking = {letters[byte] for byte in without}
     model["vocab"] = {token: number for token, number in model["vocab"].items() if not lacking & set(token)}
     model["merges"] = [pair for pair in model["merges"] if not lacking & set("".join(pair))]

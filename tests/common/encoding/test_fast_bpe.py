@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import unicodedata
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,20 @@ from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, 
 
 byte_bpe = pytest.importorskip("ridgeway.common.encoding.byte_bpe", reason="the extension was not built here")
 
+KINDS = "aAsSlL\u017f\u01c5\u02b0\u6771\u0301'1! /\t\r\n"
+"""Characters of all classes, between which patterns try several ways before they find one that fits."""
 FORMS: dict[str, dict[str, Any]] = {
     **{pattern: {"pattern": pattern} for pattern in PATTERNS},
-    **{f"{pattern}, whole words": {"pattern": pattern, "whole_words": True} for pattern in ("gpt2", "cl100k")},
+    **{f"{each}, whole words": {"pattern": each, "whole_words": True, "known": KINDS} for each in PATTERNS},
     "qwen2, NFC": {"pattern": "qwen2", "nfc": True},
     "without some bytes": {"pattern": "digits", "without": b"\x00\x7f\x80\x81\xc3\xe6 "},
 }
-TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
+TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3) | st.text(KINDS, max_size=9), max_size=14).map(
+    "".join
+)
 
 
+@cache
 def both(form: str) -> tuple[Tokenizer, Tokenizer]:
     """A tokenizer with the compiled encoder, and the same by the library alone."""
     raw = definition(**FORMS[form])
@@ -63,10 +69,10 @@ def test_any_text_has_the_library_s_ids(form: str, texts: list[str]) -> None:
     assert_same(*both(form), texts)
 
 
-@pytest.mark.parametrize("form", ["digits", "cl100k"])
+@pytest.mark.parametrize("form", ["digits", "cl100k", "o200k"])
 def test_characters_of_all_blocks_in_all_contexts_have_the_library_s_ids(form: str) -> None:
-    """A part of all code points in eleven contexts; `make fuzz` tries them all."""
-    assert_same(*both(form), list(every_character(step=61)))
+    """A part of all code points in twelve contexts; `make fuzz` tries them all."""
+    assert_same(*both(form), list(every_character(step=101)))
 
 
 @pytest.mark.slow
@@ -82,6 +88,14 @@ def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+def test_capitals_small_letters_and_marks_are_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that was compared has none in other planes."""
+    found = fast_bpe.cased_classes()
+    monkeypatch.setattr(fast_bpe, "CHECKED_VERSIONS", frozenset())
+    assert np.array_equal(found, fast_bpe.cased_classes())
+
+
+@pytest.mark.slow
 def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
     """SmolLM2, whose vocabulary lacks 21 bytes, on real sentences and on odd ones."""
     tokenizer = smollm2.tokenizer
@@ -89,6 +103,19 @@ def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
     texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK, "".join(map(chr, range(0x250)))]
     expected = tokenizer._by_the_library(texts)
     assert [part.tolist() for part in tokenizer.encode_many(texts)] == [part.tolist() for part in expected]
+
+
+@pytest.mark.parametrize("pattern", ["cl100k", "o200k"])
+def test_a_split_may_also_be_told_as_the_removal_of_what_lies_between_words(pattern: str) -> None:
+    """Some definitions write it so; nothing lies between them."""
+    made = json.loads(definition(pattern))
+    made["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
+    fast = Tokenizer(json.dumps(made).encode())
+    assert fast.make_fast()
+    texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK]
+    assert [part.tolist() for part in fast.encode_many(texts)] == [
+        part.tolist() for part in fast._by_the_library(texts)
+    ]
 
 
 def changed(change: Any) -> bytes:
@@ -179,7 +206,7 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
     byte_bpe.Encoder(*tables())
     entry = np.array([0, 4, 7], dtype=np.uint32).tobytes()
     wrong = {
-        0: [-1, 4, 1 << 31],
+        0: [-1, 5, 1 << 31],
         1: [b"", tables()[1] + b"\0", *(bytes([wrong]) + tables()[1][1:] for wrong in (0, 3, 16))],
         2: [b"", bytes(1023), bytes(1025)],
         3: [bytes(11)],
