@@ -149,10 +149,10 @@ def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Inte
     return means
 
 
-def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int, int]:
+def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
     """A sketch as the extension takes it."""
     options, spelling = words.options, words.spelling
-    return spelling.letters, spelling.starts, options.width, options.amplitude, options.longest
+    return spelling.letters, spelling.starts, options.width, options.amplitude, options.shortest, options.longest
 
 
 @lru_cache(maxsize=1)

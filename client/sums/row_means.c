@@ -102,18 +102,18 @@ static int are_ids(const int32_t *ids, int64_t count, int64_t rows) {
     return !wrong;
 }
 
-/* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude, longest]): buffers of int16, int32, int64 and,
-   to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
+/* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude, shortest, longest]): buffers of int16, int32,
+   int64 and, to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
 static PyObject *row_means(PyObject *module, PyObject *args) {
     enum { TABLE, IDS, BOUNDS, MEANS, LETTERS, STARTS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *done = NULL;
     Py_buffer view[BUFFERS];
     int held = 0;
-    Py_ssize_t width, more = 0, amplitude = 0, longest = SHORTEST_RUN;
+    Py_ssize_t width, more = 0, amplitude = 0, shortest = 2, longest = 3;
     uint32_t *sums = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OnOOO|OOnnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
-                          &object[LETTERS], &object[STARTS], &more, &amplitude, &longest))
+    if (!PyArg_ParseTuple(args, "OnOOO|OOnnnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
+                          &object[LETTERS], &object[STARTS], &more, &amplitude, &shortest, &longest))
         return NULL;
     for (; held < BUFFERS && object[held]; held++)
         if (PyObject_GetBuffer(object[held], &view[held], held == MEANS ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) goto end;
@@ -121,13 +121,13 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     int right = width > 0 && width < 1 << 24 && windows >= 0 && !(view[IDS].len % 4) && !(view[BOUNDS].len % 8);
     right = right && !(view[TABLE].len % (2 * width)) && (held == BUFFERS ? more > 0 : held == LETTERS && !more);
     right = right && more <= MAX_WORD_FEATURES && amplitude >= 0 && amplitude <= LIMIT;
-    right = right && longest >= SHORTEST_RUN && longest <= LONGEST_RUN;
+    right = right && are_sizes(shortest, longest);
     right = right && view[MEANS].len / whole == 2 * windows && !(view[MEANS].len % whole);
     if (right) rows = view[TABLE].len / 2 / width;
     right = right && (!more || view[STARTS].len == 8 * (rows + 1));
     if (right && !(sums = malloc(sizeof *sums * (size_t)whole))) { PyErr_NoMemory(); goto end; }
     Rows table = {view[TABLE].buf, view[IDS].buf, width};
-    Words words = {{NULL, NULL}, {sums + width, (uint32_t)more, (int)longest}, amplitude};
+    Words words = {{NULL, NULL}, {sums + width, (uint32_t)more, (int)shortest, (int)longest}, amplitude};
     if (more) words.spelling = (Spelling){view[LETTERS].buf, view[STARTS].buf};
     Py_BEGIN_ALLOW_THREADS
     const int64_t *bounds = view[BOUNDS].buf;

@@ -12,6 +12,7 @@ def row_means(
     starts: NDArray[Any] = ...,
     words: int = ...,
     amplitude: int = ...,
+    shortest: int = ...,
     longest: int = ...,
     /,
 ) -> None: ...

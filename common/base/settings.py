@@ -22,8 +22,11 @@ FEATURE_LIMIT = 1 << 12
 MAX_WORD_FEATURES = 1 << 14
 """How many features words may have beside their tokens'."""
 
-SHORTEST_RUN, LONGEST_RUN = 3, 5
-"""How many letters the runs of words have, at least and at most."""
+SHORTEST_RUN, LONGEST_RUN = 2, 5
+"""How few and how many letters the runs of words may have."""
+
+EARLIER_RUNS = {"shortest": 3, "longest": 5}
+"""How many they have where a file does not say it."""
 
 MAX_COSINES = 1 << 13
 """How many cosines a sample may have."""
@@ -165,33 +168,39 @@ class WordFeatures:
 
     width:     how many buckets the runs of letters are hashed into.
     amplitude: what a run of letters counts, where a token's features reach FEATURE_LIMIT.
-    longest:   runs have from three letters to so many; a word's two borders count among them.
+    shortest, longest: how many letters runs have; a word's two borders count among them.
     """
 
     width: int = 384
     amplitude: int = 1024
-    longest: int = SHORTEST_RUN
+    shortest: int = SHORTEST_RUN
+    longest: int = 3
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:
             raise InputError(f"words cannot have {self.width} features; give 1 to {MAX_WORD_FEATURES}")
         if not 1 <= self.amplitude <= FEATURE_LIMIT:
             raise InputError(f"a run of letters cannot count {self.amplitude}; give 1 to {FEATURE_LIMIT}")
-        if not SHORTEST_RUN <= self.longest <= LONGEST_RUN:
-            raise InputError(f"runs cannot have up to {self.longest} letters; give {SHORTEST_RUN} to {LONGEST_RUN}")
+        if not SHORTEST_RUN <= self.shortest <= self.longest <= LONGEST_RUN:
+            raise InputError(
+                f"runs cannot have {self.shortest} to {self.longest} letters; give {SHORTEST_RUN} to {LONGEST_RUN}"
+            )
 
     @property
     def sizes(self) -> range:
         """How many letters runs have."""
-        return range(SHORTEST_RUN, self.longest + 1)
+        return range(self.shortest, self.longest + 1)
 
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
-        """As it stands in files. Those of earlier versions do not say how long runs are: of all lengths."""
-        return cls(**{"longest": LONGEST_RUN, **said})
+        """As it stands in files: those of earlier versions do not say how long runs are."""
+        return cls(**{**EARLIER_RUNS, **said})
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("longest", LONGEST_RUN)}
+        said = asdict(self)
+        return {
+            name: said[name] for name in said if name not in EARLIER_RUNS or not EARLIER_RUNS.items() <= said.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

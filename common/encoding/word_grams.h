@@ -5,11 +5,11 @@
 
 #define WORD_BEGIN 2
 #define WORD_END 3
-#define SHORTEST_RUN 3
+#define SHORTEST_RUN 2
 #define LONGEST_RUN 5
 
 typedef struct { const uint8_t *letters; const int64_t *starts; } Spelling;
-typedef struct { uint32_t *counts; uint32_t width; int longest; } Sketch;
+typedef struct { uint32_t *counts; uint32_t width; int shortest, longest; } Sketch;
 
 static inline int is_word_byte(uint8_t byte) {
     return byte >= 128 || (uint8_t)(byte - '0') < 10 || (uint8_t)((byte | 32) - 'a') < 26;
@@ -33,32 +33,36 @@ static inline void add_byte(Run *run, uint8_t byte, int longest) {
 }
 
 /* Takes in the next byte of a word, and counts the runs that end in it. */
-static inline void count_byte(const Sketch *sketch, Run *run, uint8_t byte, int longest) {
+static inline void count_byte(const Sketch *sketch, Run *run, uint8_t byte, int shortest, int longest) {
     add_byte(run, byte, longest);
-    for (int size = SHORTEST_RUN; size <= longest; size++)
+    for (int size = shortest; size <= longest; size++)
         if (run->length >= size) count_gram(sketch, run->of[size - 1]);
 }
 
-static inline void count_runs_up_to(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count,
-                                    const int longest) {
+static inline void count_sizes(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count,
+                               const int shortest, const int longest) {
     Run run = {{0}, 0};
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *end = spelling->letters + spelling->starts[ids[i] + 1];
         for (const uint8_t *at = spelling->letters + spelling->starts[ids[i]]; at < end; at++) {
             if (is_word_byte(*at)) {
                 if (!run.length) add_byte(&run, WORD_BEGIN, longest);
-                count_byte(sketch, &run, *at, longest);
+                count_byte(sketch, &run, *at, shortest, longest);
             } else if (run.length) {
-                count_byte(sketch, &run, WORD_END, longest);
+                count_byte(sketch, &run, WORD_END, shortest, longest);
                 run.length = 0;
             }
         }
     }
-    if (run.length) count_byte(sketch, &run, WORD_END, longest);
+    if (run.length) count_byte(sketch, &run, WORD_END, shortest, longest);
 }
 
-/* Counts the runs of letters of one text or window. The usual length is a constant, for which there are no loops. */
+/* Counts the runs of letters of one text or window. The usual sizes are constants, for which there are no loops. */
 static inline void count_words(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count) {
-    if (sketch->longest == SHORTEST_RUN) count_runs_up_to(sketch, spelling, ids, count, SHORTEST_RUN);
-    else count_runs_up_to(sketch, spelling, ids, count, sketch->longest);
+    if (sketch->shortest == 2 && sketch->longest == 3) count_sizes(sketch, spelling, ids, count, 2, 3);
+    else count_sizes(sketch, spelling, ids, count, sketch->shortest, sketch->longest);
+}
+
+static inline int are_sizes(int64_t shortest, int64_t longest) {
+    return SHORTEST_RUN <= shortest && shortest <= longest && longest <= LONGEST_RUN;
 }

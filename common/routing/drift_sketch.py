@@ -26,7 +26,7 @@ from safetensors.numpy import save as packed
 
 from ridgeway.common.base.errors import FormatError, RidgewayError
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.settings import WordFeatures
+from ridgeway.common.base.settings import EARLIER_RUNS, WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.word_table import check_spelling
@@ -131,7 +131,7 @@ def save(folder: Path, sketch: DriftSketch) -> None:
     if sketch.words is not None:
         words, spelling = sketch.words.words.options, sketch.words.words.spelling
         arrays |= {"buckets": sketch.words.buckets, "letters": spelling.letters, "starts": spelling.starts}
-        arrays |= {"longest": np.array([words.longest])}
+        arrays |= {"runs": np.array([words.shortest, words.longest])}
     write_whole(companion(folder), packed(arrays), private=True)
 
 
@@ -163,7 +163,7 @@ def _words(arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.float16]) -> Ske
     check_spelling(spelling, len(rows))
     if buckets.dtype != np.float16 or buckets.shape[1:] != rows.shape[1:] or not np.isfinite(buckets).all():
         raise ValueError("no sketch of words")
-    said = {"longest": int(arrays["longest"][0])} if "longest" in arrays else {}
+    said = dict(zip(EARLIER_RUNS, arrays["runs"].tolist(), strict=True)) if "runs" in arrays else {}
     return SketchedWords(buckets, WordSketch(WordFeatures.of_json({"width": len(buckets), **said}), spelling))
 
 

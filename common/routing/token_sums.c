@@ -17,7 +17,7 @@
 #include <string.h>
 #include "../encoding/word_grams.h"
 
-#define MAX_LETTERS ((int64_t)1 << 28)    /* each ends at most six runs, so that counts stay below 2^31 */
+#define MAX_LETTERS ((int64_t)1 << 27)    /* each ends at most eight runs, so that counts stay below 2^31 */
 #define MAX_BUCKETS (1 << 24)
 #define EXACT_DOUBLES ((int64_t)1 << 53)
 #define BEGINS_APART 1                    /* no word goes on from the token before */
@@ -145,7 +145,7 @@ static void end_call(Call *call) {
 }
 
 /* Takes the buffers from `first` on up to the last that was given, and looks whether they fit. Sets an error, or 1. */
-static int begin_call(Call *call, PyObject **object, int first, Py_ssize_t width, Py_ssize_t longest) {
+static int begin_call(Call *call, PyObject **object, int first, Py_ssize_t width, const Py_ssize_t *sizes) {
     Py_buffer *view = call->view;
     memset(call, 0, sizeof *call);
     for (; call->held < BUFFERS; call->held++) {
@@ -161,12 +161,13 @@ static int begin_call(Call *call, PyObject **object, int first, Py_ssize_t width
     if (right && call->held >= ALONE) {
         int64_t buckets = view[BUCKETS].len / 4 / width, height = call->table.height;
         right = buckets && buckets <= MAX_BUCKETS && view[BUCKETS].len == 4 * width * buckets;
-        right = right && view[STARTS].len == 8 * (height + 1) && longest >= SHORTEST_RUN && longest <= LONGEST_RUN;
+        right = right && view[STARTS].len == 8 * (height + 1) && are_sizes(sizes[0], sizes[1]);
         right = right && (call->held == ALONE || view[ALONE].len == 4 * (width + 1) * height);
         uint32_t *counts = right ? calloc(2 * (size_t)buckets, sizeof *counts) : NULL;
         if (right && !counts) { PyErr_NoMemory(); return 0; }
         call->words = (Words){{view[BUCKETS].buf, buckets, width}, {view[LETTERS].buf, view[STARTS].buf},
-                              view[LETTERS].len, {counts, (uint32_t)buckets, (int)longest}, {NULL, 0, width + 1}};
+                              view[LETTERS].len, {counts, (uint32_t)buckets, (int)sizes[0], (int)sizes[1]},
+                              {NULL, 0, width + 1}};
         if (right && call->held > ALONE) call->words.alone = (Table){view[ALONE].buf, height, width + 1};
     }
     if (!right) PyErr_Format(PyExc_ValueError, "the ids, the counts and the table do not fit together");
@@ -205,16 +206,16 @@ static PyObject *as_lists(const int64_t *numbers, int64_t height, int64_t width)
     return lists;
 }
 
-/* token_sums(ids, counts, table, width[, buckets, letters, starts, longest[, alone]]) -> (sums of each text, counts): buffers of
-   int32, int64 and int32, then of int32, bytes, int64 and int32. */
+/* token_sums(ids, counts, table, width[, buckets, letters, starts, shortest, longest[, alone]]) -> (sums of each text,
+   counts): buffers of int32, int64 and int32, then of int32, bytes, int64 and int32. */
 static PyObject *token_sums(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS] = {NULL}, *found = NULL;
-    Py_ssize_t width, longest = 0;
+    Py_ssize_t width, sizes[2] = {0, 0};
     Call call;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOn|OOOnO", &object[IDS], &object[COUNTS], &object[TABLE], &width, &object[BUCKETS],
-                          &object[LETTERS], &object[STARTS], &longest, &object[ALONE])) return NULL;
-    if (begin_call(&call, object, IDS, width, longest) && sum_up(&call)) {
+    if (!PyArg_ParseTuple(args, "OOOn|OOOnnO", &object[IDS], &object[COUNTS], &object[TABLE], &width, &object[BUCKETS],
+                          &object[LETTERS], &object[STARTS], &sizes[0], &sizes[1], &object[ALONE])) return NULL;
+    if (begin_call(&call, object, IDS, width, sizes) && sum_up(&call)) {
         PyObject *lists = as_lists((int64_t *)call.sums, call.texts, width);
         PyObject *counts = as_list(call.view[COUNTS].buf, call.texts);
         if (lists && counts) found = PyTuple_Pack(2, lists, counts);
@@ -225,15 +226,15 @@ static PyObject *token_sums(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* alone_rows(table, width, buckets, letters, starts, longest) -> what `alone` is, as bytes. */
+/* alone_rows(table, width, buckets, letters, starts, shortest, longest) -> what `alone` is, as bytes. */
 static PyObject *alone_rows(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS] = {NULL}, *made = NULL;
-    Py_ssize_t width, longest = 0;
+    Py_ssize_t width, sizes[2] = {0, 0};
     Call call;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OnOOOn", &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS],
-                          &longest)) return NULL;
-    if (!begin_call(&call, object, TABLE, width, longest)) goto end;
+    if (!PyArg_ParseTuple(args, "OnOOOnn", &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS],
+                          &sizes[0], &sizes[1])) return NULL;
+    if (!begin_call(&call, object, TABLE, width, sizes)) goto end;
     made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(4 * (width + 1) * call.table.height));
     uint64_t *sums = calloc((size_t)width, sizeof *sums);
     if (made && !sums) { PyErr_NoMemory(); Py_CLEAR(made); }
@@ -336,14 +337,14 @@ static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width
    tells unfamiliar text; unit, slope, growth, offset and least chance of the scope, if there is one. */
 static PyObject *token_decisions(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS] = {NULL}, *rule_given, *made = NULL;
-    Py_ssize_t width, longest = 0;
+    Py_ssize_t width, sizes[2] = {0, 0};
     Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     double *scores = NULL;
     Call call;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!OOOn|OOOnO", &PyTuple_Type, &rule_given, &object[IDS], &object[COUNTS],
-                          &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS], &longest, &object[ALONE]))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "O!OOOn|OOOnnO", &PyTuple_Type, &rule_given, &object[IDS], &object[COUNTS],
+                          &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS], &sizes[0],
+                          &sizes[1], &object[ALONE])) return NULL;
     if (!PyArg_ParseTuple(rule_given, "O!O!dddOp|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
                           &rule.sharpness, &rule.power, &rule.threshold, &rule.fallback, &rule.familiar, &rule.unit,
                           &rule.slope, &rule.growth, &rule.offset, &rule.least)) return NULL;
@@ -353,7 +354,7 @@ static PyObject *token_decisions(PyObject *module, PyObject *args) {
         PyErr_Format(PyExc_ValueError, "the rule and the table do not fit together");
         return NULL;
     }
-    if (begin_call(&call, object, IDS, width, longest) && sum_up(&call)) {
+    if (begin_call(&call, object, IDS, width, sizes) && sum_up(&call)) {
         scores = calloc((size_t)domains, sizeof *scores);
         made = scores ? PyList_New((Py_ssize_t)call.texts) : PyErr_NoMemory();
         for (int64_t i = 0; made && i < call.texts; i++) {

@@ -13,6 +13,7 @@ def token_sums(
     buckets: NDArray[Any] = ...,
     letters: NDArray[Any] = ...,
     starts: NDArray[Any] = ...,
+    shortest: int = ...,
     longest: int = ...,
     alone: Numbers = ...,
     /,
@@ -23,6 +24,7 @@ def alone_rows(
     buckets: NDArray[Any],
     letters: NDArray[Any],
     starts: NDArray[Any],
+    shortest: int,
     longest: int,
     /,
 ) -> bytearray: ...

@@ -105,7 +105,7 @@ class WordTable:
     @cached_property
     def _with_words(self) -> tuple[Any, ...]:
         words, spelling = self.words.options, self.words.spelling
-        return self.logits, self.domains, self.buckets, spelling.letters, spelling.starts, words.longest
+        return self.logits, self.domains, self.buckets, spelling.letters, spelling.starts, words.shortest, words.longest
 
     @cached_property
     def _with_rows(self) -> tuple[Any, ...]:

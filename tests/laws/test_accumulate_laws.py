@@ -170,16 +170,19 @@ def corpora() -> st.SearchStrategy[list[Document]]:
     return st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=8)
 
 
+RUNS = st.tuples(st.integers(2, 5), st.integers(2, 5)).filter(lambda runs: runs[0] <= runs[1])
+
+
 def sketches(rows: int = ROWS) -> st.SearchStrategy[WordSketch]:
     """Sketches over tokens of a few letters, parts of words and what parts them."""
     letters = st.lists(st.text("abc 1,é", max_size=6).map(str.encode), min_size=rows, max_size=rows)
 
-    def spelt(words: list[bytes], width: int, amplitude: int, longest: int) -> WordSketch:
+    def spelt(words: list[bytes], width: int, amplitude: int, runs: tuple[int, int]) -> WordSketch:
         starts = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(np.int64)
         spelling = Spelling(np.frombuffer(b"".join(words), dtype=np.uint8), starts)
-        return WordSketch(WordFeatures(width, amplitude, longest), spelling)
+        return WordSketch(WordFeatures(width, amplitude, *runs), spelling)
 
-    return st.builds(spelt, letters, st.integers(1, 9), st.sampled_from([1, 1000, FEATURE_LIMIT]), st.integers(3, 5))
+    return st.builds(spelt, letters, st.integers(1, 9), st.sampled_from([1, 1000, FEATURE_LIMIT]), RUNS)
 
 
 windows = st.integers(1, 12)
@@ -250,7 +253,7 @@ def test_words_stand_behind_the_means(table: Table, documents: list[Document], w
 def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(amplitude: int, size: int) -> None:
     """Long and short windows, few and many of one run of letters."""
     words = WordSketch(
-        WordFeatures(9, amplitude, 3 + size % 3),
+        WordFeatures(9, amplitude, 2, 3 + size % 3),
         Spelling(np.frombuffer(b"aab aaaaaa", np.uint8), np.array([0, 3, 4, 10])),
     )
     ids = np.random.default_rng(size).integers(0, 3, 98303).astype(np.int32)

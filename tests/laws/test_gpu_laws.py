@@ -51,7 +51,7 @@ few = settings(max_examples=8)
 SPELT = [b" a", b"bcd", b"", b", ", "é".encode(), b"a", b" abcdef", b"9", b"\n", b"bcbcbc", b" x y z"]
 SKETCHES = [
     WordSketch(options, Spelling(np.frombuffer(b"".join(SPELT), np.uint8), np.cumsum([0, *map(len, SPELT)])))
-    for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT, longest=5))
+    for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT, 3, 5))
 ]
 
 

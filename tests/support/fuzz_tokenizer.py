@@ -147,9 +147,9 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
     letters = rolls.choice(np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30))
     starts = np.sort(rolls.integers(-wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))))
-    longest = chance.randrange(3 - wrong, 6 + wrong)
+    shortest, longest = chance.randrange(2 - wrong, 4), chance.randrange(3, 6 + wrong)
     with contextlib.suppress(ValueError):
-        words = buckets, letters, starts, longest
+        words = buckets, letters, starts, shortest, longest
         operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
         found, _ = modules["token_sums"].token_sums(numbers, counts, *operands)
         operands += (modules["token_sums"].alone_rows(*operands),)
@@ -159,7 +159,9 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
             decided = modules["token_sums"].token_decisions(rule, numbers, counts, *operands)
             assert [each[5] for each in decided] == counts.tolist()
         if given == width and ids:
-            sketch = WordSketch(WordFeatures(len(buckets), longest=longest), Spelling(letters, starts))
+            sketch = WordSketch(
+                WordFeatures(len(buckets), shortest=shortest, longest=longest), Spelling(letters, starts)
+            )
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
             assert found == (sums + counted).tolist()

@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import IdentityError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import LONGEST_RUN, Confidence, Selector, WordFeatures
+from ridgeway.common.base.settings import EARLIER_RUNS, Confidence, Selector, WordFeatures
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
@@ -60,7 +60,10 @@ def fixed_words() -> WordTable:
     starts = np.concatenate(([0, 3], np.arange(3, rows + 2))).astype(np.int64)
     buckets = np.array([[7, -11], [-5, 3]], dtype=np.int32)
     return WordTable(
-        fixed_table().logits, buckets, 2.0**-5, WordSketch(WordFeatures(2, 64, LONGEST_RUN), Spelling(letters, starts))
+        fixed_table().logits,
+        buckets,
+        2.0**-5,
+        WordSketch(WordFeatures(2, 64, **EARLIER_RUNS), Spelling(letters, starts)),
     )
 
 

@@ -66,11 +66,9 @@ class CardWords:
         windows = torch.arange(len(lengths), device=ids.device)
         owners = torch.repeat_interleave(windows, lengths, output_size=len(ids))
         found = torch.zeros(len(lengths), self.width, dtype=torch.int32, device=ids.device)
-        spelt, sizes = (self._letters, self._starts), (len(ids), self.width)
+        spelt, sizes, runs = (self._letters, self._starts), (len(ids), self.width), (self._sizes[0], self._sizes[-1])
         programs = (-(-len(ids) // KERNEL_TOKENS),)
-        count_words[programs](
-            *spelt, ids, owners, found, *sizes, *self._multipliers, LONGEST=self._sizes[-1], TOKENS=KERNEL_TOKENS
-        )
+        count_words[programs](*spelt, ids, owners, found, *sizes, *self._multipliers, *runs, TOKENS=KERNEL_TOKENS)
         return found.long()
 
     def _plain_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:

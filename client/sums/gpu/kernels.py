@@ -10,12 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ridgeway.common.base import settings
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END
 
 LIMIT = tl.constexpr(1 << 12)
 LOW_HALF = tl.constexpr((1 << 32) - 1)
-SHORTEST = tl.constexpr(settings.SHORTEST_RUN)
 BORDERS = tl.constexpr((WORD_BEGIN, WORD_END))
 
 
@@ -130,6 +128,7 @@ def count_grams(
     first: tl.tensor,
     second: tl.tensor,
     width: tl.tensor,
+    SHORTEST: tl.constexpr,
     LONGEST: tl.constexpr,
 ) -> None:
     """Count the runs of letters that end in the last of `length` bytes, which are packed, the last the lowest."""
@@ -152,6 +151,7 @@ def count_words(
     width: tl.tensor,
     first: tl.tensor,  # multipliers, int64
     second: tl.tensor,
+    SHORTEST: tl.constexpr,
     LONGEST: tl.constexpr,
     TOKENS: tl.constexpr,
 ) -> None:
@@ -193,8 +193,8 @@ def count_words(
         ends = inside & ~in_word & (length > 0)
         packed = tl.where(in_word | ends, packed << 8 | tl.where(in_word, byte, BORDERS[1]), packed)
         length += (in_word | ends).to(tl.int64)
-        count_grams(counts, row, packed, length, in_word | ends, first, second, width, LONGEST)
+        count_grams(counts, row, packed, length, in_word | ends, first, second, width, SHORTEST, LONGEST)
         length = tl.where(ends, 0, length)
     last = tl.load(owners + token + 1, mask=token + 1 < tokens, other=-1) != owner
     chosen = here & last & (length > 0)
-    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, chosen, first, second, width, LONGEST)
+    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, chosen, first, second, width, SHORTEST, LONGEST)

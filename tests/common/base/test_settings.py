@@ -104,7 +104,15 @@ def test_a_selector_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"width": 0}, {"width": 16_385}, {"amplitude": 0}, {"amplitude": 4_097}, {"longest": 2}, {"longest": 6}],
+    [
+        {"width": 0},
+        {"width": 16_385},
+        {"amplitude": 0},
+        {"amplitude": 4_097},
+        {"shortest": 1},
+        {"longest": 1},
+        {"longest": 6},
+    ],
 )
 def test_words_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
     """Each number has its bounds, and the sentence names the one that was given."""
@@ -112,11 +120,11 @@ def test_words_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
         WordFeatures(**settings)
 
 
-@pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 4), WordFeatures(512, 1024, 5)])
+@pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 3, 4), WordFeatures(512, 1024, 3, 5)])
 def test_words_come_back_from_their_json(made: WordFeatures) -> None:
-    """Files of earlier versions, which do not tell the longest run, mean runs of up to five letters."""
+    """Files of earlier versions, which do not tell it, mean runs of three to five letters."""
     assert WordFeatures.of_json(made.to_json()) == made
-    assert WordFeatures(512, 1024, 5).to_json() == {"width": 512, "amplitude": 1024}
+    assert WordFeatures(512, 1024, 3, 5).to_json() == {"width": 512, "amplitude": 1024}
 
 
 @pytest.mark.parametrize("made", [Sampling(1, 2), Sampling(65_536, 1 << 40)])

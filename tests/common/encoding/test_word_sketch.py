@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from unicodedata import ucd_3_2_0
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.settings import FEATURE_LIMIT, SHORTEST_RUN, WordFeatures
+from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.lower_case import lower_case
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
@@ -22,11 +22,13 @@ from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketc
 LETTERS = "abcdefghij ,é"
 
 
-def letters_sketch(longest: int = SHORTEST_RUN) -> WordSketch:
+def letters_sketch(shortest: int = 2, longest: int = 3) -> WordSketch:
     """A sketch over tokens of one, two or three letters, a blank before some of them."""
     pieces = sorted({one + two for one in ["", *LETTERS] for two in LETTERS} | {"abc", " abc", "hij"})
     definition = {"model": {"type": "Unigram", "vocab": [[piece.replace(" ", "▁"), 0.0] for piece in pieces]}}
-    return WordSketch(WordFeatures(64, longest=longest), spelling(json.dumps(definition).encode(), len(pieces)))
+    return WordSketch(
+        WordFeatures(64, shortest=shortest, longest=longest), spelling(json.dumps(definition).encode(), len(pieces))
+    )
 
 
 def pieces_of(sketch: WordSketch) -> list[bytes]:
@@ -39,7 +41,7 @@ PIECES = pieces_of(SKETCH)
 TEXTS = st.lists(st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12), min_size=1, max_size=5)
 
 
-def counted_by_hand(text: bytes, width: int = 64, longest: int = SHORTEST_RUN) -> list[int]:
+def counted_by_hand(text: bytes, width: int = 64, sizes: Iterable[int] = (2, 3)) -> list[int]:
     """The definition, byte by byte, in Python's own numbers."""
     counts, words = [0] * width, [b""]
     for byte in text:
@@ -49,7 +51,7 @@ def counted_by_hand(text: bytes, width: int = 64, longest: int = SHORTEST_RUN) -
             words.append(b"")
     for word in filter(None, words):
         framed = bytes([WORD_BEGIN]) + word + bytes([WORD_END])
-        for size in range(3, longest + 1):
+        for size in sizes:
             for first in range(len(framed) - size + 1):
                 gram = int.from_bytes(framed[first : first + size], "big")
                 for multiplier in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
@@ -59,15 +61,18 @@ def counted_by_hand(text: bytes, width: int = 64, longest: int = SHORTEST_RUN) -
     return counts
 
 
-@given(TEXTS, st.integers(3, 5))
+@given(TEXTS, st.integers(2, 5), st.integers(0, 3))
 def test_counts_are_the_definition_s_and_do_not_see_how_a_text_is_cut_into_tokens(
-    texts: list[list[int]], longest: int
+    texts: list[list[int]], shortest: int, more: int
 ) -> None:
     """A window's counts follow from its bytes alone, and from no other window's."""
     ids = np.array([number for text in texts for number in text], dtype=np.int32)
     bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
-    expected = [counted_by_hand(b"".join(PIECES[number] for number in text), longest=longest) for text in texts]
-    assert letters_sketch(longest).window_counts(ids, bounds).tolist() == expected
+    sketch = letters_sketch(shortest, min(5, shortest + more))
+    expected = [
+        counted_by_hand(b"".join(PIECES[number] for number in text), sizes=sketch.options.sizes) for text in texts
+    ]
+    assert sketch.window_counts(ids, bounds).tolist() == expected
 
 
 @given(TEXTS)

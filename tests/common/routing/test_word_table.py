@@ -71,7 +71,7 @@ def points_by_hand(compiled: WordTable, text: str) -> list[int]:
     ids = ENCODER.tokenizer.encode(text).tolist()
     starts, letters = compiled.words.spelling.starts.tolist(), compiled.words.spelling.letters.tobytes()
     spelt = b"".join(letters[starts[number] : starts[number + 1]] for number in ids)
-    counts = counted_by_hand(spelt, OPTIONS.width, OPTIONS.longest)
+    counts = counted_by_hand(spelt, OPTIONS.width, OPTIONS.sizes)
     rows, buckets = compiled.logits.tolist(), compiled.buckets.tolist()
     return [
         sum(rows[number][domain] for number in ids)
@@ -124,7 +124,7 @@ def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc a. bc", "a"])
     found = [(compiled.token_sums(*numbers), len(compiled.operands() or ())) for _ in range(4)]
     assert [each for each, _ in found] == [sums_by_reading(compiled, *numbers)] * 4
-    assert [size for _, size in found] == [6, 7, 7, 7]
+    assert [size for _, size in found] == [7, 8, 8, 8]
 
 
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
@@ -273,7 +273,7 @@ def test_compiled_sums_refuse_words_that_do_not_fit(
     """No letter is read outside what was handed over."""
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     ids, counts = np.arange(3, dtype=np.int32), np.array([3])
-    rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64), 3
+    rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64), 2, 3
     with pytest.raises(ValueError, match="do not fit together"):
         found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
     with pytest.raises(ValueError, match="do not fit together"):
@@ -284,7 +284,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
     """Counters of 32 bits never turn over: the extension says so before it begins."""
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     row, long = np.ones((1, 2), dtype=np.int32), np.full(1 << 20, ord("a"), dtype=np.uint8)
-    rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 3
+    rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 2, 3
     with pytest.raises(OverflowError, match="more letters"):
         found.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc"])
