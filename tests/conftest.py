@@ -47,45 +47,51 @@ NOT_COLLECTED = {
     )
 }
 """What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
-LONGEST = (
+WAITING = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_serve_page_modes.py",
-    "end_to_end/test_accuracy.py",
     "client/cluster/test_ray_engine.py",
     "end_to_end/test_serve_page_live.py",
-    "coordinator/round/test_masked_rounds_under_faults.py",
-    "simulations/bench/test_bench.py",
+    "coordinator/serve/test_connections.py",
+    "end_to_end/test_serving.py",
     "simulations/test_dropouts.py",
+    "coordinator/deploy/test_fleet_proxy.py",
+    "coordinator/serve/gateway/test_gateway.py",
+    "coordinator/serve/gateway/test_gateway_failures.py",
+    "coordinator/serve/gateway/test_resumption.py",
+    "common/deploy/test_processes.py",
+)
+"""Files that wait longer than they compute, longest first: some workers take these, one after the other."""
+LONGEST = (
+    "end_to_end/test_accuracy.py",
+    "coordinator/serve/test_schemas.py",
     "laws/test_gpu_laws.py",
     "simulations/bench/test_bench_serving.py",
-    "coordinator/serve/test_connections.py",
-    "common/encoding/test_fast_bpe.py",
+    "simulations/bench/test_bench.py",
+    "coordinator/round/test_masked_rounds_under_faults.py",
     "end_to_end/test_serve_page.py",
-    "client/sums/test_transformer_sums.py",
-    "coordinator/serve/test_bounded_work.py",
-    "coordinator/serve/test_schemas.py",
-    "client/round/test_session_fuzzing.py",
-    "end_to_end/test_serving.py",
-    "simulations/test_demo.py",
-    "coordinator/deploy/test_fleet_proxy.py",
-    "end_to_end/test_serve_page_access.py",
-    "simulations/test_corpora.py",
-    "laws/test_accumulate_laws.py",
-    "coordinator/round/test_rounds_under_faults.py",
+    "common/encoding/test_fast_bpe.py",
     "client/round/test_session_store.py",
+    "client/round/test_session_fuzzing.py",
+    "coordinator/serve/test_bounded_work.py",
+    "simulations/experiments/experts/test_trainer.py",
     "simulations/experiments/baselines/test_baselines.py",
-    "simulations/experiments/experts/test_experts_part.py",
-    "coordinator/serve/gateway/test_gateway.py",
-    "coordinator/round/test_masked_rounds.py",
-    "coordinator/serve/gateway/test_fleet.py",
-    "coordinator/serve/gateway/test_faults.py",
-    "end_to_end/test_pages.py",
-    "end_to_end/test_contextual_commands.py",
+    "simulations/test_corpora.py",
+    "client/sums/test_transformer_sums.py",
+    "coordinator/test_accuracy_plan.py",
     "simulations/test_simulate.py",
-    "test_distribution.py",
-    "coordinator/round/test_full_disks.py",
+    "end_to_end/test_contextual_commands.py",
+    "simulations/test_demo.py",
+    "coordinator/serve/gateway/test_fleet.py",
+    "coordinator/serve/test_workers.py",
+    "end_to_end/test_pages.py",
+    "end_to_end/test_serve_page_access.py",
+    "coordinator/serve/gateway/test_faults.py",
+    "coordinator/round/test_rounds_under_faults.py",
+    "simulations/experiments/experts/test_experts_part.py",
 )
-"""Files that take most, longest first: they begin first, so that no worker is still busy when the others are done."""
+"""Of the others, those that take most, longest first: what begins late is short, so that workers end together."""
+FIRST = (*WAITING, *LONGEST)
 QUICK_EXAMPLES = 10
 QUICK_CASES = 3
 """A quick run tries so many of a test's parameters: the first, the last, and one between."""
@@ -93,7 +99,7 @@ USUAL_SHARE = 2
 """An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
-"""Workers beyond the cores: deployments, servers and clients wait now and then."""
+"""Workers beyond the cores, for what waits."""
 
 if not cards():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
@@ -126,6 +132,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """As many workers as cores, up to a limit, and those for what waits."""
     return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole files, one after the other: what waits to the first workers, the rest to the others, as long as there is
+    any of either. Two files that wait at once would leave a core idle."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class BesideWaiting(LoadFileScheduling):  # type: ignore[misc]
+        def _assign_work_unit(self, node: Any) -> None:
+            takes_waiting = node in self.nodes[:WAITING_WORKERS]
+            for file in self.workqueue:
+                if (file.removeprefix("tests/") in WAITING) == takes_waiting:
+                    self.workqueue.move_to_end(file, last=False)
+                    break
+            super()._assign_work_unit(node)
+
+    return BesideWaiting(config, log)
 
 
 def pytest_sessionstart() -> None:
@@ -167,7 +191,7 @@ def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 def _rank(file: list[pytest.Item]) -> int:
     """The place of a file's tests in the order of a run."""
     name = file[0].path.relative_to(Path(__file__).parent).as_posix()
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def _try_fewer_examples(law: Any, quick: bool) -> None:
