@@ -103,11 +103,14 @@ class LocalGrid(Grid):
 
 
 class AnsweringProcess:
-    """A process that answers for holders, seen from the one that asks: what it is asked, and answers not yet read."""
+    """A process that answers for holders, seen from the one that asks: what it is asked, and answers not yet read.
+
+    One thread sends and another receives, so the next request lies ready when the process has answered the one before.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._thread = ThreadPoolExecutor(1)
+        self._sender, self._receiver = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._queue: deque[tuple[str, int, Parts]] = deque()
         self._asked: deque[tuple[str, Future[Parts]]] = deque()
         self._sent: Parts = {}
@@ -125,15 +128,14 @@ class AnsweringProcess:
     def _ask_ahead(self) -> None:
         while self._queue and len(self._asked) < ANSWERS_AHEAD:
             number, node, parts = self._queue.popleft()
-            self._asked.append((number, self._thread.submit(self._exchange, node, parts)))
-
-    def _exchange(self, node: int, parts: Parts) -> Parts:
-        _send(self._connection, node, parts, self._sent)
-        self._sent = parts
-        return _receive(self._connection)[1]
+            self._sender.submit(_send, self._connection, node, parts, self._sent)
+            self._sent = parts
+            self._asked.append((number, self._receiver.submit(lambda: _receive(self._connection)[1])))
 
     def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        """Let the process answer what it was sent, and end."""
+        for thread in (self._sender, self._receiver):
+            thread.shutdown(cancel_futures=True)
         self._connection.close()
 
 

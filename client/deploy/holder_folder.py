@@ -123,10 +123,10 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
     check_new_folder(folder)
     with whole_folder(folder, new=True) as draft:
         identity = create_identity(draft / IDENTITY)
-        create_node_key(draft / "node.key")
+        node = create_node_key(draft / "node.key")
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, HolderSettings)
-        card = Card(domain=settings.domain, key=identity.public, node=public_line(draft / "node.key"))
+        card = Card(domain=settings.domain, key=identity.public, node=node)
         write_paper(card, identity, draft / CARD)
         for name, content in (papers or {}).items():
             write_whole(draft / name, content)

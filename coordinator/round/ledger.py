@@ -282,6 +282,7 @@ class Ledger:
         holder = Admitted(name, card.domain, card.key, card.node, weight)
         standing = self.standing()
         known = standing.handovers.told(card.handovers)
+        owner = known.owner(card.key)
         if {card.key, card.node} & standing.gone:
             raise InputError(
                 "this holder was removed, or its key or its SuperNode's replaced, and a removed key cannot come back; "
@@ -290,14 +291,14 @@ class Ledger:
         for other in standing.roster.values():
             if other.name == name and known.newest(other.key) == card.key:
                 continue
-            if other.name == name and known.owner(other.key) == known.owner(card.key):
+            if other.name == name and known.owner(other.key) == owner:
                 raise InputError(
                     f"the key of {name!r} was handed over twice, and this is not the one that it was handed over to "
                     "first; somebody else may have its old key, so ask its owner by another way"
                 )
             if other.name == name:
                 raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
-            if known.owner(other.key) == known.owner(card.key) or other.node == card.node:
+            if known.owner(other.key) == owner or other.node == card.node:
                 raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
         if standing.active.get(name) == holder:
             return holder
