@@ -28,6 +28,7 @@ from ridgeway.client.sums.corpus import CorpusFile, Counters
 from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
+from ridgeway.common.encoding.fast_bpe import EncoderTables
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.encoding.windows import Layer
 
@@ -133,7 +134,7 @@ class _Readers:
         try:
             if process is not None:
                 with contextlib.suppress(OSError):
-                    process.begin(self._definition, self._rules, lower=self._tokenizer.lower)
+                    process.begin(self._tokenizer, self._definition, self._rules)
             while not self._closed.is_set():
                 self._read_piece(self._left.get_nowait(), process)
             self._read.put(None)
@@ -193,8 +194,11 @@ class ReaderProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, definition: bytes, rules: ReadingRules, *, lower: bool) -> None:
-        _write(self._sink, {"rules": asdict(rules), "bytes": len(definition), "lower": lower}, definition)
+    def begin(self, tokenizer: Tokenizer, definition: bytes, rules: ReadingRules) -> None:
+        only_nfc, pattern, parts = tokenizer.tables or (False, 0, ())
+        fast = {"only_nfc": only_nfc, "pattern": pattern, "lower": tokenizer.lower}
+        sizes = [len(each) for each in (definition, *parts)]
+        _write(self._sink, {"rules": asdict(rules), **fast, "sizes": sizes}, definition, *parts)
 
     def read(self, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, PackedSamples]]:
         """The batches of a piece; EOFError if the process ends before they do."""
@@ -243,8 +247,9 @@ def main() -> None:
     with open(0, "rb") as source, open(1, "wb") as sink, contextlib.suppress(EOFError, BrokenPipeError):
         head = _line(source)
         rules = _rules(**head["rules"])
-        tokenizer = Tokenizer(source.read(head["bytes"]), lower=head["lower"])
-        tokenizer.make_fast()
+        definition, *parts = map(source.read, head["sizes"])
+        tables = EncoderTables(head["only_nfc"], head["pattern"], tuple(parts)) if parts else None
+        tokenizer = Tokenizer(definition, lower=head["lower"], tables=tables)
         while True:
             asked = _line(source)
             first = asked.pop("first")

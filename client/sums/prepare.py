@@ -46,7 +46,7 @@ BATCH_CHARACTERS = 1 << 18
 MODEL_BATCH_CHARACTERS = 1 << 13
 """A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard between."""
 ACCUMULATOR_BYTES = 512 << 20
-PROCESS_BATCH_CHARACTERS = 1 << 20
+PROCESS_BATCH_CHARACTERS = 1 << 21
 PART_INTERVAL_S = 20.0
 MAX_THREADS_ALONE = 4
 """With this many threads or fewer, this process reads for all of them."""

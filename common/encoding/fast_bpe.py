@@ -63,14 +63,25 @@ SELF_CHECK = (
 )
 
 
-class FastEncoder(NamedTuple):
-    """The compiled encoder of a definition.
+class EncoderTables(NamedTuple):
+    """What a compiled encoder is made of: a process that gets it has nothing to work out.
 
     only_nfc: whether it gives the library's ids for no other texts than those that are in Unicode's form NFC.
     """
 
-    encoder: Encoder
     only_nfc: bool
+    pattern: int
+    parts: tuple[bytes, ...]
+
+
+class FastEncoder:
+    """The compiled encoder of a definition."""
+
+    def __init__(self, tables: EncoderTables) -> None:
+        from ridgeway.common.encoding.byte_bpe import Encoder
+
+        self.tables, self.only_nfc = tables, tables.only_nfc
+        self.encoder = Encoder(tables.pattern, *tables.parts)
 
     def knows(self, texts: Iterable[str]) -> bool:
         return not self.only_nfc or all(text.isascii() or is_normalized("NFC", text) for text in texts)
@@ -81,7 +92,7 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
     if os.environ.get(SWITCH) == "reference":
         return None
     try:
-        from ridgeway.common.encoding.byte_bpe import Encoder
+        import ridgeway.common.encoding.byte_bpe  # noqa: F401
     except ImportError:
         return None
     read: dict[str, Any] = json.loads(definition)
@@ -107,16 +118,11 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
         if word and letters.keys() >= set(word)
     ]
     added = [(token.content.encode(), -1 if token.special else number) for number, token in tokens.items()]
-    encoder = Encoder(
-        pattern,
-        classes.tobytes(),
-        byte_ids.tobytes(),
-        _merges(read["model"]["merges"], vocabulary),
-        *_packed(words),
-        *_packed(added),
-    )
-    agree = _agrees(encoder, library, {number for number, token in tokens.items() if token.special})
-    return FastEncoder(encoder, only_nfc=bool(normalizer)) if agree else None
+    merges = _merges(read["model"]["merges"], vocabulary)
+    parts = (classes.tobytes(), byte_ids.tobytes(), merges, *_packed(words), *_packed(added))
+    fast = FastEncoder(EncoderTables(bool(normalizer), pattern, parts))
+    agree = _agrees(fast.encoder, library, {number for number, token in tokens.items() if token.special})
+    return fast if agree else None
 
 
 def classes_are_the_library_s() -> bool:

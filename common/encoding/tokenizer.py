@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
-from ridgeway.common.encoding.fast_bpe import FastEncoder, fast_encoder
+from ridgeway.common.encoding.fast_bpe import EncoderTables, FastEncoder, fast_encoder
 from ridgeway.common.encoding.lower_case import lower_case, lower_letters
 
 Ids = NDArray[np.int32]
@@ -52,23 +52,40 @@ def plain_definition(raw: bytes) -> bytes:
 class Tokenizer:
     """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted.
 
-    lower: whether texts are read in lower case.
+    lower:  whether texts are read in lower case.
+    tables: those of another process's compiled encoder of the same definition, which is then read once it is needed.
     """
 
-    def __init__(self, definition: bytes, *, lower: bool = False) -> None:
-        try:
-            self._backend = Backend.from_str(definition.decode())
-        except Exception as error:  # the library raises bare Exception
-            raise EncoderError(f"the tokenizer's definition cannot be used: {error}") from error
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
-        self._special = np.zeros(max(special, default=-1) + 2, dtype=bool)  # the last stands for all ids beyond
-        self._special[special] = True
+    def __init__(self, definition: bytes, *, lower: bool = False, tables: EncoderTables | None = None) -> None:
         self._definition = definition
         self.lower = lower
-        self._fast: FastEncoder | None = None
-        self._decided, self._deciding, self._characters = False, Lock(), 0
+        self._fast = FastEncoder(tables) if tables else None
+        self._decided, self._deciding, self._characters = tables is not None, Lock(), 0
+        if tables is None:
+            _ = self._backend  # a definition that cannot be used is told of at once
+
+    @cached_property
+    def _backend(self) -> Backend:
+        try:
+            backend = Backend.from_str(self._definition.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise EncoderError(f"the tokenizer's definition cannot be used: {error}") from error
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
+    @cached_property
+    def _special(self) -> NDArray[np.bool_]:
+        """Which ids are special; the last stands for all beyond."""
+        special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        chosen = np.zeros(max(special, default=-1) + 2, dtype=bool)
+        chosen[special] = True
+        return chosen
+
+    @property
+    def tables(self) -> EncoderTables | None:
+        """What the compiled encoder is made of, if there is one."""
+        return self._fast.tables if self.make_fast() and self._fast else None
 
     def make_fast(self) -> bool:
         """Make the compiled encoder, if there is one and it was not made yet; whether it does the work from now on."""

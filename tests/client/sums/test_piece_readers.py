@@ -167,7 +167,7 @@ def test_leaving_early_ends_every_process(
 def test_a_process_ends_when_its_parent_is_gone(encoder: TableEncoder) -> None:
     """The pipe that closes with the parent is all that it lives by."""
     process = ReaderProcess()
-    process.begin(encoder.definition, RULES, lower=False)
+    process.begin(encoder.tokenizer, encoder.definition, RULES)
     process._sink.close()
     assert process._process.wait(MAX_WAIT_S) == 0
     process.end()

@@ -65,8 +65,10 @@ def assert_same(fast: Tokenizer, reference: Tokenizer, texts: list[str]) -> None
 @pytest.mark.parametrize("form", FORMS)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_any_text_has_the_library_s_ids(form: str, texts: list[str]) -> None:
-    """Spaces, line ends, contractions, digits, added tokens and lone surrogates in any order."""
-    assert_same(*both(form), texts)
+    """Spaces, line ends, contractions, digits, added tokens and lone surrogates in any order; by given tables, too."""
+    fast, reference = both(form)
+    assert_same(fast, reference, texts)
+    assert_same(Tokenizer(definition(**FORMS[form]), tables=fast.tables), reference, texts)
 
 
 @pytest.mark.parametrize("form", ["digits", "cl100k", "o200k"])
