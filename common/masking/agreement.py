@@ -193,8 +193,8 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
         )
     if len(advert.masks) != lots or len(advert.seeds) != lots:
         raise Refused("malformed", "a member's keys are not one for each sum")
-    facts = {name: value for name, value in advert if name != "signature"}
-    if not is_signed_by(advert.key, advert.signature, advert_words(facts, terms, round_)):
+    facts = {**vars(advert)}
+    if not is_signed_by(advert.key, facts.pop("signature"), advert_words(facts, terms, round_)):
         raise Refused("bad_advert", "a member's keys were not signed by it for this round")
 
 

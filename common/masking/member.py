@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -192,30 +193,35 @@ def reveal(
 
     held:  the shares that this member has, its own among them if it kept one. Never both kinds for one member.
     locks: in a large cohort, the signatures of those that will reveal for no other set. A member's own mask comes off
-           only with shares of holders that have seen its confirmation; so each looks at those of whom it holds shares.
+           only with shares of holders that have seen its confirmation; so each looks at those of whom it holds shares,
+           or at their locks: who has locked a set has signed it.
     """
     check_survivors(session, shared, sent)
     if own not in sent:
         raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
     words = survivor_words(session, lot, shared, sent, question)
-    for place in set(sent) & set(held) - {own}:
-        if not is_signed_by(session.keys[place - 1], confirmations.get(place, ""), words):
+    locked = _locked(session, lock_words(words), sent, locks) if session.neighbourhood else set()
+    for place in set(sent) & set(held) - {own} - locked:
+        if not _signs(session, place, confirmations.get(place, ""), words):
             raise Refused("not_confirmed", "a member of this sum has not signed that it may be opened")
-    if session.neighbourhood:
-        _check_locked(session, lock_words(words), sent, locks)
-    elif not set(shared) <= set(held):
+    if session.neighbourhood and (few := session.threshold - len(locked)):
+        raise Refused("not_locked", f"{few} members too few have signed that they open this sum and no other")
+    if not session.neighbourhood and not set(shared) <= set(held):
         raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
     return {place: _part(session, lot, held[place], of_seed=place in sent) for place in sorted(set(shared) & set(held))}
 
 
-def _check_locked(session: SessionKeys, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> None:
-    """Two sets cannot both be locked by more than two thirds: an honest member would have locked both."""
-    needed = session.threshold
-    for place in sorted(set(locks) & set(sent)):
-        needed -= is_signed_by(session.keys[place - 1], locks[place], words)
-        if not needed:
-            return
-    raise Refused("not_locked", f"{needed} members too few have signed that they open this sum and no other")
+def _locked(session: SessionKeys, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> set[Place]:
+    """Those who have locked a set, up to as many as are needed.
+
+    Two sets cannot both be locked by more than two thirds: an honest member would have locked both.
+    """
+    signed = (place for place in sorted(set(locks) & set(sent)) if _signs(session, place, locks[place], words))
+    return set(islice(signed, session.threshold))
+
+
+def _signs(session: SessionKeys, place: Place, signature: str, words: bytes) -> bool:
+    return is_signed_by(session.keys[place - 1], signature, words)
 
 
 def _part(session: SessionKeys, lot: str, content: bytes, *, of_seed: bool) -> bytes:

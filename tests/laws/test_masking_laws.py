@@ -114,10 +114,14 @@ def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less(
     few = dict(list(run.locks.items())[: agreement.threshold - 1])
     with pytest.raises(Refused, match="1 members too few have signed"):
         reveal(agreement, own, "sums", run.held[own], shared, sent, run.confirmations, locks=few)
-    dealer = next(place for place in run.held[own] if place in sent)
-    signed = {place: each for place, each in run.confirmations.items() if place != dealer}
+    dealer = min(place for place in run.held[own] if place in sent)
+    signed, locks = (
+        {place: each for place, each in given.items() if place != dealer} for given in (run.confirmations, run.locks)
+    )
     with pytest.raises(Refused, match="has not signed"):
-        reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks)
+        reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=locks)
+    with_lock = reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks)
+    assert with_lock == run.reveals[own]  # who has locked a set has signed it
     colluding = set(shared[::3][: (members - 1) // 3])
     assert all(len(holders & colluding) < agreement.share_threshold for holders in run.holders.values())
 

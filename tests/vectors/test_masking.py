@@ -284,8 +284,8 @@ def damages_of_large(facts: Facts) -> list[Facts]:
         ("a signature in a lock's place", [SHORT, "locks"], {**bare, "2": lot["confirmations"]["2"]}, "not_locked"),
         (
             "no signature of one that dealt",
-            [SHORT, "confirmations"],
-            without(lot["confirmations"], dealer),
+            [SHORT],
+            {**lot, "confirmations": without(lot["confirmations"], dealer), "locks": without(locks, dealer)},
             "not_confirmed",
         ),
         ("other survivors", ["sent"], [*facts["sent"], 3], "not_confirmed"),

@@ -127,12 +127,15 @@ def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(coordinator: Hostile)
 
 @before(LOCK)
 def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(coordinator: Hostile) -> None:
-    """Each holder looks for the signatures of those whose shares it holds."""
+    """Each holder looks for the signatures of those whose shares it holds; a lock is one, too."""
     locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
     dealers = [coordinator.place(name) for name in ALL if own in coordinator.dealt(name)]
     for missing in dealers:
-        signatures = {place: each for place, each in coordinator.signatures.items() if place != missing}
-        request = coordinator.open_request("statistics", ALL, signatures, locks)
+        signatures, others = (
+            {place: each for place, each in signed.items() if place != missing}
+            for signed in (coordinator.signatures, locks)
+        )
+        request = coordinator.open_request("statistics", ALL, signatures, others)
         assert code_of(coordinator.ask(VICTIM, request)) == "not_confirmed"
     nothing_revealed(coordinator)
 
