@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.settings import CONTEXTUAL_SAMPLING, Sampling, Selector
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
@@ -145,7 +146,8 @@ class Scorer:
         return counts
 
     def _compiled(self, weights: Weights, candidate: Candidate) -> RouterTable:
-        return self._compile(normalised_columns(weights) if candidate.normalise_columns else weights)
+        with one_blas_thread():  # these products are small
+            return self._compile(normalised_columns(weights) if candidate.normalise_columns else weights)
 
 
 def _by_rows(encoder: TableEncoder, ids: Ids) -> tuple[Ids, Compile]:
