@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ def commands() -> list[list[str]]:
     return [*found, *chart_words(), *(words for words in scripts(text))]
 
 
+@cache
 def application() -> click.Command:
     app = typer.Typer()
     app.add_typer(corpus_commands.app, name="client")

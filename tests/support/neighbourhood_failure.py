@@ -6,9 +6,11 @@ Fewer than a third of the members collude with the coordinator. It sees who deal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
-from math import inf, lgamma, log, log2
+from math import log2
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
 
 from ridgeway.common.masking.neighbourhood import Neighbourhood
 
@@ -28,43 +30,37 @@ def log2_privacy_failure(members: int, sizes: Neighbourhood) -> float:
     """
     colluding, quorum = (members - 1) // 3, 2 * members // 3 + 1
     honest, others = members - colluding, members - 1
-    terms = []
-    for group in range(1, honest // 2 + 1):
-        left = max(quorum - colluding - group, group)
-        inside = group * _log2_at_least(others, colluding + group - 1, *sizes)
-        apart = (
-            _log2_choose(honest - group, left)
-            + left * _log2_none_of(others, group, sizes.holders)
-            + group * _log2_none_of(others, left, sizes.holders)
-        )
-        terms.append(_log2_choose(honest, group) + min(inside, apart))
-    return _log2_sum(terms)
+    group = np.arange(1, honest // 2 + 1)
+    left = np.maximum(quorum - colluding - group, group)
+    inside = group * _log2_at_least(others, colluding + group - 1, *sizes)
+    apart = (
+        _log2_choose(honest - group, left)
+        + left * _log2_none_of(others, group, sizes.holders)
+        + group * _log2_none_of(others, left, sizes.holders)
+    )
+    return float(np.logaddexp2.reduce(_log2_choose(honest, group) + np.minimum(inside, apart)))
 
 
 def log2_round_failure(members: int, sizes: Neighbourhood, gone: int) -> float:
     """A bound on the probability that too few are left of some member's holders, if so many members fall away."""
     missing = sizes.holders - sizes.threshold + 1
-    return log2(members) + _log2_at_least(members - 1, gone, sizes.holders, missing)
+    return log2(members) + float(_log2_at_least(members - 1, np.asarray(gone), sizes.holders, missing))
 
 
-def _log2_at_least(all_: int, marked: int, drawn: int, least: int) -> float:
+def _log2_at_least(all_: int, marked: Any, drawn: int, least: int) -> Any:
     """Of `all_`, `drawn` are drawn: that at least so many are marked ones (the hypergeometric distribution's tail)."""
-    ways = (_log2_choose(marked, n) + _log2_choose(all_ - marked, drawn - n) for n in range(least, drawn + 1))
-    return min(0.0, _log2_sum(ways) - _log2_choose(all_, drawn))
+    n = np.arange(least, drawn + 1)
+    ways = _log2_choose(marked[..., None], n) + _log2_choose(all_ - marked[..., None], drawn - n)
+    return np.minimum(0.0, np.logaddexp2.reduce(ways, axis=-1) - _log2_choose(all_, drawn))
 
 
-def _log2_none_of(all_: int, marked: int, drawn: int) -> float:
+def _log2_none_of(all_: int, marked: Any, drawn: int) -> Any:
     return _log2_choose(all_ - marked, drawn) - _log2_choose(all_, drawn)
 
 
-@lru_cache(maxsize=1 << 16)
-def _log2_choose(all_: int, chosen: int) -> float:
-    if not 0 <= chosen <= all_:
-        return -inf
-    return (lgamma(all_ + 1) - lgamma(chosen + 1) - lgamma(all_ - chosen + 1)) / log(2)
-
-
-def _log2_sum(logarithms: Iterable[float]) -> float:
-    finite = [each for each in logarithms if each > -inf]
-    largest = max(finite, default=-inf)
-    return largest + log2(sum(2.0 ** (each - largest) for each in finite)) if finite else -inf
+def _log2_choose(all_: Any, chosen: Any) -> Any:
+    possible = (chosen >= 0) & (chosen <= all_)
+    chosen = np.where(possible, chosen, 0)
+    return np.where(
+        possible, (gammaln(all_ + 1) - gammaln(chosen + 1) - gammaln(all_ - chosen + 1)) / np.log(2), -np.inf
+    )
