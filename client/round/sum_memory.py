@@ -25,15 +25,15 @@ class SumMemory:
 
     def sign(self, session: str, signed: PastSum, away: Sequence[str]) -> None:
         """Write down a sum that is about to be signed. away: the session's members that are not in it."""
-        self._journal.append(("signed", {"session": session, "away": list(away), **signed.model_dump(mode="json")}))
+        self._journal.append(("signed", {"session": session, "away": list(away), **dict(signed)}))
 
     def lock(self, session: str, locked: PastSum) -> None:
         """Write down a sum that is about to be locked: it may be opened from then on, and no other of its lot."""
-        self._journal.append(("locked", {"session": session, **locked.model_dump(mode="json")}))
+        self._journal.append(("locked", {"session": session, **dict(locked)}))
 
     def open(self, session: str, round_: str, opened: PastSum) -> None:
         """Write down a sum whose shares are about to be revealed."""
-        self._journal.append(("opened", {"round": round_, "session": session, **opened.model_dump(mode="json")}))
+        self._journal.append(("opened", {"round": round_, "session": session, **dict(opened)}))
 
     def take_in(self, told: Mapping[str, History]) -> None:
         """Remember what the members of a session tell: sums that may have been opened, and own ones that were not."""

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, ValidationError
-from pydantic_core import to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
@@ -68,6 +67,7 @@ class Header(Record):
     number:   in requests, the round's number in the coordinator's ledger, to speak about it by; 0 outside of rounds.
     reply_to: the digest of the request that a reply answers; None in requests.
     handovers: that lead to the sender's key, for who has pinned an earlier one.
+    body:     the message; of a header that has arrived it is read later, when the signature was verified.
     """
 
     version: Literal[1]
@@ -77,8 +77,23 @@ class Header(Record):
     reply_to: Digest | None
     sender: PublicKey
     handovers: tuple[HandOver, ...] = Field(default=(), max_length=MAX_HANDOVERS)
-    body: dict[str, Any]
+    body: Any
     blobs: tuple[Bulk, ...] = Field(max_length=MAX_BLOBS)
+
+
+class _Unread(BaseModel):
+    """A JSON object, whatever it holds."""
+
+
+class _ArrivedHeader(Header):
+    body: _Unread
+
+
+class _Body(BaseModel, Generic[Content]):
+    """What a header says, of one kind."""
+
+    model_config = ConfigDict(strict=True)
+    body: Content
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -113,7 +128,7 @@ def seal_packet(
         reply_to=reply_to,
         sender=identity.public,
         handovers=identity.handovers,
-        body=message.model_dump(mode="json"),
+        body=message,
         blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=_digest(blob)) for blob in blobs),
     )
     encoded = header.model_dump_json().encode()
@@ -146,7 +161,7 @@ class _Version(Record):
 def _header(content: bytes) -> Header:
     """Pure, like `_message`, so that where many holders run in one process a request to all of them is read once."""
     try:
-        return Header.model_validate_json(content)
+        return _ArrivedHeader.model_validate_json(content)
     except ValidationError:
         _check_version(content)
         raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
@@ -193,7 +208,7 @@ def _message(content: bytes) -> Message:
     if len(header.blobs) not in kind.blob_count:
         raise Refused("malformed", f"a message of kind {header.kind} does not have {len(header.blobs)} blobs")
     try:
-        return kind.model_validate_json(to_json(header.body))
+        return _Body[kind].model_validate_json(content).body  # type: ignore[valid-type]
     except (ValidationError, RidgewayError):
         raise Refused("malformed", f"a message of kind {header.kind} has fields that are missing or wrong") from None
 
