@@ -99,7 +99,7 @@ class Parties:
         """The same parties with the same keys and corpora in other folders; files of some names stay behind."""
         for part in ("coordinator", "holders"):
             leave = shutil.ignore_patterns(*without)
-            shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave)
+            shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave, copy_function=shutil.copy)
         homes = {name: folder / "holders" / home.name for name, home in self.homes.items()}
         return Parties(folder, self.encoder, homes)
 

@@ -185,6 +185,7 @@ def test_what_lies_in_the_current_folder_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "words"),
     [(Sampling(1), False), (Sampling(1), True), (Sampling(4, stride=8, units=20, mistyped=3), True)],
@@ -207,11 +208,11 @@ def test_a_corpus_prepared_with_processes_has_the_same_sums(
     monkeypatch.setattr(prepare, "MAX_THREADS_ALONE", 0)
     monkeypatch.setattr(prepare, "PROCESS_BATCH_CHARACTERS", 300)
     monkeypatch.setattr(prepare, "PART_INTERVAL_S", -1e9)
-    whole = prepare.prepare(replace(work, threads=3), encoder, tmp_path / "whole")
+    whole = prepare.prepare(replace(work, threads=2), encoder, tmp_path / "whole")
     stops = 0
     while True:
         try:
-            resumed = prepare.prepare(replace(work, threads=3), encoder, tmp_path / "resumed", Stopper(5).watch)
+            resumed = prepare.prepare(replace(work, threads=2), encoder, tmp_path / "resumed", Stopper(5).watch)
             break
         except Interrupted:
             stops += 1
