@@ -41,6 +41,7 @@ def served(folder: Path, expert: Expert, **environment: str) -> Iterator[Serving
         yield serving
 
 
+@pytest.mark.slow
 def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
     """After SIGTERM the listener stays: new requests are answered and told to come elsewhere next, and streams end."""
     steps = Semaphore(1)
@@ -63,6 +64,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path)
         assert wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said) == 0
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(tmp_path: Path) -> None:
     """When the time is over, a client of a stream that has no end gets an event that says so, and a whole answer."""
     with Expert(hangs_after_two) as expert, served(tmp_path, expert, RIDGEWAY_SERVE_DRAIN="0.5") as serving:

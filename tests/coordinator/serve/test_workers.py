@@ -80,6 +80,7 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
         assert wait_for_end(serving.process, patience_s=30.0, details=lambda: serving.said) == 0
 
 
+@pytest.mark.slow
 def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
     """A response goes on where it lies, and a session stays, whichever worker the next connection comes to."""
     domains = ["code", "law"]
@@ -113,6 +114,7 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
         assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {("code", "sticky")}
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_begin_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = Workshop(tmp_path).run("serve", tmp_path / "empty", "--workers", "2", "--port", "18999")
