@@ -10,6 +10,7 @@ Knows shapes and turns. Knows nothing of routers and experts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from sys import getsizeof
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -349,6 +350,7 @@ def _check_content_type(request: Request) -> None:
         raise Problem(415, "send the body as JSON, with the header Content-Type: application/json")
 
 
+@cache
 def described(model: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI words for a body that is read by `read_body`."""
     schema = model.model_json_schema()

@@ -5,6 +5,8 @@ Knows addresses alone.
 
 from __future__ import annotations
 
+from functools import cache
+
 from fastapi import APIRouter, Request, Response
 
 from ridgeway.common.http.http_errors import Problem
@@ -19,6 +21,7 @@ UNSUPPORTED = (
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
+@cache
 def unsupported_api() -> APIRouter:
     api = APIRouter(include_in_schema=False)
 
