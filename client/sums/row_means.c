@@ -63,6 +63,13 @@ static void mean_of(const Rows *rows, int64_t first, int64_t last, uint32_t *sum
     round_means(sums, means, width, last - first);
 }
 
+static Py_ALWAYS_INLINE inline void count_words(const Words *words, const int32_t *ids, int64_t n, const int shortest,
+                                                const int longest) {
+    Run run = {{0}, 0};
+    for (int64_t i = 0; i < n; i++) count_token(&words->sketch, &run, &words->spelling, ids[i], shortest, longest);
+    end_word(&words->sketch, &run, shortest, longest);
+}
+
 /* The same of amplitude · count, cut off at ±LIMIT: counts that lead beyond it are first made smaller, so that nothing
    overflows, and how they round is of no matter. */
 static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *restrict features) {
@@ -70,7 +77,8 @@ static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t 
     int64_t width = (int64_t)words->sketch.width;
     int32_t most = amplitude ? (int32_t)((LIMIT + 1) * n / amplitude + 1) : 0;
     memset(counts, 0, sizeof *counts * (size_t)width);
-    count_words(&words->sketch, &words->spelling, ids, n);
+    if (has_usual_sizes(&words->sketch)) count_words(words, ids, n, USUAL_SIZES);
+    else count_words(words, ids, n, words->sketch.shortest, words->sketch.longest);
     for (int64_t i = 0; i < width; i++) {
         int32_t count = counts[i] < most ? counts[i] : most;
         counts[i] = amplitude * (count > -most ? count : -most);

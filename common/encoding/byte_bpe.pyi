@@ -1,7 +1,4 @@
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 class Encoder:
     def __new__(
@@ -16,4 +13,4 @@ class Encoder:
         added_bytes: bytes,
         /,
     ) -> Encoder: ...
-    def encode_many(self, texts: Sequence[str], table: NDArray[Any] = ..., /) -> tuple[bytearray, bytearray]: ...
+    def encode_many(self, texts: Sequence[str], table: memoryview = ..., /) -> tuple[bytearray, bytearray]: ...

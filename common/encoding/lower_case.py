@@ -37,3 +37,9 @@ def lower_letters() -> NDArray[np.uint32]:
         if letter not in ODD_LETTERS and letter.lower() != letter and ucd_3_2_0.category(letter) != "Cn":
             table[ord(letter)] = ord(letter.lower())
     return table
+
+
+@lru_cache(maxsize=1)
+def lower_table() -> memoryview:
+    """The same as a view, which takes a microsecond less to hand on than an array."""
+    return lower_letters().data

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Backend
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
 from ridgeway.common.encoding.fast_bpe import EncoderTables, FastEncoder, fast_encoder
-from ridgeway.common.encoding.lower_case import lower_case, lower_letters
+from ridgeway.common.encoding.lower_case import lower_case, lower_table
 
 Ids = NDArray[np.int32]
 Numbers = bytearray | NDArray[Any]
@@ -128,7 +128,7 @@ class Tokenizer:
         """The same as 32-bit and as 64-bit numbers in memory, for those who can do without arrays."""
         if self.lower and self._fast is not None and not self._fast.only_nfc:
             try:
-                return self._fast.encoder.encode_many(texts, lower_letters())
+                return self._fast.encoder.encode_many(texts, lower_table())
             except UnicodeEncodeError:  # lone surrogates
                 return self._fast.encoder.encode_many([storable(lower_case(text)) for text in texts])
         if self.lower:

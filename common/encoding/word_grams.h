@@ -7,6 +7,7 @@
 #define WORD_END 3
 #define SHORTEST_RUN 2
 #define LONGEST_RUN 5
+#define USUAL_SIZES 2, 3         /* known when the code is compiled, so that there are no loops over sizes */
 
 typedef struct { const uint8_t *letters; const int64_t *starts; } Spelling;
 typedef struct { uint32_t *counts; uint32_t width; int shortest, longest; } Sketch;
@@ -39,29 +40,24 @@ static inline void count_byte(const Sketch *sketch, Run *run, uint8_t byte, int 
         if (run->length >= size) count_gram(sketch, run->of[size - 1]);
 }
 
-static inline void count_sizes(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count,
-                               const int shortest, const int longest) {
-    Run run = {{0}, 0};
-    for (int64_t i = 0; i < count; i++) {
-        const uint8_t *end = spelling->letters + spelling->starts[ids[i] + 1];
-        for (const uint8_t *at = spelling->letters + spelling->starts[ids[i]]; at < end; at++) {
-            if (is_word_byte(*at)) {
-                if (!run.length) add_byte(&run, WORD_BEGIN, longest);
-                count_byte(sketch, &run, *at, shortest, longest);
-            } else if (run.length) {
-                count_byte(sketch, &run, WORD_END, shortest, longest);
-                run.length = 0;
-            }
-        }
-    }
-    if (run.length) count_byte(sketch, &run, WORD_END, shortest, longest);
+static inline void end_word(const Sketch *sketch, Run *run, int shortest, int longest) {
+    if (run->length) count_byte(sketch, run, WORD_END, shortest, longest);
+    run->length = 0;
 }
 
-/* Counts the runs of letters of one text or window. The usual sizes are constants, for which there are no loops. */
-static inline void count_words(const Sketch *sketch, const Spelling *spelling, const int32_t *ids, int64_t count) {
-    if (sketch->shortest == 2 && sketch->longest == 3) count_sizes(sketch, spelling, ids, count, 2, 3);
-    else count_sizes(sketch, spelling, ids, count, sketch->shortest, sketch->longest);
+/* Takes in the letters of the next token. */
+static inline void count_token(const Sketch *sketch, Run *run, const Spelling *spelling, int32_t id, int shortest,
+                               int longest) {
+    const uint8_t *end = spelling->letters + spelling->starts[id + 1];
+    for (const uint8_t *at = spelling->letters + spelling->starts[id]; at < end; at++) {
+        if (is_word_byte(*at)) {
+            if (!run->length) add_byte(run, WORD_BEGIN, longest);
+            count_byte(sketch, run, *at, shortest, longest);
+        } else end_word(sketch, run, shortest, longest);
+    }
 }
+
+static inline int has_usual_sizes(const Sketch *sketch) { return sketch->shortest == 2 && sketch->longest == 3; }
 
 static inline int are_sizes(int64_t shortest, int64_t longest) {
     return SHORTEST_RUN <= shortest && shortest <= longest && longest <= LONGEST_RUN;

@@ -21,98 +21,92 @@
 #define MAX_BUCKETS (1 << 24)
 #define EXACT_DOUBLES ((int64_t)1 << 53)
 #define BEGINS_APART 1                    /* no word goes on from the token before */
-#define LANES 4                           /* columns that are added up together */
 #define ENDS_APART 2                      /* no word goes on into the token behind */
+#define LANES 4                           /* columns that are added up together */
 
 typedef enum { FITS, WRONG, TOO_LONG } Verdict;
 typedef struct { const int32_t *rows; int64_t height, width; } Table;
 /* What words say; without them, `buckets` has no rows. `alone` has, if it is there, the row of each token with its own
-   letters' rows added as if it stood alone, and in one more column where words end at its borders. */
-typedef struct { Table buckets; Spelling spelling; int64_t letters; Sketch sketch; Table alone; } Words;
+   letters' rows added as if it stood alone, and `borders` where words end at its borders. `counted` has room for a row of
+   each bucket. */
+typedef struct {
+    Table buckets;
+    Spelling spelling;
+    int64_t letters;
+    Sketch sketch;
+    const int32_t *alone, **counted;
+    const uint8_t *borders;
+} Words;
 
-static inline void add_row(const Table *table, int64_t place, int32_t times, uint64_t *restrict sums, int64_t width) {
-    const int32_t *restrict row = table->rows + place * table->width;
-    for (int64_t column = 0; column < width; column++) sums[column] += (uint64_t)((int64_t)times * row[column]);
-}
-
-/* Adds the rows of `count` ids. */
-static Verdict add_rows(const Table *table, const int32_t *ids, int64_t count, uint64_t *restrict sums) {
-    for (int64_t i = 0; i < count; i++) {
-        if (ids[i] < 0 || ids[i] >= table->height) return WRONG;
-        add_row(table, ids[i], 1, sums, table->width);
-    }
-    return FITS;
-}
-
-/* Counts the runs of letters of ids that were checked; `letters` grows by theirs. */
-static Verdict count_runs(const Words *words, const int32_t *ids, int64_t count, int64_t *letters) {
-    for (int64_t i = 0; i < count; i++) {
-        int64_t start = words->spelling.starts[ids[i]], end = words->spelling.starts[ids[i] + 1];
-        if (start < 0 || end < start || end > words->letters) return WRONG;
-        if ((*letters += end - start) > MAX_LETTERS) return TOO_LONG;
-    }
-    count_words(&words->sketch, &words->spelling, ids, count);
-    return FITS;
+static inline void add_row(const int32_t *restrict row, uint64_t *restrict sums, int64_t width) {
+    for (int64_t column = 0; column < width; column++) sums[column] += (uint64_t)(int64_t)row[column];
 }
 
 /* Adds `lanes` columns of rows, each as often as `times` says; their sums stay in registers. */
-static inline void add_columns(const Table *table, const uint32_t *places, const uint32_t *times, int64_t count,
-                               int64_t first, const int lanes, uint64_t *restrict sums) {
+static inline void add_columns(const int32_t *const *rows, const uint32_t *times, int64_t count, int64_t first,
+                               const int lanes, uint64_t *restrict sums) {
     uint64_t held[LANES] = {0};
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t *row = table->rows + (int64_t)places[i] * table->width + first;
-        for (int lane = 0; lane < lanes; lane++) held[lane] += (uint64_t)((int64_t)(int32_t)times[i] * row[lane]);
-    }
+    for (int64_t i = 0; i < count; i++)
+        for (int lane = 0; lane < lanes; lane++)
+            held[lane] += (uint64_t)((int64_t)(int32_t)times[i] * rows[i][first + lane]);
     for (int lane = 0; lane < lanes; lane++) sums[first + lane] += held[lane];
 }
 
-/* Adds the rows of what was counted, and empties the sketch. `places` has room for as many as there are buckets. */
-static void add_counted(const Words *words, uint64_t *restrict sums) {
-    uint32_t *counts = words->sketch.counts, *places = counts + words->buckets.height;
+/* Adds the rows of what was counted, and empties the sketch. */
+static void add_counted(const Words *words, uint64_t *sums) {
+    uint32_t *counts = words->sketch.counts;
+    const int32_t *row = words->buckets.rows, **rows = words->counted;
     int64_t kept = 0, first = 0;
-    for (int64_t i = 0; i < words->buckets.height; i++) {     /* without a branch: what was counted is as good as random */
+    for (int64_t i = 0; i < words->buckets.height; i++) {      /* without a branch: what was counted is as good as random */
         uint32_t times = counts[i];
-        places[kept] = (uint32_t)i;
+        rows[kept] = row;
         counts[kept] = times;
         kept += times != 0;
+        row += words->buckets.width;
     }
-    for (; first + LANES <= words->buckets.width; first += LANES)
-        add_columns(&words->buckets, places, counts, kept, first, LANES, sums);
-    for (; first < words->buckets.width; first++) add_columns(&words->buckets, places, counts, kept, first, 1, sums);
+    for (; first + LANES <= words->buckets.width; first += LANES) add_columns(rows, counts, kept, first, LANES, sums);
+    for (; first < words->buckets.width; first++) add_columns(rows, counts, kept, first, 1, sums);
     memset(counts, 0, sizeof *counts * (size_t)words->buckets.height);
 }
 
-/* The same as rows and runs of letters, with less to count: a token in which no word begins or ends elsewhere adds one
-   row, and only tokens that share words are spelt out. */
-static Verdict add_alone(const Table *table, const Words *words, const int32_t *ids, int64_t count, int64_t *letters,
-                         uint64_t *restrict sums) {
-    const int32_t *flags = words->alone.rows + table->width;
-    int64_t stride = words->alone.width;
-    Verdict verdict = FITS;
-    for (int64_t i = 0; i < count; i++)
-        if (ids[i] < 0 || ids[i] >= table->height) return WRONG;
-    for (int64_t first = 0, last; first < count && verdict == FITS; first = last) {
-        for (last = first + 1; last < count; last++)
-            if ((flags[ids[last - 1] * stride] & ENDS_APART) || (flags[ids[last] * stride] & BEGINS_APART)) break;
-        if (last == first + 1) add_row(&words->alone, ids[first], 1, sums, table->width);
-        else {
-            verdict = count_runs(words, ids + first, last - first, letters);
-            for (int64_t i = first; i < last; i++) add_row(table, ids[i], 1, sums, table->width);
-        }
+/* Adds the rows of a text's tokens, and of the runs of letters in its words. Where rows of tokens that stand alone are
+   known, those that share no word with their neighbours add theirs, and only the others are spelt out. */
+static Py_ALWAYS_INLINE inline Verdict add_sizes(const Table *table, const Words *words, const int32_t *ids, int64_t count,
+                                                 uint64_t *sums, const int shortest, const int longest) {
+    const Spelling spelling = words->spelling;        /* copies, which no count that is written can change */
+    const Sketch sketch = words->sketch;
+    const uint8_t *borders = words->borders;
+    int64_t letters = 0;
+    int wrong = 0, begins_apart = 1, ends_apart;
+    Run run = {{0}, 0};
+    for (int64_t i = 0; i < count; i++) wrong |= ids[i] < 0 || ids[i] >= table->height;
+    if (wrong) return WRONG;
+    for (int64_t i = 0; i < count; i++, begins_apart = ends_apart) {
+        int32_t id = ids[i];
+        ends_apart = i + 1 == count || (borders && (borders[id] & ENDS_APART || borders[ids[i + 1]] & BEGINS_APART));
+        int alone = borders && begins_apart && ends_apart;
+        add_row((alone ? words->alone : table->rows) + id * table->width, sums, table->width);
+        if (alone) continue;
+        int64_t start = spelling.starts[id], end = spelling.starts[id + 1];
+        if (start < 0 || end < start || end > words->letters) return WRONG;
+        if ((letters += end - start) > MAX_LETTERS) return TOO_LONG;
+        count_token(&sketch, &run, &spelling, id, shortest, longest);
+        if (ends_apart) end_word(&sketch, &run, shortest, longest);
     }
-    return verdict;
+    if (letters) add_counted(words, sums);
+    return FITS;
 }
 
 static Verdict add_text(const Table *table, const Words *words, const int32_t *ids, int64_t count, uint64_t *sums) {
-    int64_t letters = 0;
-    Verdict verdict;
-    if (words->alone.height) verdict = add_alone(table, words, ids, count, &letters, sums);
-    else {
-        verdict = add_rows(table, ids, count, sums);
-        if (verdict == FITS && words->buckets.height) verdict = count_runs(words, ids, count, &letters);
+    if (words->buckets.height && has_usual_sizes(&words->sketch))
+        return add_sizes(table, words, ids, count, sums, USUAL_SIZES);
+    if (words->buckets.height)
+        return add_sizes(table, words, ids, count, sums, words->sketch.shortest, words->sketch.longest);
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= table->height) return WRONG;
+        add_row(table->rows + ids[i] * table->width, sums, table->width);
     }
-    if (verdict == FITS && letters) add_counted(words, sums);
-    return verdict;
+    return FITS;
 }
 
 static Verdict add_texts(const Table *table, const Words *words, const int32_t *ids, int64_t left,
@@ -140,7 +134,7 @@ typedef struct {
 
 static void end_call(Call *call) {
     free(call->sums);
-    free(call->words.sketch.counts);
+    free(call->words.counted);
     while (call->held) PyBuffer_Release(&call->view[--call->held]);
 }
 
@@ -162,13 +156,16 @@ static int begin_call(Call *call, PyObject **object, int first, Py_ssize_t width
         int64_t buckets = view[BUCKETS].len / 4 / width, height = call->table.height;
         right = buckets && buckets <= MAX_BUCKETS && view[BUCKETS].len == 4 * width * buckets;
         right = right && view[STARTS].len == 8 * (height + 1) && are_sizes(sizes[0], sizes[1]);
-        right = right && (call->held == ALONE || view[ALONE].len == 4 * (width + 1) * height);
-        uint32_t *counts = right ? calloc(2 * (size_t)buckets, sizeof *counts) : NULL;
-        if (right && !counts) { PyErr_NoMemory(); return 0; }
+        right = right && (call->held == ALONE || view[ALONE].len == (4 * width + 1) * height);
+        const int32_t **counted = right ? calloc((size_t)buckets, sizeof *counted + sizeof(uint32_t)) : NULL;
+        if (right && !counted) { PyErr_NoMemory(); return 0; }
+        Sketch sketch = {(uint32_t *)(counted + buckets), (uint32_t)buckets, (int)sizes[0], (int)sizes[1]};
         call->words = (Words){{view[BUCKETS].buf, buckets, width}, {view[LETTERS].buf, view[STARTS].buf},
-                              view[LETTERS].len, {counts, (uint32_t)buckets, (int)sizes[0], (int)sizes[1]},
-                              {NULL, 0, width + 1}};
-        if (right && call->held > ALONE) call->words.alone = (Table){view[ALONE].buf, height, width + 1};
+                              view[LETTERS].len, sketch, NULL, counted, NULL};
+        if (right && call->held > ALONE) {
+            call->words.alone = view[ALONE].buf;
+            call->words.borders = (const uint8_t *)(call->words.alone + width * height);
+        }
     }
     if (!right) PyErr_Format(PyExc_ValueError, "the ids, the counts and the table do not fit together");
     return right;
@@ -235,23 +232,22 @@ static PyObject *alone_rows(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OnOOOnn", &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS],
                           &sizes[0], &sizes[1])) return NULL;
     if (!begin_call(&call, object, TABLE, width, sizes)) goto end;
-    made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(4 * (width + 1) * call.table.height));
+    made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)((4 * width + 1) * call.table.height));
     uint64_t *sums = calloc((size_t)width, sizeof *sums);
     if (made && !sums) { PyErr_NoMemory(); Py_CLEAR(made); }
     int32_t *row = made ? (int32_t *)PyByteArray_AsString(made) : NULL;
+    uint8_t *borders = row ? (uint8_t *)(row + width * call.table.height) : NULL;
     Verdict verdict = FITS;
     Py_BEGIN_ALLOW_THREADS
-    for (int32_t id = 0; row && id < call.table.height && verdict == FITS; id++, row += width + 1) {
-        int64_t letters = 0, start = call.words.spelling.starts[id], end = call.words.spelling.starts[id + 1];
+    for (int32_t id = 0; row && id < call.table.height && verdict == FITS; id++, row += width) {
+        int64_t start = call.words.spelling.starts[id], end = call.words.spelling.starts[id + 1];
         memset(sums, 0, sizeof *sums * (size_t)width);
-        add_row(&call.table, id, 1, sums, width);
-        verdict = count_runs(&call.words, &id, 1, &letters);
+        verdict = add_text(&call.table, &call.words, &id, 1, sums);
         if (verdict != FITS) break;
-        add_counted(&call.words, sums);
         for (int64_t column = 0; column < width; column++) row[column] = (int32_t)(uint32_t)sums[column];
         const uint8_t *spelt = call.words.spelling.letters;
         int begins = start < end && !is_word_byte(spelt[start]), ends = start < end && !is_word_byte(spelt[end - 1]);
-        row[width] = (begins ? BEGINS_APART : 0) | (ends ? ENDS_APART : 0);
+        borders[id] = (uint8_t)((begins ? BEGINS_APART : 0) | (ends ? ENDS_APART : 0));
     }
     Py_END_ALLOW_THREADS
     free(sums);

@@ -104,8 +104,10 @@ class WordTable:
 
     @cached_property
     def _with_words(self) -> tuple[Any, ...]:
+        """Views take less time to hand on than arrays."""
         words, spelling = self.words.options, self.words.spelling
-        return self.logits, self.domains, self.buckets, spelling.letters, spelling.starts, words.shortest, words.longest
+        spelt = spelling.letters.data, spelling.starts.data, words.shortest, words.longest
+        return self.logits.data, self.domains, self.buckets.data, *spelt
 
     @cached_property
     def _with_rows(self) -> tuple[Any, ...]:
