@@ -171,7 +171,8 @@ def test_one_confirmation_under_many_names_is_one(at: At) -> None:
     one = coordinator.signatures[coordinator.place("law-2")]
     own = coordinator.identity.sign(b"anything")
     for copied in (one, own):
-        lie = coordinator.open_request("statistics", ALL, dict.fromkeys(range(1, 6), copied))
+        under_all = dict.fromkeys(range(1, 6), copied)
+        lie = coordinator.open_request("statistics", ALL, under_all, under_all)
         assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
     nothing_revealed(coordinator)
 
