@@ -177,13 +177,13 @@ def test_one_confirmation_under_many_names_is_one(at: At) -> None:
     nothing_revealed(coordinator)
 
 
-def test_confirmations_of_one_sum_do_not_open_another(at: At) -> None:
+def test_confirmations_and_locks_of_one_sum_do_not_open_another(at: At) -> None:
     """Every signature names its sum."""
     coordinator = at(OPEN, "scores")
     coordinator.finish("scores")
     coordinator.count("reliability")
     coordinator.confirm("reliability", ALL)
-    coordinator.locks = coordinator.lock("reliability", ALL)
+    coordinator.lock("reliability", ALL)
     lie = coordinator.open_request("reliability", ALL, coordinator.signatures)
     assert code_of(coordinator.ask(VICTIM, lie)) == "not_confirmed"
     nothing_revealed(coordinator, "reliability")
