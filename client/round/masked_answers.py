@@ -29,7 +29,6 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, DomainShare, Terms
 from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
 from ridgeway.common.protocol.packet import Blob, Opened
-from ridgeway.common.routing.evaluation import CALIBRATED_ROWS
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, check_bound
 
@@ -188,17 +187,16 @@ def seal_counts(
 ) -> Answer:
     """The counts of this holder's domain among zeros for all the others, under masks.
 
-    scores:      each stands in a row of the domain's own. calibration: in one that domains share if there are many.
+    scores:      each stands in a row of the domain's own. calibration: in one that all domains share.
     held_out:    stands for the documents that were counted, which must be those that were advertised.
     """
     message = request.message
     assert message.session is not None
     domains, own = len(message.domains), message.domains.index(holder.domain)
-    few = min(domains, CALIBRATED_ROWS)
-    if sum(each.size for each in scores) * domains + calibration.size * few > MAX_COUNTS:
+    if sum(each.size for each in scores) * domains + calibration.size > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
     rows = [_among_zeros(each, own, domains) for each in scores]
-    placed = np.concatenate([*rows, _among_zeros(calibration, own % few, few)])
+    placed = np.concatenate([*rows, calibration])
     with holder.sessions.alone():
         state = _countable(holder, request, message.session)
         if held_out != state.advert.held_out:

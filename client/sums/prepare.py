@@ -42,7 +42,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
 from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
-BATCH_CHARACTERS = 1 << 18
+BATCH_CHARACTERS = 1 << 19
 MODEL_BATCH_CHARACTERS = 1 << 13
 """A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard between."""
 ACCUMULATOR_BYTES = 512 << 20

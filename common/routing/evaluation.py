@@ -30,8 +30,6 @@ CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.9
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
-CALIBRATED_ROWS = 1
-"""With more domains than this, some are calibrated together: the fit is over all of them, and each row costs masks."""
 CALIBRATED_COUNTS = 1 << 17
 """What a holder counts to calibrate is multiplied, so that there are about so many: holders weigh nearly the same."""
 
@@ -48,14 +46,13 @@ def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack((pairs % PAIR, pairs // PAIR), axis=1).ravel()
 
 
-def calibrated_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What domains counted to calibrate, a row each, added up into CALIBRATED_ROWS rows at most; zeros follow.
+def calibrated_together(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What domains counted to calibrate, a row each, added up in the first: the fit is over all; zeros follow.
 
     Law: it is linear, and rows that were added up stay as they are.
     """
     together = np.zeros_like(rows)
-    for start in range(0, len(rows), CALIBRATED_ROWS):
-        together[: len(rows[start : start + CALIBRATED_ROWS])] += rows[start : start + CALIBRATED_ROWS]
+    together[:1] = rows.sum(axis=0)
     return together
 
 

@@ -18,9 +18,8 @@ from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Calibrate, Evaluate
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
-    CALIBRATED_ROWS,
     MAX_HELD_OUT_DOCUMENTS,
-    calibrated_rows,
+    calibrated_together,
     calibration_size,
     split_calibration,
     unpaired,
@@ -108,7 +107,7 @@ def _sealed_parts(question: Question) -> list[tuple[Part, int, int]]:
     return [
         (
             part,
-            min(domains, CALIBRATED_ROWS) if isinstance(part, Calibrate) else domains,
+            1 if isinstance(part, Calibrate) else domains,
             -(-math.prod(shape_of(part)) // 2) if is_paired(part) else math.prod(shape_of(part)),
         )
         for part in parts_of(question)
@@ -135,7 +134,7 @@ def unsealed_counts(question: Question, opened: Counts) -> Counts:
 def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Part, Counted]:
     """What an answer says to each question in it, by domain; `rows` may hold the first ones only.
 
-    Of many domains, some are calibrated together, in the clear as under masks.
+    All domains are calibrated together, in the clear as under masks.
     """
     found: dict[Part, Counted] = {}
     start = 0
@@ -143,7 +142,7 @@ def by_question(question: Question, rows: Mapping[str, Counts], heard: Collectio
         end = start + math.prod(shape_of(part))
         if all(end <= row.size for row in rows.values()):
             given = np.array([row.ravel()[start:end] for row in rows.values()])
-            shaped = (calibrated_rows(given) if isinstance(part, Calibrate) else given).reshape(-1, *shape_of(part))
+            shaped = (calibrated_together(given) if isinstance(part, Calibrate) else given).reshape(-1, *shape_of(part))
             found[part] = dict(zip(rows, shaped, strict=True)), set(heard)
         start = end
     return found

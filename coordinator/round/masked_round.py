@@ -20,7 +20,7 @@ from ridgeway.common.masking.history import History, PastSum, history_bytes, poo
 from ridgeway.common.protocol.cohort import Cohort, DomainShare, Terms, lopsided
 from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Lot, Offer, lots_beside
 from ridgeway.common.protocol.packet import Blob
-from ridgeway.common.routing.evaluation import calibrated_rows
+from ridgeway.common.routing.evaluation import calibrated_together
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
@@ -285,7 +285,7 @@ class MaskedGathering:
         self._note_opened(lot, _parts(None, session.sources(heard, lot)), vector)
         rows = unsealed_counts(question, vector)
         holders = np.array([[sum(domain_of[name] == domain for name in heard)] for domain in question.domains])
-        for row, own, calibrated in zip(rows, holders.ravel(), calibrated_rows(holders).ravel(), strict=True):
+        for row, own, calibrated in zip(rows, holders.ravel(), calibrated_together(holders).ravel(), strict=True):
             checked_counts(question, row, int(own), int(calibrated))
         self._keep(lot, question, rows)
         return rows, heard

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeway.client.round import masked_answers
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import Candidate, Confirmed, OpenSum, Refusal, Revealed, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
-from ridgeway.common.routing import evaluation
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
-from ridgeway.coordinator.round import gathering
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
@@ -108,17 +105,6 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     assert contents(folders[0]) == contents(folders[1])
     assert entries(masked, "contributed") == []
     assert len(entries(masked, "opened_sum")) == 2
-
-
-def test_domains_that_are_calibrated_together_are_so_in_the_clear_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With more domains than there are rows of counts, the release is the same either way, and is calibrated."""
-    for module in (evaluation, gathering, masked_answers):
-        monkeypatch.setattr(module, "CALIBRATED_ROWS", 2)
-    test_a_masked_release_is_the_clear_one_byte_for_byte("three domains", tmp_path, monkeypatch)
-    for release in tmp_path.glob("*/**/releases/0001"):
-        assert load_release(release).confidence.calibrated
 
 
 def test_the_release_is_that_of_the_definition(later: Parties) -> None:
