@@ -28,7 +28,7 @@ CASES = [
     (kernels.mean_planes, {"WINDOWS": planes.WINDOWS, "COLUMNS": planes.SLICE}, {"num_warps": planes.WARPS}),
     (kernels.add_products, TILE, {"num_warps": methods.WARPS, "num_stages": methods.STAGES}),
     (kernels.add_row_sums, {"ROWS": 2, "DEPTH": 2048}, {}),
-    (kernels.count_words, {"TOKENS": card_words.KERNEL_TOKENS}, {}),
+    (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": card_words.KERNEL_TOKENS}, {}),
 ]
 for kernel, constants, options in CASES:
     names = kernel.arg_names
