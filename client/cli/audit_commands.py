@@ -246,7 +246,7 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
 
 
 def _short(sampling: Sampling) -> str:
-    """`64`, `8 in 32, documents × 32`, or `8 in 32, units 20, mistyped × 10`."""
+    """`64`, `8 in 32, documents × 32`, or `8 in 32, units 15, mistyped × 8`."""
     apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
     more = {"documents × ": sampling.documents, "units ": sampling.units, "mistyped × ": sampling.mistyped}
     return ", ".join([f"{sampling.window}{apart}", *(f"{words}{value}" for words, value in more.items() if value)])
