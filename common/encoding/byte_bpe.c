@@ -1,7 +1,7 @@
 /* Byte-level BPE: text -> token ids, the very ids that the tokenizers library gives, for the patterns named below.
 
-   A text is cut at added tokens, each piece into words by a pattern that is written out by hand, and each word's bytes
-   are merged by rank. Words that were met before are taken from a cache.
+   A text is cut at added tokens, each piece into words by a pattern of word_patterns.h, and each word's bytes are
+   merged by rank. Words that were met before are taken from a cache.
 
    Safety. Texts come as Python strings, so their UTF-8 is valid, and all reads stay within it. A word of n bytes has at
    most n ids, so `ROOM` ids beyond one for each byte are enough for everything that is written. Every allocation is
@@ -14,19 +14,15 @@
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <limits.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "word_patterns.h"
 
-typedef uint8_t u8;
-typedef uint32_t u32;
-typedef uint64_t u64;
-
-/* Classes of code points: O200K tells apart Lu and Lt (UPPER), Ll (LOWER), other letters, and M (MARK), elsewhere OTHER. */
-enum { OTHER = 1, LETTER = 2, NUMBER = 4, SPACE = 8, UPPER = 16, LOWER = 32, MARK = 64 };
-enum { LETTERS = LETTER | UPPER | LOWER | MARK };
-enum { GPT2, GPT2_DIGITS, CL100K, QWEN2, O200K, PATTERNS };  /* how texts are cut into words */
+#if defined(__GNUC__)
+#define PREFETCH(at) __builtin_prefetch(at)
+#else
+#define PREFETCH(at) (void)(at)
+#endif
 #define NONE UINT32_MAX
 #define NO_PAIR UINT64_MAX
 #define CODE_POINTS 0x110000
@@ -35,18 +31,21 @@ enum { GPT2, GPT2_DIGITS, CL100K, QWEN2, O200K, PATTERNS };  /* how texts are cu
 #define CACHE_BITS 15            /* the cache has 2^15 places, for words of up to so many bytes and ids: */
 #define CACHED_BYTES 31
 #define CACHED_IDS 7
+#define AHEAD 16                 /* words that are looked for before the first of them is written */
 #define ROOM (CACHED_IDS - 1)    /* ids that may be written beyond one for each byte */
 
 typedef struct { u64 pair; u32 rank, id; } Merge;
 typedef struct { u32 start, size, id; } Entry;         /* a token's bytes in a row of bytes; NONE: it leaves no id */
 typedef struct { u64 part[4]; } Key;                   /* a word's first bytes, zeros behind them, and the size */
 typedef struct { Key key; u32 count, ids[CACHED_IDS]; } Met;
+typedef struct { const u8 *word; u64 size; Met *met; Key key; } Found;  /* met: its place, NULL if the word is too long */
 
 typedef struct {
     int pattern, only_first;     /* only_first: the one byte that all added tokens begin with, or -1 */
     const u8 *classes;           /* a class for each code point */
     const int32_t *byte_ids;     /* -1: the vocabulary lacks the byte, and it is left out */
     Merge *merges;               /* a hash table by pairs */
+    u8 *paired;                  /* bits, set for all pairs of the table and few others: it is small, and nearer than it */
     Entry *words;                /* the same of words that are tokens as they are, before any merging; or NULL */
     const Entry *added;
     const u8 *word_bytes, *added_bytes;
@@ -58,11 +57,11 @@ typedef struct Cache {
     struct Cache *next;
     u64 *scratch, capacity;      /* three numbers for each of so many symbols */
     int failed;                  /* memory ran out; what was written is not to be used */
-    Met met[1 << CACHE_BITS];
+    Met *met;                    /* the places, none of which lies across two lines of the processor's caches */
 } Cache;
 
-static inline u64 mix(u64 a, u64 b) {
-    u64 hash = ((a ^ 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u) ^ ((b + 0x94D049BB133111EBu) * 0xD6E8FEB86659FD93u);
+static inline u64 hash_of_pair(u32 left, u32 right) {
+    u64 hash = (((u64)left << 32 | right) ^ 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
     return (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
 }
 
@@ -73,17 +72,41 @@ static inline Key key_of(const u8 *word, u64 size) {
     return key;
 }
 
-static inline u64 hash_of(const Key *key) { return mix(mix(key->part[0], key->part[1]), mix(key->part[2], key->part[3])); }
+/* The same of a word of at most CACHED_BYTES where as many bytes as a key has can be read. */
+static inline Key key_within(const u8 *word, u64 size) {
+    static const u64 ones[8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    const u64 one = 1;
+    Key key, kept;
+    memcpy(&key, word, sizeof key);
+    memcpy(&kept, (const u8 *)ones + sizeof key - size, sizeof kept);
+    for (int i = 0; i < 4; i++) key.part[i] &= kept.part[i];
+    key.part[3] |= size << (*(const u8 *)&one ? 56 : 0);  /* the last byte, whichever end of a number comes first */
+    return key;
+}
+
+static inline u64 hash_of(const Key *key) {
+    u64 hash = key->part[0] * 0x9E3779B97F4A7C15u + key->part[1] * 0xBF58476D1CE4E5B9u +
+               key->part[2] * 0x94D049BB133111EBu + key->part[3] * 0xD6E8FEB86659FD93u;
+    return (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
+}
 
 /* Merging */
 /* The place of a pair in the table, or the empty one, of rank NONE, where it would be. */
 static inline Merge *merge_of(const Model *model, u32 left, u32 right) {
-    u64 pair = (u64)left << 32 | right, at = mix(pair, 0) >> 20 & model->merge_mask;
+    u64 pair = (u64)left << 32 | right, at = hash_of_pair(left, right) >> 20 & model->merge_mask;
     while (model->merges[at].pair != pair && model->merges[at].pair != NO_PAIR) at = (at + 1) & model->merge_mask;
     return &model->merges[at];
 }
 
-static inline u32 rank_of(const Model *model, u32 left, u32 right) { return merge_of(model, left, right)->rank; }
+/* The bit of a pair in `paired`. */
+static inline u64 bit_of(const Model *model, u32 left, u32 right) {
+    return hash_of_pair(left, right) >> 36 & (4 * model->merge_mask + 3);
+}
+
+static inline u32 rank_of(const Model *model, u32 left, u32 right) {
+    u64 bit = bit_of(model, left, right);
+    return model->paired[bit / 8] >> bit % 8 & 1 ? merge_of(model, left, right)->rank : NONE;
+}
 
 /* The same of a word that is a token; the empty place has size 0. */
 static Entry *entry_of(const Model *model, const u8 *word, u64 size) {
@@ -125,7 +148,7 @@ static inline void set_rank(u64 *tree, u64 count, u32 place, u32 rank) {
 static u32 merge_many(const Model *model, Cache *cache, u32 *symbols, u32 count) {
     if (count > cache->capacity) {
         u64 *grown = realloc(cache->scratch, 2 * 3 * sizeof(u64) * (u64)count);
-        cache->failed = !grown;
+        cache->failed |= !grown;
         if (!grown) return 0;
         cache->scratch = grown;
         cache->capacity = 2 * (u64)count;
@@ -164,105 +187,26 @@ static u32 merge_word(const Model *model, Cache *cache, const u8 *word, u64 size
     return count <= FEW ? merge_few(model, out, count) : merge_many(model, cache, out, count);
 }
 
-/* Cutting into words. A character at `at`: its size in bytes goes to *size. */
-static inline u32 code_at(const u8 *at, u32 *size) {
-    u32 lead = *at;
-    *size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (lead < 0x80) return lead;
-    if (lead < 0xE0) return (lead & 31) << 6 | (at[1] & 63);
-    if (lead < 0xF0) return (lead & 15) << 12 | (at[1] & 63) << 6 | (at[2] & 63);
-    return (lead & 7) << 18 | (at[1] & 63) << 12 | (at[2] & 63) << 6 | (at[3] & 63);
+/* Words through the cache: a few are looked for before the first of them is written, so that the cache's memory has time
+   to answer. */
+static inline Found find_word(Cache *cache, const u8 *word, u64 size, const u8 *end) {
+    Found found = {.word = word, .size = size};
+    if (size > CACHED_BYTES) return found;
+    found.key = (u64)(end - word) < sizeof(Key) ? key_of(word, size) : key_within(word, size);
+    found.met = &cache->met[hash_of(&found.key) >> (64 - CACHE_BITS)];
+    PREFETCH(found.met);
+    return found;
 }
 
-static inline u32 class_of(const Model *model, const u8 *at, u32 *size) { return model->classes[code_at(at, size)]; }
-
-static inline const u8 *end_of_run(const Model *model, const u8 *at, const u8 *end, u32 classes) {
-    u32 size;
-    while (at < end && class_of(model, at, &size) & classes) at += size;
-    return at;
-}
-
-static inline int ends_line(u8 byte) { return byte == '\r' || byte == '\n'; }
-
-/* The size of 's 't 're 've 'm 'll 'd at an apostrophe, or 0; where case is folded, the long s is an s. */
-static inline u32 contraction(const u8 *at, const u8 *end, int folds) {
-    u8 fold = folds ? 'a' - 'A' : 0, first = end - at > 1 ? at[1] | fold : 0, second = end - at > 2 ? at[2] | fold : 0;
-    if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
-    if (folds && second && at[1] == 0xC5 && at[2] == 0xBF) return 3;
-    return ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
-}
-
-/* The letters of O200K, a contraction among them: [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ or else
-   [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+. Where no small letter follows, the first gives back the capitals at its end; the second
-   takes them if there is nothing else. */
-static inline const u8 *end_of_cased(const Model *model, const u8 *at, const u8 *end) {
-    const u8 *uncased = NULL;
-    u32 size, class = 0;
-    for (; at < end && (class = class_of(model, at, &size)) & (LETTERS ^ LOWER); at += size)
-        if (class != UPPER) uncased = at + size;
-    if (at < end && class == LOWER) at = end_of_run(model, at, end, LETTERS ^ UPPER);
-    else if (uncased) at = uncased;
-    return at < end && *at == '\'' ? at + contraction(at, end, 1) : at;
-}
-
-/* \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line's end, else all spaces but the last, if something follows; GPT-2 does not
-   look for line ends, and where digits stand alone, no space is kept for them. */
-static inline const u8 *end_of_spaces(const Model *model, const u8 *start, const u8 *end, const int pattern) {
-    const u8 *at = start, *last = start, *line = NULL;
-    u32 size, class = SPACE;
-    while (at < end && (class = class_of(model, at, &size)) == SPACE) {
-        last = at;
-        at += size;
-        if (pattern > GPT2_DIGITS && ends_line(*last)) line = at;
-    }
-    if (line) return line;
-    return at == end || (pattern == GPT2_DIGITS && class == NUMBER) || last == start ? at : last;
-}
-
-/* The patterns. In GPT2_DIGITS, each number stands alone, before all else; in QWEN2, \p{N} is without {1,3}.
-   GPT2:   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-   CL100K: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+
-           |\s+(?!\S)|\s+
-   O200K:  [^\r\n\p{L}\p{N}]?(as in `end_of_cased`)|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
-           A mark that begins a word needs no second look: as one of its letters, it gives the same end. */
-static Py_ALWAYS_INLINE inline const u8 *end_of_word(const Model *model, const u8 *at, const u8 *end, const int pattern) {
-    const int old = pattern == GPT2 || pattern == GPT2_DIGITS;
-    const int most_numbers = pattern == GPT2 ? INT_MAX : pattern == CL100K || pattern == O200K ? 3 : 1;
-    u32 size, next_size, class = class_of(model, at, &size), short_form;
-    if (*at == '\'' && pattern != O200K && (short_form = contraction(at, end, !old))) return at + short_form;
-    if (class & (SPACE | OTHER) && at + size < end) {          /* it may go with what follows */
-        u32 next = class_of(model, at + size, &next_size);
-        int with_space = next & (LETTERS | OTHER | (pattern == GPT2 ? NUMBER : 0));
-        if (*at == ' ' ? with_space : !old && next & LETTERS && !ends_line(*at)) {
-            at += size;
-            size = next_size;
-            class = next;
-        }
-    }
-    if (pattern == O200K && class & LETTERS) return end_of_cased(model, at, end);
-    if (class == LETTER) return end_of_run(model, at + size, end, LETTER);
-    if (class == SPACE) return end_of_spaces(model, at, end, pattern);
-    if (class == OTHER) {
-        at = end_of_run(model, at + size, end, OTHER | MARK);
-        while (at < end && ((!old && ends_line(*at)) || (pattern == O200K && *at == '/'))) at++;
-        return at;
-    }
-    for (int i = 0; i < most_numbers && at < end && class_of(model, at, &size) == NUMBER; i++) at += size;
-    return at;
-}
-
-/* Words through the cache */
-static inline u32 *write_word(const Model *model, Cache *cache, const u8 *word, u64 size, u32 *out) {
-    if (size > CACHED_BYTES) return out + merge_word(model, cache, word, size, out);
-    Key key = key_of(word, size);
-    Met *met = &cache->met[hash_of(&key) >> (64 - CACHE_BITS)];
-    if (!memcmp(&met->key, &key, sizeof key)) {
+static inline u32 *write_word(const Model *model, Cache *cache, const Found *found, u32 *out) {
+    Met *met = found->met;
+    if (met && !memcmp(&met->key, &found->key, sizeof met->key)) {
         memcpy(out, met->ids, sizeof met->ids);        /* all, whatever the count: hence ROOM */
         return out + met->count;
     }
-    u32 count = merge_word(model, cache, word, size, out);
-    if (count <= CACHED_IDS) {
-        met->key = key;
+    u32 count = merge_word(model, cache, found->word, found->size, out);
+    if (met && count <= CACHED_IDS) {
+        met->key = found->key;
         met->count = count;
         memcpy(met->ids, out, sizeof(u32) * count);
     }
@@ -271,9 +215,14 @@ static inline u32 *write_word(const Model *model, Cache *cache, const u8 *word, 
 
 static Py_ALWAYS_INLINE inline u32 *write_words(const Model *model, Cache *cache, const u8 *at, const u8 *end, u32 *out,
                                                 const int pattern) {
-    for (const u8 *word = at; at < end && !cache->failed; word = at) {
-        at = end_of_word(model, at, end, pattern);
-        out = write_word(model, cache, word, (u64)(at - word), out);
+    Found found[AHEAD];
+    while (at < end && !cache->failed) {
+        int count = 0;
+        for (const u8 *word = at; at < end && count < AHEAD; word = at) {
+            at = end_of_word(model->classes, at, end, pattern);
+            found[count++] = find_word(cache, word, (u64)(at - word), end);
+        }
+        for (int i = 0; i < count; i++) out = write_word(model, cache, &found[i], out);
     }
     return out;
 }
@@ -328,13 +277,16 @@ static int are_entries(const Entry *entries, u64 count, u64 size) {
    equal pairs the last counts. */
 static int fill_tables(Model *model, const u32 *merges, u64 merge_count, const Entry *words, u64 word_count) {
     model->merge_mask = model->word_mask = 1;          /* masks are one less than a power of two */
-    while (model->merge_mask < 3 * merge_count) model->merge_mask += model->merge_mask + 1;
+    while (model->merge_mask < 2 * merge_count) model->merge_mask += model->merge_mask + 1;
     while (model->word_mask < 3 * word_count) model->word_mask += model->word_mask + 1;
     u64 size = (model->merge_mask + 1) * sizeof(Merge);
-    if (!(model->merges = malloc(size))) return 0;
+    if (!(model->merges = malloc(size)) || !(model->paired = calloc(model->merge_mask / 2 + 1, 1))) return 0;
     memset(model->merges, 0xFF, size);                 /* NO_PAIR, NONE */
-    for (u32 rank = 0; rank < merge_count; rank++, merges += 3)
+    for (u32 rank = 0; rank < merge_count; rank++, merges += 3) {
+        u64 bit = bit_of(model, merges[0], merges[1]);
+        model->paired[bit / 8] |= (u8)(1 << bit % 8);
         *merge_of(model, merges[0], merges[1]) = (Merge){(u64)merges[0] << 32 | merges[1], rank, merges[2]};
+    }
     if (word_count && !(model->words = calloc(model->word_mask + 1, sizeof(Entry)))) return 0;
     for (const Entry *word = words; word < words + word_count; word++)
         *entry_of(model, model->word_bytes + word->start, word->size) = *word;
@@ -390,6 +342,7 @@ static void free_encoder(Encoder *self) {
         free(cache);
     }
     free(self->model.merges);
+    free(self->model.paired);
     free(self->model.words);
     Py_XDECREF(self->tables);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -450,8 +403,9 @@ static PyObject *encode_many(Encoder *self, PyObject *args) {
         goto end;
     }
     if (!(ids = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(4 * (total + ROOM))))) goto end;
-    Cache *cache = self->idle ? self->idle : calloc(1, sizeof *cache);
+    Cache *cache = self->idle ? self->idle : calloc(1, sizeof *cache + sizeof(Met) * (1 + (1 << CACHE_BITS)));
     if (!cache) goto no_memory;
+    cache->met = (Met *)(((uintptr_t)(cache + 1) + sizeof(Met) - 1) & ~(uintptr_t)(sizeof(Met) - 1));
     self->idle = cache->next;
     cache->failed = 0;
     u32 *first = (u32 *)PyByteArray_AsString(ids), *at = first;
