@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,6 +26,8 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
 MIN_TASK_BYTES, MAX_TASK_BYTES = 4 << 20, 512 << 20
+MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES = 256 << 20, 4 << 30
+"""Where cards sum: a task has processes of its own that read for its card, which take seconds to start."""
 TASKS_PER_WORKER = 8
 """A task has about this share of a worker's work, so that all end at about the same time."""
 MAX_THREADS_PER_WORKER = 8
@@ -67,7 +69,7 @@ def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         ray, only_cards = _ray(), isinstance(encoder, ContextualEncoder)
         idle = deque(workers(_machines(ray), threads, cards=cards, only_cards=only_cards))
-        waiting, running = deque(tasks(todo, len(idle))), dict[Any, tuple[Worker, list[Unread]]]()
+        waiting, running = deque(tasks(todo, idle)), dict[Any, tuple[Worker, list[Unread]]]()
         try:
             while waiting or running:
                 while waiting and idle:
@@ -125,10 +127,12 @@ def workers(nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, 
     return with_card if only_cards and with_card else found
 
 
-def tasks(todo: Sequence[Unread], workers: int) -> list[list[Unread]]:
+def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
     """Pieces in groups of about the same size."""
+    has_cards = any(worker.card for worker in workers)
+    least, most = (MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES) if has_cards else (MIN_TASK_BYTES, MAX_TASK_BYTES)
     total = sum(each.stamp.bytes for each in todo)
-    size = min(MAX_TASK_BYTES, max(MIN_TASK_BYTES, total // (TASKS_PER_WORKER * workers)))
+    size = min(most, max(least, total // (TASKS_PER_WORKER * len(workers))))
     groups: list[list[Unread]] = []
     room = 0
     for each in todo:
@@ -141,7 +145,8 @@ def tasks(todo: Sequence[Unread], workers: int) -> list[list[Unread]]:
 
 
 def _submitted(ray: Any, job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], worker: Worker) -> Any:
-    task = ray.remote(num_cpus=worker.threads, num_gpus=int(worker.card), max_retries=RETRIES)(_summed)
+    # max_calls: Ray would end a process with a card after one task, and the next would load the encoder again
+    task = ray.remote(num_cpus=worker.threads, num_gpus=int(worker.card), max_calls=0, max_retries=RETRIES)(_summed)
     return task.remote(replace(job, threads=worker.threads, devices=()), word, fingerprint, todo, worker.card)
 
 

@@ -56,18 +56,21 @@ def test_every_card_and_every_core_has_a_worker() -> None:
 def test_tasks_hold_every_piece_once() -> None:
     """In their order, in groups that are neither tiny nor a worker's whole work."""
     todo = pieces(*[1 << 20] * 100, 1 << 31, 5)
-    made = tasks(todo, 2)
+    cpu, card = Worker(2, card=False), Worker(8, card=True)
+    made = tasks(todo, [cpu] * 2)
     assert [each for group in made for each in group] == todo
     assert all(len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES for group in made)
-    assert len(tasks(todo[:100], 3)) == 25
-    assert tasks([], 3) == []
+    assert len(tasks(todo[:100], [cpu] * 3)) == 25
+    assert len(tasks(todo[:100], [cpu, card])) == 1  # starting what reads for a card would take longer than the sums
+    assert tasks([], [cpu]) == []
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A corpus of many tasks."""
     monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(ridgeway.client.cluster.ray_engine, "MIN_TASK_BYTES", 1)
+    for least in ("MIN_TASK_BYTES", "MIN_CARD_TASK_BYTES"):
+        monkeypatch.setattr(ridgeway.client.cluster.ray_engine, least, 1)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_jsonl(tmp_path / "corpus" / "law.jsonl", sentences("law", 60))
     (tmp_path / "corpus" / "code.txt").write_text("\n".join(sentences("code", 60)))
