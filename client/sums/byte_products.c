@@ -35,7 +35,7 @@
 
 #define LIMIT 4096               /* of samples and of the centre */
 #define MAX_SAMPLES (1 << 13)
-#define MAX_WIDTH (1 << 20)
+#define MAX_WIDTH (1 << 20)      /* so that a column, a sign and one of LISTED samples fit 32 bits */
 #define MAX_TIMES (1 << 16)      /* so that what a product of bytes counts fits 32 bits */
 #define TILE 8                   /* columns of a panel; tiles are products of two panels */
 #define GROUP 4                  /* samples that one step of SDOT adds up; they stand side by side, column by column */
@@ -45,6 +45,8 @@
 #define COARSE 128
 #define CHUNK 32                 /* columns whose sums are in registers while a list is passed through, */
 #define LISTED 1024              /* and samples whose CHUNK columns stay in the nearest cache meanwhile */
+#define MASKED 64                /* columns that are looked through at once for those to list */
+#define AHEAD 12                 /* samples between the one that is read and the one that is asked for */
 #define DENSE 6                  /* one k in so many columns is too much for lists */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -122,23 +124,14 @@ static void write_plane(const int16_t *samples, int64_t count, int64_t width, co
     }
 }
 
-/* The last column of gram: of the constant 1 behind each sample with all others, and with itself. */
-static void add_sums(const int16_t *restrict samples, int64_t count, int64_t width, const int16_t *restrict centre,
-                     int32_t *restrict sums, int64_t times, int64_t *gram) {
-    memset(sums, 0, sizeof *sums * (size_t)width);
-    for (int64_t i = 0; i < count; i++, samples += width)
-        for (int64_t j = 0; j < width; j++) sums[j] += samples[j] - centre[j];
-    for (int64_t j = 0; j < width; j++) gram[j * (width + 1) + width] += times * sums[j];
-    gram[(width + 1) * (width + 1) - 1] += times * count;
-}
-
 /* What is listed: the k of the first `dense` columns, or of none of them, and the coarse ones behind.
-   ks: those of one sample. keys, owners: of all that are not 0, twice the column, and one more for a negative k, and the
-   sample, as often as k says. samples: for each key its owners, from ends[key - 1] to ends[key].
+   ks: those of one sample. found: all that are not 0, as often as k says, in the order of samples: a key, which is twice
+   the column, and one more for a negative k, times LISTED, and the sample.
+   samples: for each key its samples, from ends[key - 1] to ends[key].
    rows: CHUNK columns of LISTED samples. most: how many of these rows of each sign add up within 16 bits. */
 typedef struct {
     int64_t width, dense, lists_dense, most;
-    int8_t *ks; int16_t *rows; uint32_t *keys; uint16_t *owners, *samples; int64_t *ends;
+    int8_t *ks; int16_t *rows; uint32_t *found, *ends; uint16_t *samples;
 } Lists;
 
 static void write_ks(const int16_t *restrict sample, const int16_t *restrict centre, int64_t columns, int is_dense,
@@ -149,30 +142,41 @@ static void write_ks(const int16_t *restrict sample, const int16_t *restrict cen
     }
 }
 
+/* A bit for each of MASKED bytes that is not 0. */
+static inline uint64_t where_not_zero(const int8_t *bytes) {
+    const uint8x16_t bits = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    uint8x16_t part[4];
+    for (int i = 0; i < 4; i++) {
+        int8x16_t some = vld1q_s8(bytes + 16 * i);
+        part[i] = vandq_u8(vtstq_s8(some, some), bits);
+    }
+    uint8x16_t sums = vpaddq_u8(vpaddq_u8(part[0], part[1]), vpaddq_u8(part[2], part[3]));
+    return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sums, sums)), 0);
+}
+
 static void write_lists(const Lists *lists, const int16_t *samples, int64_t count, const int16_t *centre) {
-    int64_t found = 0, total = 0, *ends = lists->ends;
+    int64_t found = 0;
+    uint32_t total = 0, *ends = lists->ends;
     memset(ends, 0, sizeof *ends * 2 * (size_t)lists->width);
     for (int64_t i = 0; i < count; i++, samples += lists->width) {
         int8_t *ks = lists->ks;                        /* which has zeros behind the last column */
         write_ks(samples, centre, lists->lists_dense, 1, ks);
         write_ks(samples + lists->dense, centre + lists->dense, lists->width - lists->dense, 0, ks + lists->dense);
-        for (int64_t j = 0; j < lists->width; j += 8) {
-            uint64_t eight;
-            for (memcpy(&eight, ks + j, 8); eight; ) {
-                int place = __builtin_ctzll(eight) / 8, k = ks[j + place];
-                uint32_t key = (uint32_t)(2 * (j + place) + (k < 0));
-                ends[key] += abs(k);
-                for (int times = abs(k); times; times--) { lists->keys[found] = key; lists->owners[found++] = (uint16_t)i; }
-                eight &= ~((uint64_t)255 << 8 * place);
+        for (int64_t j = 0; j < lists->width; j += MASKED)
+            for (uint64_t mask = where_not_zero(ks + j); mask; mask &= mask - 1) {
+                int64_t column = j + __builtin_ctzll(mask);
+                int k = ks[column];
+                uint32_t key = (uint32_t)(2 * column + (k < 0));
+                ends[key] += (uint32_t)abs(k);
+                for (int times = abs(k); times; times--) lists->found[found++] = key * LISTED + (uint32_t)i;
             }
-        }
     }
     for (int64_t key = 0; key < 2 * lists->width; key++) {
-        int64_t size = ends[key];
+        uint32_t size = ends[key];
         ends[key] = total;
         total += size;
     }
-    for (int64_t i = 0; i < found; i++) lists->samples[ends[lists->keys[i]]++] = lists->owners[i];
+    for (int64_t i = 0; i < found; i++) lists->samples[ends[lists->found[i] / LISTED]++] = lists->found[i] % LISTED;
 }
 
 /* The halves of some columns of a sample, or their whole values; the bits in which any of them differs from its sign. */
@@ -194,6 +198,8 @@ static void write_rows(Lists *lists, const int16_t *samples, int64_t count, cons
     for (int64_t i = 0; i < count; i++) {
         const int16_t *sample = samples + i * lists->width + at;
         int16_t *row = lists->rows + CHUNK * i;
+        __builtin_prefetch(sample + AHEAD * lists->width);
+        __builtin_prefetch(sample + AHEAD * lists->width + here - 1);
         if (here == CHUNK && at < lists->dense) bits |= write_row(sample, centre + at, CHUNK, 1, whole, row);
         else bits |= write_row(sample, centre + at, here, at < lists->dense, whole, row);
     }
@@ -204,7 +210,8 @@ static void write_rows(Lists *lists, const int16_t *samples, int64_t count, cons
 static void add_rows(const Lists *lists, int64_t at, int64_t here, int64_t first, int64_t last, int32_t times,
                      int64_t *gram) {
     for (int64_t column = first; column < last; column++) {
-        const int64_t *ends = lists->ends + 2 * column, own = column - at;
+        const uint32_t *ends = lists->ends + 2 * column;
+        const int64_t own = column - at;
         const uint16_t *plus = lists->samples + (column ? ends[-1] : 0), *minus = lists->samples + ends[0];
         const uint16_t *last_plus = minus, *last_minus = lists->samples + ends[1];
         int64_t *row = gram + column * (lists->width + 1) + at;
@@ -249,37 +256,32 @@ static void add_lists(Lists *lists, const int16_t *samples, int64_t count, const
     }
 }
 
-static int are_small(const int16_t *values, int64_t count) {
-    int wrong = 0;
-    for (int64_t i = 0; i < count; i++) wrong |= values[i] > LIMIT || values[i] < -LIMIT;
-    return !wrong;
-}
+/* dense, coarse: the sums of |k| over the first `dense` columns and over those behind, of all samples.
+   wrong: whether a value is beyond the limit, or should be coarse and is not, or is moved by the centre. */
+typedef struct { int64_t dense, coarse; int wrong; } Counts;
 
-/* The sum of |k| over the first `dense` columns. */
-static int64_t count_dense(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t dense) {
-    int64_t listed = 0;
+/* Looks through the samples before anything is multiplied. sums: of each column, less the centre. */
+static Counts count_all(const int16_t *restrict samples, int64_t count, int64_t width, const int16_t *restrict centre,
+                        int64_t dense, int32_t *restrict sums) {
+    Counts counts = {0, 0, 0};
+    for (int64_t j = 0; j < width; j++) counts.wrong |= centre[j] > LIMIT || centre[j] < -LIMIT || (j >= dense && centre[j]);
     for (int64_t i = 0; i < count; i++, samples += width) {
-        int32_t sum = 0;
-        for (int64_t j = 0; j < dense; j++) sum += abs((samples[j] - centre[j] + STEP / 2) >> 8);
-        listed += sum;
-    }
-    return listed;
-}
-
-/* The sum of |k| over the columns from `dense` on, or -1 where values are not coarse, or moved by the centre. */
-static int64_t count_coarse(const int16_t *samples, int64_t count, int64_t width, const int16_t *centre, int64_t dense) {
-    int64_t listed = 0;
-    int wrong = 0;
-    for (int64_t j = dense; j < width; j++) wrong |= centre[j];
-    for (int64_t i = 0; i < count; i++, samples += width) {
-        int32_t sum = 0;
+        int32_t of_dense = 0, of_coarse = 0;
+        int16_t wrong = 0;
+        for (int64_t j = 0; j < width; j++) {
+            wrong |= samples[j] > LIMIT || samples[j] < -LIMIT;
+            sums[j] += samples[j] - centre[j];
+        }
+        for (int64_t j = 0; j < dense; j++) of_dense += abs((int16_t)(samples[j] - centre[j] + STEP / 2) >> 8);
         for (int64_t j = dense; j < width; j++) {
             wrong |= samples[j] & (COARSE - 1);
-            sum += abs(samples[j]) >> 7;
+            of_coarse += abs(samples[j]) >> 7;
         }
-        listed += sum;
+        counts.dense += of_dense;
+        counts.coarse += of_coarse;
+        counts.wrong |= wrong;
     }
-    return wrong ? -1 : listed;
+    return counts;
 }
 
 /* byte_products(samples, centre, gram[, times, coarse]): buffers of int16, N×h and h, and of int64, (h+1)×(h+1), to
@@ -304,36 +306,41 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     right = right && coarse >= 0 && dense > 0 && !(coarse && dense % CHUNK);
     int64_t count = right ? view[SAMPLES].len / 2 / width : 0;
     const int16_t *samples = view[SAMPLES].buf, *centre = view[CENTRE].buf;
-    right = right && count <= MAX_SAMPLES && are_small(samples, count * width) && are_small(centre, width);
-    int64_t listed = right ? count_coarse(samples, count, width, centre, dense) : -1;
-    if (listed < 0) {
+    size_t wide = (size_t)width;
+    Counts counts = {0, 0, 1};
+    if (right && !(sums = calloc(wide, sizeof *sums))) { PyErr_NoMemory(); goto end; }
+    Py_BEGIN_ALLOW_THREADS
+    if (right && count <= MAX_SAMPLES) counts = count_all(samples, count, width, centre, dense, sums);
+    Py_END_ALLOW_THREADS
+    if (counts.wrong) {
         PyErr_Format(PyExc_ValueError, "the samples, the centre and the gram do not fit together");
         goto end;
     }
-    int64_t of_dense = count_dense(samples, count, width, centre, dense);
-    int is_sparse = of_dense < count * dense / DENSE;
+    int is_sparse = counts.dense < count * dense / DENSE;
     int64_t groups = (count + GROUP - 1) / GROUP, panels = (dense + TILE - 1) / TILE, panel = groups * TILE * GROUP + LINE;
-    size_t entries = (size_t)(listed + (is_sparse ? of_dense : 0)) + 1, wide = (size_t)width;
+    size_t entries = (size_t)(counts.coarse + (is_sparse ? counts.dense : 0)) + 1;
     plane = malloc((size_t)(panels * panel));
     digits = calloc((size_t)panels, TILE * GROUP);
-    sums = malloc(sizeof *sums * wide);
-    lists = (Lists){width, dense, is_sparse ? dense : 0, 0, calloc(wide + 8, 1), calloc(LISTED, 2 * CHUNK),
-                    malloc(4 * entries), malloc(2 * entries), malloc(2 * entries), malloc(2 * 8 * wide)};
-    if (!plane || !digits || !sums || !lists.ks || !lists.rows || !lists.keys || !lists.owners || !lists.samples ||
-        !lists.ends) { PyErr_NoMemory(); goto end; }
+    lists = (Lists){width, dense, is_sparse ? dense : 0, 0, calloc(wide + MASKED, 1), calloc(LISTED, 2 * CHUNK),
+                    malloc(4 * entries), malloc(2 * 4 * wide), malloc(2 * entries)};
+    if (!plane || !digits || !lists.ks || !lists.rows || !lists.found || !lists.ends || !lists.samples) {
+        PyErr_NoMemory();
+        goto end;
+    }
     Py_BEGIN_ALLOW_THREADS
     int64_t *gram = view[GRAM].buf;
     for (int which = is_sparse ? BYTE : LOW; which <= (is_sparse ? BYTE : SUM); which++) {
         write_plane(samples, count, width, centre, dense, which, digits, panel, plane);
         add_plane(plane, panel, groups, dense, features, (int32_t)times * weights[which], gram);
     }
-    add_sums(samples, count, width, centre, sums, times, gram);
+    for (int64_t j = 0; j < width; j++) gram[j * features + width] += times * sums[j];  /* of the constant 1 */
+    gram[features * features - 1] += times * count;
     for (int64_t at = 0; entries > 1 && at < count; at += LISTED)
         add_lists(&lists, samples + at * width, least(LISTED, count - at), centre, (int32_t)times, gram);
     Py_END_ALLOW_THREADS
     done = Py_NewRef(Py_None);
 end:
-    free(lists.ks); free(lists.rows); free(lists.keys); free(lists.owners); free(lists.samples); free(lists.ends);
+    free(lists.ks); free(lists.rows); free(lists.found); free(lists.ends); free(lists.samples);
     free(sums);
     free(digits);
     free(plane);
