@@ -39,11 +39,11 @@ static inline void add_row(const int16_t *restrict row, uint32_t *restrict sums,
 /* floor((2·sum + n) / 2n): a half more in the numerator changes no floor, and keeps the quotient at least 1/4n away
    from whole numbers, which is more than its rounding: 2^-10 in float for n up to 128, 2^-38 in double for all.
    It is shifted to be positive, where cutting off is the floor. */
+#define ROUNDED(NUMBER, SUM) \
+    ((int32_t)(((NUMBER)(int32_t)(2 * (uint32_t)(SUM) + (uint32_t)n) + (NUMBER)0.5) * ((NUMBER)0.5 / (NUMBER)n) \
+               + (NUMBER)(2 * LIMIT)) - 2 * LIMIT)
 #define ROUND_MEANS(NUMBER) \
-    for (int64_t i = 0; i < width; i++) { \
-        NUMBER numerator = (NUMBER)(int32_t)(2 * sums[i] + (uint32_t)n) + (NUMBER)0.5; \
-        means[i] = (int16_t)((int32_t)(numerator * ((NUMBER)0.5 / (NUMBER)n) + (NUMBER)(2 * LIMIT)) - 2 * LIMIT); \
-    }
+    for (int64_t i = 0; i < width; i++) means[i] = (int16_t)ROUNDED(NUMBER, sums[i]);
 
 static inline void round_means(const uint32_t *restrict sums, int16_t *restrict means, int64_t width, int64_t n) {
     if (n <= 128) ROUND_MEANS(float) else ROUND_MEANS(double)
@@ -72,22 +72,23 @@ static Py_ALWAYS_INLINE inline void count_words(const Words *words, const int32_
 
 /* The same of amplitude · count, cut off at ±LIMIT: counts that lead beyond it are first made smaller, so that nothing
    overflows, and how they round is of no matter. */
+#define ROUND_COUNTS(NUMBER) \
+    for (int64_t i = 0; i < width; i++) { \
+        int32_t count = counts[i] < most ? counts[i] : most; \
+        count = amplitude * (count > -most ? count : -most); \
+        int32_t mean = ROUNDED(NUMBER, count); \
+        mean = mean < LIMIT ? mean : LIMIT; \
+        features[i] = (int16_t)(mean > -LIMIT ? mean : -LIMIT); \
+    }
+
 static void words_of(const Words *words, const int32_t *ids, int64_t n, int16_t *restrict features) {
-    int32_t *counts = (int32_t *)words->sketch.counts, amplitude = (int32_t)words->amplitude;
+    const int32_t *counts = (const int32_t *)words->sketch.counts;
+    int32_t amplitude = (int32_t)words->amplitude, most = amplitude ? (int32_t)((LIMIT + 1) * n / amplitude + 1) : 0;
     int64_t width = (int64_t)words->sketch.width;
-    int32_t most = amplitude ? (int32_t)((LIMIT + 1) * n / amplitude + 1) : 0;
-    memset(counts, 0, sizeof *counts * (size_t)width);
+    memset(words->sketch.counts, 0, sizeof *counts * (size_t)width);
     if (has_usual_sizes(&words->sketch)) count_words(words, ids, n, USUAL_SIZES);
     else count_words(words, ids, n, words->sketch.shortest, words->sketch.longest);
-    for (int64_t i = 0; i < width; i++) {
-        int32_t count = counts[i] < most ? counts[i] : most;
-        counts[i] = amplitude * (count > -most ? count : -most);
-    }
-    round_means(words->sketch.counts, features, width, n);
-    for (int64_t i = 0; i < width; i++) {
-        int16_t mean = features[i] < LIMIT ? features[i] : LIMIT;
-        features[i] = mean > -LIMIT ? mean : -LIMIT;
-    }
+    if (n <= 128) ROUND_COUNTS(float) else ROUND_COUNTS(double)
 }
 
 static int is_spelling(const int64_t *starts, int64_t rows, int64_t letters) {
@@ -141,11 +142,11 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     const int64_t *bounds = view[BOUNDS].buf;
     right = right && are_windows(bounds, windows, count) && are_ids(table.ids, count, rows);
     right = right && (!more || is_spelling(words.spelling.starts, rows, view[LETTERS].len));
-    for (int64_t i = 0; right && i < windows; i++) {
-        int16_t *means = (int16_t *)view[MEANS].buf + i * whole;
-        mean_of(&table, bounds[i], bounds[i + 1], sums, means);
-        if (more) words_of(&words, table.ids + bounds[i], bounds[i + 1] - bounds[i], means + width);
-    }
+    int16_t *means = view[MEANS].buf;
+    for (int64_t i = 0; right && i < windows; i++)
+        mean_of(&table, bounds[i], bounds[i + 1], sums, means + i * whole);
+    for (int64_t i = 0; right && more && i < windows; i++)  /* apart, for rows of the table push the letters out of the cache */
+        words_of(&words, table.ids + bounds[i], bounds[i + 1] - bounds[i], means + i * whole + width);
     Py_END_ALLOW_THREADS
     if (right) done = Py_NewRef(Py_None);
     else PyErr_Format(PyExc_ValueError, "the windows, the ids and the table do not fit together");
