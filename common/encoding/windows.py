@@ -86,9 +86,9 @@ def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer
     share, begins, is_short = sampling.units // UNIT_SHARES, _before(lengths), lengths <= SHORT_DOCUMENT_TOKENS
     yield _first(ids, begins[is_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share)
     begins, lengths = begins[~is_short], lengths[~is_short]
-    for tokens in (MAX_WINDOW_TOKENS, max(sampling.stride, sampling.window), sampling.window):
+    for tokens in (MAX_WINDOW_TOKENS, max(sampling.stride, sampling.window)):
         yield _first(ids, begins, lengths, tokens, share)
-    yield from _even_windows(ids, begins, lengths, sampling, 2 * share)
+    yield from _even_windows(ids, begins, lengths, sampling, share)
 
 
 def _first(ids: Ids, begins: Integers, lengths: Integers, tokens: int, times: int) -> Layer:
@@ -98,11 +98,13 @@ def _first(ids: Ids, begins: Integers, lengths: Integers, tokens: int, times: in
 
 
 def _even_windows(ids: Ids, begins: Integers, lengths: Integers, sampling: Sampling, share: int) -> Iterator[Layer]:
-    """Windows by how often each counts: the largest power of two by which those of its document stay in their share.
+    """Windows by how often each counts: the largest power of two by which those of its document stay in two shares.
 
-    Of a document with more windows than its share, every so many are left out.
+    Of a document with more windows than that, every so many are left out. A third share is of its first tokens, as many
+    as a window has: where they are a window that is not left out, this one counts so much more.
     """
-    window, stride = sampling.window, max(sampling.stride, sampling.window)
+    window, stride, first = sampling.window, max(sampling.stride, sampling.window), share
+    share *= 2
     inside = lengths // stride * window + np.minimum(lengths % stride, window)  # tokens that stand in windows
     counts = np.maximum(inside // window + (2 * (inside % window) >= window), lengths > 0)
     taken = np.minimum(counts, share)
@@ -113,6 +115,11 @@ def _even_windows(ids: Ids, begins: Integers, lengths: Integers, sampling: Sampl
     sizes = np.where(is_last, inside[owners] - number * window, window)
     times = np.left_shift(1, np.frexp(np.maximum(1, share // np.maximum(1, counts)))[1] - 1)[owners]
     starts = begins[owners] + number * stride
+    begins_document = (number == 0) & (sizes == np.minimum(lengths, window)[owners])
+    times[begins_document] += first
+    apart = np.ones(len(lengths), dtype=bool)
+    apart[owners[begins_document]] = False
+    yield _first(ids, begins[apart], lengths[apart], window, first)
     for each in np.unique(times).tolist():
         chosen = times == each
         row = _in_one_row(ids, starts[chosen], sizes[chosen], (window, stride))
