@@ -161,7 +161,7 @@ def documents(
         if is_one:
             texts = iter(["".join(islice(texts, WHOLE_LIMIT // DOCUMENT_LIMIT))])
         for text in texts:
-            for piece in [text[:WHOLE_LIMIT]] if whole else cut(text):
+            for piece in [text[:WHOLE_LIMIT]] if whole else cut(text) if len(text) > DOCUMENT_LIMIT else [text]:
                 if piece and not piece.isspace():
                     yield piece
                 else:

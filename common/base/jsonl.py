@@ -15,6 +15,10 @@ from ridgeway.common.base.errors import CorpusError, InputError
 
 DEFAULT_FIELDS = ("text",)
 TEST_SUFFIX = ".test.jsonl"
+LINE_ENDS = frozenset(("", "\n", "\r\n"))
+
+value_of = json.JSONDecoder().raw_decode
+"""The value that a text begins with, and where it ends; `json.loads` also looks at what stands around it."""
 
 
 def storable(text: str) -> str:
@@ -59,14 +63,35 @@ def jsonl_texts(
 ) -> Iterator[str]:
     """The text of every record; blank lines are passed over.
 
-    each: entered for every record, and may pass over what cannot be read.
+    lines: as UTF-8 is decoded, so that other characters than its own come of escapes alone.
+    each:  entered for every record that is no usual one, and may pass over what cannot be read.
     """
     each = each or nullcontext()
     for number, line in enumerate(lines, 1):
-        if line and not line.isspace():
+        text = _usual_text(line, fields)
+        if text is not None:
+            yield text
+        elif line and not line.isspace():
             place = f"{name}, line {number}"
             with each:
                 yield record_text(parse_line(line, place), fields, place)
+
+
+def _usual_text(line: str, fields: Sequence[str]) -> str | None:
+    """What `record_text` and `parse_line` find in a line of one record that has a text; None in other lines."""
+    try:
+        record, end = value_of(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or line[end:] not in LINE_ENDS:
+        return None
+    for name in fields:
+        text = record.get(name)
+        if isinstance(text, str):
+            return text if text.isascii() or "\\u" not in line else storable(text)
+        if text is not None:
+            return None
+    return None
 
 
 def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) -> dict[str, list[str]]:

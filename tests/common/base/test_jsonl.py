@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,51 @@ def test_every_text_comes_back_to_the_letter(texts: list[str]) -> None:
     """Whatever JSON holds, in order."""
     lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
     assert list(jsonl_texts(lines, ("text",), "file")) == texts
+
+
+ODD_LINES = (
+    *(
+        '{"text": "a"}',
+        '{"text": null, "prompt": "b"}',
+        '{"text": 7}',
+        '{"prompt": "\\ud83d\\ude42"}',
+        '{"text": "\\ud800é"}',
+    ),
+    *(
+        '{"text": "\\\\ud800"}',
+        '{"text": "a", "text": "b"}',
+        '{"text": NaN}',
+        "{}",
+        "[]",
+        '"text"',
+        "7",
+        "",
+        "null",
+        "{",
+    ),
+    *("[" * 100_000, '{"text": "é", "n": ' + "7" * 5000 + "}", '{"text": "a\tb"}', '{"text": "a"} {}', '{"text": "a"'),
+)
+
+
+@given(
+    before=st.text(" \t\r\n\f\ufeff", max_size=2),
+    line=st.sampled_from(ODD_LINES),
+    after=st.text(" \t\r\n\f\u2028", max_size=3),
+)
+def test_a_line_says_the_same_with_and_without_blanks_around_it(before: str, line: str, after: str) -> None:
+    """Usual lines are read a shorter way, and give the text, or the error, that the other way gives."""
+
+    def outcome(read: Callable[[], str]) -> str:
+        try:
+            return read()
+        except CorpusError as error:
+            return f"error: {error}"
+
+    whole = before + line + after
+    if whole.strip():
+        found = outcome(lambda: next(jsonl_texts([whole], ("text", "prompt"), "file")))
+        place = "file, line 1"
+        assert found == outcome(lambda: record_text(parse_line(whole, place), ("text", "prompt"), place))
 
 
 def test_blank_lines_are_passed_over_and_counted() -> None:
