@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 BUILT = ".so"
 EXTENSIONS = {
     "ridgeway/common/encoding/byte_bpe.abi3.so",
+    "ridgeway/common/encoding/mistyped_codes.abi3.so",
     "ridgeway/common/routing/token_sums.abi3.so",
     "ridgeway/client/sums/row_means.abi3.so",
     "ridgeway/client/sums/byte_products.abi3.so",

@@ -50,6 +50,7 @@ INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
 EXTENSIONS = frozenset(
     {
         "ridgeway.common.encoding.byte_bpe",
+        "ridgeway.common.encoding.mistyped_codes",
         "ridgeway.common.routing.token_sums",
         "ridgeway.client.sums.row_means",
         "ridgeway.client.sums.byte_products",

@@ -1,12 +1,14 @@
 """Beginnings of texts with errors as people type them: the same for a text on every machine, whatever stands beside it.
 
-Everything follows from a hash of the beginning, in whole numbers. Knows numpy. Knows nothing of tokens or sums.
+Everything follows from a hash of the beginning, in whole numbers. mistyped_codes.c does the work where it was built,
+else numpy does. Knows nothing of tokens or sums.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +28,8 @@ NAME = b"ridgeway.typing.1"
 
 Codes = NDArray[np.uint32]
 Places = NDArray[np.int64]
+Seeds = NDArray[np.uint64]
+Mistypes = Callable[[Codes, Places, Seeds], tuple[Codes, Places]]
 
 REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
 """What happens to a character: the last two have a letter after them, or change places with the one before."""
@@ -44,11 +48,38 @@ def mistyped(texts: Sequence[str]) -> list[str]:
     """The beginning of each text, with errors."""
     begun = [text[:MISTYPED_CHARACTERS] for text in texts]
     coded = "".join(begun).encode("utf-32-le", "surrogatepass")
-    codes, lengths = np.frombuffer(coded, dtype="<u4"), np.fromiter(map(len, begun), np.int64, len(begun))
+    codes = np.frombuffer(coded, dtype="<u4").astype(np.uint32, copy=False)
+    lengths = np.fromiter(map(len, begun), np.int64, len(begun))
+    cuts = [0, *(4 * np.cumsum(lengths)).tolist()]
+    digests = b"".join([hashlib.sha256(NAME + coded[start:stop]).digest() for start, stop in pairwise(cuts)])
+    seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 4)[:, :2].astype(np.uint64)
+    row, ends = (compiled_mistypes() or mistypes)(codes, lengths, seeds)
+    whole = row.astype("<u4", copy=False).tobytes().decode("utf-32-le", "surrogatepass")
+    return [whole[start:stop] for start, stop in pairwise([0, *ends.tolist()])]
+
+
+@lru_cache(maxsize=1)
+def compiled_mistypes() -> Mistypes | None:
+    """The extension that does what `mistypes` does, if it was built and does so."""
+    try:
+        from ridgeway.common.encoding.mistyped_codes import mistype
+    except ImportError:
+        return None
+
+    def written(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
+        row, ends = np.empty(2 * len(codes), dtype=np.uint32), np.empty(len(lengths), dtype=np.int64)
+        mistype(codes, lengths, seeds, row, ends)
+        return row[: ends[-1]] if len(ends) else row, ends
+
+    seeds = _mixed(np.arange(1, 17, dtype=np.uint64)).reshape(-1, 2)
+    tried = np.arange(32, 1232, dtype=np.uint32), np.array([0, 1, 239, 240, 240, 240, 240, 0]), seeds
+    (row, ends), (expected, stops) = written(*tried), mistypes(*tried)
+    return written if np.array_equal(row, expected) and np.array_equal(ends, stops) else None
+
+
+def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
+    """What errors leave of texts that stand in one row, and where each ends there. seeds: two numbers a text."""
     ends = np.cumsum(lengths)
-    cuts = [0, *(4 * ends).tolist()]
-    digests = b"".join(hashlib.sha256(NAME + coded[start:stop]).digest()[:16] for start, stop in pairwise(cuts))
-    seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     percents = LEAST_PERCENT + seeds[:, 1] % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
     capitals = seeds[:, 1] >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
     rolls = _mixed(seeds[:, :1] + STEPS)
@@ -74,8 +105,8 @@ def _in_capitals(codes: Codes, chosen: NDArray[np.bool_]) -> Codes:
 
 def _written(
     codes: Codes, struck: Places, rolls: NDArray[np.uint64], has_before: NDArray[np.bool_], ends: Places
-) -> list[str]:
-    """What errors at the places that are struck leave of the texts, which stand in one row up to their ends."""
+) -> tuple[Codes, Places]:
+    """What errors at the places that are struck leave of the texts, and where each ends; they stand in one row."""
     kinds = rolls >> np.uint64(16) & np.uint64(3)
     letters = ord("a") + ((rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)).astype(np.uint32)
     swaps = kinds == SWAPPED
@@ -90,5 +121,4 @@ def _written(
     stops = np.append(0, np.cumsum(sizes))
     row = np.repeat(written, sizes)
     row[stops[struck[kinds == DOUBLED]] + 1] = letters[kinds == DOUBLED]
-    whole = row.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    return [whole[start:stop] for start, stop in pairwise([0, *stops[ends].tolist()])]
+    return row, stops[ends]

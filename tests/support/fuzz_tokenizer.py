@@ -165,6 +165,7 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
             assert found == (sums + counted).tolist()
+    _random_errors(modules["mistyped_codes"], rolls, wrong)
     products = getattr(modules["byte_products"], "byte_products", None)
     if products is not None:
         samples, gram = table[np.arange(ids) % rows], np.zeros((given + 1, given + 1), dtype=np.int64)
@@ -182,6 +183,22 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
         products(samples, centre, gram, 1, coarse)
         moved = np.column_stack([samples.astype(np.int64), np.ones(ids, dtype=np.int64)])
         assert np.array_equal(np.triu(gram) + np.tril(gram, -1).T, np.triu(moved.T @ moved))
+
+
+def _random_errors(module: ModuleType, rolls: Any, wrong: int) -> None:
+    """Texts and seeds of any lengths: they are refused, or what numpy writes comes of them."""
+    import numpy as np
+
+    from ridgeway.common.encoding.mistyped_text import mistypes
+
+    lengths = rolls.integers(-wrong, 241, rolls.integers(0, 5))
+    codes = rolls.integers(0, 0x110000, max(0, lengths.sum() + rolls.integers(0, 1 + wrong))).astype(np.uint32)
+    seeds = rolls.integers(0, 1 << 64, (len(lengths) + rolls.integers(0, 1 + wrong), 2), dtype=np.uint64)
+    row, ends = np.zeros(2 * len(codes), dtype=np.uint32), np.zeros(len(lengths), dtype=np.int64)
+    with contextlib.suppress(ValueError):
+        module.mistype(codes, lengths, seeds, row, ends)
+        expected, stops = mistypes(codes, lengths, seeds)
+        assert np.array_equal(ends, stops) and np.array_equal(row[: len(expected)], expected)
 
 
 if __name__ == "__main__":
