@@ -11,6 +11,10 @@ holder's own gram H: G − H is a sum of squares, too. Three things follow, and 
 3. t is at most T, the greatest square of a sample times the cohort's mass, over the features: T·DᵀE ⪰ DᵀHD ⪰ 0. (Of
    two columns alone this says that a larger λ never gives a longer w, nor one shorter than by the quotient of the two.)
 
+Products with all of H are most of the work, and mostly not needed. Whatever L is, H ⪯ LLᵀ + ρI, if ρ is the Frobenius
+norm of H − LLᵀ; so weights that pass with LLᵀ + ρI in place of H, for a narrow L, pass with H. The others are checked
+with H.
+
 Pure; knows nothing of messages or files.
 """
 
@@ -31,6 +35,10 @@ from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics
 
 Matrix = NDArray[np.float64]
 
+BOUND_RANK = 64
+"""The columns of L. With 64 of 961, ρ is half of what honest weights of 150 domains leave room for."""
+LARGEST_WEIGHT = 1e100
+"""The products of smaller ones are numbers that can be compared; no total has weights near it."""
 UNEXPLAINED_SQUARE = 1e-6
 """By how much of the cohort's mass energies may be off: errors of float64 in solving stay below it."""
 
@@ -59,32 +67,64 @@ def check_weights(
     most = mass or SUM_BOUND // MAX_SQUARE
     off = most * domains * max(UNEXPLAINED_SQUARE, features**2 * np.finfo(float).eps / min(ridges))
     for matrix in weights:
-        if not np.isfinite(matrix).all():
-            raise _foreign("weights are not all numbers")
-    with one_blas_thread():
-        seen = np.split(gram @ np.concatenate(weights, axis=1), len(weights), axis=1)
-    for ridge, matrix, image in zip(ridges, weights, seen, strict=True):
-        energies = np.einsum("fc,fc->c", matrix, image) - members * np.square(1 + _spread(matrix, units))
-        norms = ridge * gram.diagonal().mean() * np.square(matrix).sum(axis=0)
-        if (energies + norms).max() > most + off:
-            raise _foreign("a domain's predictions have more energy than its samples")
-    apart, product = _equations(tuple(matrix.tobytes() for matrix in weights), domains, tuple(ridges))
-    largest = largest_square(encoder) * most * domains / features
+        if not (np.abs(matrix) < LARGEST_WEIGHT).all():
+            raise _foreign("weights are not all numbers that can be squared")
+    apart, product, alike = _equations(tuple(matrix.tobytes() for matrix in weights), domains, tuple(ridges))
+    lengths = [np.square(matrix).sum(axis=0) for matrix in weights]
+    spare = [
+        most + off + members * np.square(1 + _spread(matrix, units)) - ridge * gram.diagonal().mean() * length
+        for ridge, matrix, length in zip(ridges, weights, lengths, strict=True)
+    ]
     rounding = members * len(product) / 2 * np.square(_spread(apart, units))
+    greatest = largest_square(encoder) * most * domains / features * (product + product.T) / 2
+    greatest[np.diag_indices_from(greatest)] += off + rounding
     with one_blas_thread():
-        excess = largest * (product + product.T) / 2 - apart.T @ _apart(seen, gram[:, -1:])
-        excess[np.diag_indices_from(excess)] += off + rounding
-        try:
-            np.linalg.cholesky(excess)
-        except np.linalg.LinAlgError:
-            raise _foreign("columns do not belong together as those of one total do") from None
+        factor, rest = bound_of(gram)
+        images = _split(factor.T @ np.concatenate(weights, axis=1), len(weights))
+        energies = [np.square(image).sum(axis=0) + rest * length for image, length in zip(images, lengths, strict=True)]
+        image = _apart(images, factor[-1:].T)
+        if _excess(energies, spare, image.T @ image + rest * alike, greatest):
+            images = _split(gram @ np.concatenate(weights, axis=1), len(weights))
+            energies = [np.einsum("fc,fc->c", *pair) for pair in zip(weights, images, strict=True)]
+            if reason := _excess(energies, spare, apart.T @ _apart(images, gram[:, -1:]), greatest):
+                raise _foreign(reason)
     if np.abs(product - product.T).max() * gram.diagonal().mean() > off + rounding.max():
         raise _foreign("weights under different λ are not of one total")
 
 
+def _excess(energies: Sequence[Matrix], spare: Sequence[Matrix], squares: Matrix, greatest: Matrix) -> str:
+    """What is too large, in words: an energy wᵀHw of a column, or DᵀHD. Empty if nothing is."""
+    if any((energy > most).any() for energy, most in zip(energies, spare, strict=True)):
+        return "a domain's predictions have more energy than its samples"
+    try:
+        np.linalg.cholesky(greatest - squares)
+    except np.linalg.LinAlgError:
+        return "columns do not belong together as those of one total do"
+    return ""
+
+
+def bound_of(gram: Matrix) -> tuple[Matrix, float]:
+    """L and ρ for which gram ⪯ LLᵀ + ρI: a Cholesky factor, begun with the largest squares, and the rest's norm."""
+    left = gram.diagonal().copy()
+    factor = np.zeros((len(gram), min(BOUND_RANK, len(gram))))
+    for place in range(factor.shape[1]):
+        largest = int(left.argmax())
+        if left[largest] <= 0:
+            break
+        column = (gram[largest] - factor[:, :place] @ factor[largest, :place]) / np.sqrt(left[largest])
+        factor[:, place] = column
+        left -= np.square(column)
+        left[largest] = 0.0
+    return factor, float(np.linalg.norm(gram - factor @ factor.T))
+
+
+def _split(images: Matrix, count: int) -> list[Matrix]:
+    return np.split(images, count, axis=1)
+
+
 @lru_cache(maxsize=1)
-def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ...]) -> tuple[Matrix, Matrix]:
-    """D and DᵀE. Pure, so that where many holders run in one process it is computed once for all of them."""
+def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ...]) -> tuple[Matrix, Matrix, Matrix]:
+    """D, DᵀE and DᵀD. Pure, so that where many holders run in one process it is computed once for all of them."""
     matrices = [np.frombuffer(matrix).reshape(-1, domains) for matrix in weights]
     first, ridge = matrices[0], ridges[0]
     constant = np.zeros((len(first), 1))
@@ -93,7 +133,7 @@ def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ..
     others = zip(matrices[1:], ridges[1:], strict=True)
     drawn = [ridge * first.sum(axis=1, keepdims=True), *(other * matrix - ridge * first for matrix, other in others)]
     with one_blas_thread():
-        return apart, apart.T @ np.concatenate(drawn, axis=1)
+        return apart, apart.T @ np.concatenate(drawn, axis=1), apart.T @ apart
 
 
 def _apart(matrices: Sequence[Matrix], constant: Matrix) -> Matrix:

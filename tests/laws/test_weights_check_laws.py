@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeway.client.round.weights_check import Matrix, check_weights, largest_square
+from ridgeway.client.round import weights_check
+from ridgeway.client.round.weights_check import Matrix, bound_of, check_weights, largest_square
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT, CosineFeatures, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_cosines
@@ -22,6 +24,8 @@ from tests.support.tiny import tiny_encoder
 
 RIDGES = (1e-3, 1e-4, 1e-2, 1e-1)
 DOMAINS = 3
+RANKS = (0, 2, 64)
+"""Of the bound that is tried first: it lets nothing pass at once, something, and all that is to pass."""
 
 
 def windows(encoder: TableEncoder, rng: np.random.Generator, count: int, tokens: int, few: int) -> Integers:
@@ -60,17 +64,32 @@ def solved(total: Statistics, encoder: TableEncoder, ridges: Sequence[float] = R
     tokens=st.integers(1, 9),
     mass=st.sampled_from([0, 4096, EQUAL_MASS]),
     ridges=st.lists(st.sampled_from([1e-6, 1e-4, 1e-3, 0.1, 1.0, 30.0]), min_size=1, max_size=4, unique=True),
+    rank=st.sampled_from(RANKS),
 )
 def test_the_solutions_of_any_total_are_taken_by_every_member(
-    seed: int, width: int, members: int, tokens: int, mass: int, ridges: list[float]
+    seed: int, width: int, members: int, tokens: int, mass: int, ridges: list[float], rank: int
 ) -> None:
     """However little text there is, whatever λ: an honest question is never refused."""
     encoder = tiny_encoder(width, seed)
     own = cohort(seed, encoder, members, tokens, mass)
     weights = solved(reduce(add, own), encoder, ridges)
     for each, (raw, share) in zip(own, raw_cohort(seed, encoder, members, tokens, mass), strict=True):
-        check_weights(weights, ridges, each, encoder, mass, members)
-        check_weights(weights, ridges, raw, encoder, mass, members, share=share)
+        with patch.object(weights_check, "BOUND_RANK", rank):
+            check_weights(weights, ridges, each, encoder, mass, members)
+            check_weights(weights, ridges, raw, encoder, mass, members, share=share)
+
+
+@given(seed=st.integers(0, 1 << 32), width=st.integers(1, 24), count=st.integers(1, 60), rank=st.integers(0, 30))
+def test_no_direction_has_more_energy_than_the_bound_says(seed: int, width: int, count: int, rank: int) -> None:
+    """So what passes with the bound in place of a holder's sums passes with these."""
+    encoder = tiny_encoder(width, seed)
+    samples = windows(encoder, np.random.default_rng(seed), count, 3, len(encoder.table)).astype(np.float64)
+    gram = samples.T @ samples
+    with patch.object(weights_check, "BOUND_RANK", rank):
+        factor, rest = bound_of(gram)
+    slack = 1e-9 * gram.trace()
+    assert np.linalg.eigvalsh(factor @ factor.T + rest * np.eye(width + 1) - gram).min() >= -slack
+    assert rank <= width or rest <= slack
 
 
 @given(
@@ -106,6 +125,8 @@ CRAFTED: dict[str, Callable[[list[Matrix], TableEncoder], list[Matrix]]] = {
     "one detector among them": lambda true, encoder: [*true[:-1], detectors(encoder, 1)],
     "one column": lambda true, encoder: [each + np.eye(*each.shape)[:, ::-1] for each in true],
     "louder": lambda true, encoder: [2 * each for each in true],
+    "too loud to be squared": lambda true, encoder: [1e200 * detectors(encoder, 0)] * len(true),
+    "one of them too loud to be squared": lambda true, encoder: [*true[:-1], 1e200 * detectors(encoder, 1)],
     "not a number": lambda true, encoder: [each * np.nan for each in true],
     "two totals": lambda true, encoder: [true[0], *(each[:, ::-1] for each in true[1:])],
     "another order": lambda true, encoder: true[::-1],
@@ -114,9 +135,12 @@ CRAFTED: dict[str, Callable[[list[Matrix], TableEncoder], list[Matrix]]] = {
 
 
 @pytest.mark.parametrize("way", CRAFTED)
-@pytest.mark.parametrize("seed", range(3))
-def test_crafted_weights_are_refused_by_every_member(way: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "rank"), list(enumerate(RANKS)))
+def test_crafted_weights_are_refused_by_every_member(
+    way: str, seed: int, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are solutions of no total that the member's sums are in."""
+    monkeypatch.setattr(weights_check, "BOUND_RANK", rank)
     encoder = tiny_encoder(seed=seed)
     own = cohort(seed, encoder, 6, 4, EQUAL_MASS)
     true = solved(reduce(add, own), encoder)
