@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import ridgeway
-from ridgeway.client.sums.part_store import StoredPart
+from ridgeway.client.sums.part_store import StoredPart, first_changed
 from ridgeway.client.sums.prepare import Engine, PrepareJob, Unread, sum_pieces
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import CorpusError, DeviceError, EncoderMismatch, RidgewayError, first_line
@@ -188,12 +188,12 @@ def _summed(job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], ca
                 f"a machine of the cluster has another encoder as {word} ({encoder.fingerprint[:12]}, not "
                 f"{fingerprint[:12]}), with Ridgeway {ridgeway.__version__}; install the same on all"
             )
-        for each in todo:
-            if not each.stamp.holds():
-                raise CorpusError(
-                    f"{each.stamp.path} is not the same on all machines of the cluster, or has changed; all need to "
-                    "read the corpus from one shared place"
-                )
+        changed = first_changed(each.stamp for each in todo)
+        if changed:
+            raise CorpusError(
+                f"{changed.name} is not the same on all machines of the cluster, or has changed; all need to read the "
+                "corpus from one shared place"
+            )
         work = replace(job, devices=chosen("cuda")[:1] if card else ())
         return sum_pieces(work, encoder, todo).to_bytes(), ""
     except (RidgewayError, OSError) as error:

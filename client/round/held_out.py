@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.sums.corpus import Counters, find_sources
-from ridgeway.client.sums.part_store import Stamp
+from ridgeway.client.sums.part_store import stamped
 from ridgeway.client.sums.prepare import PrepareJob, held_out_documents
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
@@ -70,7 +70,7 @@ def _few_tokens(ids: Ids, lengths: Integers, most: int) -> tuple[Ids, Integers]:
 
 
 def _key(job: PrepareJob, encoder: AnyEncoder) -> str:
-    stamps = [asdict(Stamp.of(source.path, source.begin, source.end)) for source in find_sources(job.roots)[0]]
+    stamps = [asdict(stamp) for stamp in stamped(find_sources(job.roots)[0])]
     limits = [VERSION, MAX_HELD_OUT_DOCUMENTS, MAX_DOCUMENT_CHARACTERS]
     rules = [*limits, job.holdout, list(job.text_fields), encoder.fingerprint, *(["whole"] if job.whole else [])]
     return sha256(canonical_json(rules), repr(stamps).encode(errors="surrogateescape"))

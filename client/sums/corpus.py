@@ -169,8 +169,11 @@ def documents(
     except RidgewayError:
         raise
     except Exception as error:
-        of_reading = is_url(source.path) or isinstance(error, _read_errors())  # stores raise what they like
-        if not of_reading or (isinstance(error, OSError) and error.errno is not None):
+        if is_url(source.path):  # stores raise what they like
+            why = "it is gone" if isinstance(error, FileNotFoundError) else first_line(error)
+            next_move = "see that its store can be reached and that the file is whole, and run the same command again"
+            raise CorpusError(f"{place_name(source.path)} cannot be read: {why}; {next_move}") from error
+        if not isinstance(error, _read_errors()) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise CorpusError(f"{source.path} cannot be read: {first_line(error)}; it may be cut off or damaged") from error
 
@@ -257,7 +260,7 @@ def _texts(
         yield from _parquet_texts(source, names, position, each)
         return
     with _opened(source, position) as stream:
-        name = str(source.path) if source.begin == 0 else f"{source.path}, after its first {source.begin:,} bytes"
+        name = place_name(source.path) + (f", after its first {source.begin:,} bytes" if source.begin else "")
         if source.kind == "jsonl":
             yield from jsonl_texts(_lines(stream, counters, source.begin), names, name, each)
         elif source.kind == "csv":
@@ -370,7 +373,7 @@ def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterat
     while True:
         raw = stream.read(1 << 20)
         if first and b"\0" in raw[:8192]:
-            raise CorpusError(f"{source.path} holds binary data, not text")
+            raise CorpusError(f"{place_name(source.path)} holds binary data, not text")
         first = False
         state = strict.getstate()
         try:
@@ -413,7 +416,7 @@ def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position,
                 for record in batch.to_pylist():
                     seen += 1
                     with each:
-                        yield record_text(record, columns, f"{source.path}, row {seen}")
+                        yield record_text(record, columns, f"{place_name(source.path)}, row {seen}")
                 position.bytes = place - source.begin + size * (seen - before + rows) // (groups * rows)
 
 

@@ -5,6 +5,7 @@ A URL is held as a path, in which `s3://bucket` is `s3:/bucket`. Knows files. Kn
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -85,9 +86,11 @@ def file_status(path: Path) -> FileStatus:
     def told(files: Any, name: str) -> FileStatus:
         files.invalidate_cache(files._parent(name))  # or a change would not be seen
         info = files.info(name)
+        usual = type(files).ukey is import_module("fsspec").AbstractFileSystem.ukey  # which would ask once more
+        key = hashlib.sha256(str(info).encode()).hexdigest() if usual else files.ukey(name)
         if info["size"] is None:
             raise InputError(f"{place_name(path)} cannot be read: its server does not tell its size; copy it first")
-        version = sha256(str((files.ukey(name), *map(info.get, HTTP_VERSIONS))).encode())
+        version = sha256(str((key, *map(info.get, HTTP_VERSIONS))).encode())
         return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
 
     return _asked(path, told)
@@ -96,7 +99,7 @@ def file_status(path: Path) -> FileStatus:
 def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
     """What the store of a URL answers, asked by the name that the place has there.
 
-    Stores raise what they like, so all but the system's own errors become one sentence.
+    Stores raise what they like, so all but what says that nothing lies there becomes one sentence.
     """
     url = place_name(path)
     try:
@@ -108,7 +111,7 @@ def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
         ) from None
     try:
         return ask(files, name)
-    except (OSError, RidgewayError):
+    except (FileNotFoundError, NotADirectoryError, RidgewayError):
         raise
     except Exception as error:
         raise InputError(

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from ridgeway.client.sums.corpus import Counters, Position, cut, documents, find_sources, is_held_out
-from ridgeway.client.sums.part_store import Stamp
+from ridgeway.client.sums.part_store import stamped
 from ridgeway.client.sums.prepare import BATCH_CHARACTERS, Interrupted, PrepareJob, Watch, check_readable, check_text
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
@@ -40,7 +40,7 @@ class DocumentJob:
     def key(self) -> str:
         """Stands for the corpus, as its files are now, and for how it is summed."""
         sources, _ = find_sources(self.corpus.roots)
-        stamps = [asdict(Stamp.of(source.path, source.begin, source.end)) for source in sources]
+        stamps = [asdict(stamp) for stamp in stamped(sources)]
         read = [self.corpus.holdout, list(self.corpus.text_fields), self.corpus.skip_broken]
         rules = [VERSION, self.mode, self.prior, self.encoder.fingerprint, *read]
         return sha256(canonical_json(rules), repr(stamps).encode(errors="surrogateescape"))

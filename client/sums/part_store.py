@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,9 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ridgeway.client.sums.corpus import MAX_PLACES, Counters
-from ridgeway.client.sums.corpus_places import absolute, file_status
-from ridgeway.common.base.errors import InputError
+from ridgeway.client.sums.corpus import MAX_PLACES, CorpusFile, Counters
+from ridgeway.client.sums.corpus_places import FileStatus, absolute, file_status, is_url, place_name
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
@@ -47,12 +46,44 @@ class Stamp:
         """The size of the piece."""
         return (self.size if self.end < 0 else self.end) - self.begin
 
-    def holds(self) -> bool:
-        """Whether the file is still as it was, as far as can be seen."""
-        try:
-            return Stamp.of(Path(self.path), self.begin, self.end) == self
-        except (OSError, InputError):  # it is gone, or its store cannot be asked
-            return False
+    @property
+    def status(self) -> FileStatus:
+        return FileStatus(self.size, self.modified, self.changed, self.inode)
+
+    @property
+    def name(self) -> str:
+        """The file as the holder named it."""
+        return place_name(Path(self.path))
+
+
+def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
+    """Files and pieces by what they are now. Each file is asked once, however many pieces it has: stores are far."""
+    found: dict[Path, FileStatus] = {}
+    stamps: dict[Stamp, CorpusFile] = {}
+    for source in sources:
+        place = absolute(source.path)
+        if place not in found:
+            found[place] = file_status(place)
+        stamps[Stamp(str(place), *found[place], source.begin, source.end)] = source
+    return stamps
+
+
+def first_changed(stamps: Iterable[Stamp]) -> Stamp | None:
+    """The first of them whose file is no longer as it was, or is gone. Raises InputError if a store cannot be asked."""
+    found: dict[str, FileStatus | None] = {}
+    for stamp in stamps:
+        if stamp.path not in found:
+            found[stamp.path] = _status(stamp.path)
+        if found[stamp.path] != stamp.status:
+            return stamp
+    return None
+
+
+def _status(path: str) -> FileStatus | None:
+    try:
+        return file_status(Path(path))
+    except OSError:  # it is gone
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +151,17 @@ class PartStore:
         write_whole(self._folder / f"{time.time_ns():020}.part", part.to_bytes(), private=True)
 
     def usable(self, stamps: Set[Stamp]) -> list[StoredPart]:
-        """The parts that lie within these files and do not overlap, oldest first. Outdated ones are removed."""
+        """The parts that lie within these files and do not overlap, oldest first. Outdated ones are removed.
+
+        stamps: of files as they are now. Of other corpora's files, those on this machine are looked at; stores are not
+        asked, which may be far or closed, so what was kept of theirs stays.
+        """
         chosen: list[StoredPart] = []
         reached: dict[Stamp, int] = {}
+        now: dict[str, FileStatus | None] = {stamp.path: stamp.status for stamp in stamps}
         for path in sorted(self._folder.glob("*.part")):
             part = _read(path)
-            if part is None or not all(stretch.stamp.holds() for stretch in part.stretches):
+            if part is None or any(_outdated(stretch.stamp, now) for stretch in part.stretches):
                 path.unlink(missing_ok=True)
             elif all(s.stamp in stamps and s.start == reached.get(s.stamp, 0) for s in part.stretches):
                 chosen.append(part)
@@ -136,6 +172,15 @@ class PartStore:
         """Forget every part."""
         for path in self._folder.glob("*.part"):
             path.unlink(missing_ok=True)
+
+
+def _outdated(stamp: Stamp, now: dict[str, FileStatus | None]) -> bool:
+    """now: what is known of files; gets what is found out."""
+    if stamp.path not in now:
+        if is_url(Path(stamp.path)):
+            return False
+        now[stamp.path] = _status(stamp.path)
+    return now[stamp.path] != stamp.status
 
 
 def _read(path: Path) -> StoredPart | None:

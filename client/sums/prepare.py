@@ -31,7 +31,8 @@ from ridgeway.client.sums.corpus import (
     is_held_out,
 )
 from ridgeway.client.sums.corpus_parts import corpus_digest, pieces_of
-from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
+from ridgeway.client.sums.corpus_places import place_name
+from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch, first_changed, stamped
 from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
 from ridgeway.client.sums.piece_readers import Read, piece_readers
 from ridgeway.common.base.errors import CorpusError, InputError
@@ -147,7 +148,7 @@ def prepare(
     sources, skipped = find_sources(job.roots)
     if not sources:
         raise CorpusError(f"{_names(job)} has no file that can be read; {skipped} were passed over")
-    stamps = {Stamp.of(source.path, source.begin, source.end): source for source in sources}
+    stamps = stamped(sources)
     corpus = corpus_digest(terms, stamps) if job.part else ""
     if job.part:
         stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *job.part)}
@@ -158,9 +159,9 @@ def prepare(
     run = _Run(job, encoder, store, watch, total)
     new = run.sum_all(todo, left) if engine is None else _gathered(engine(todo), store, watch, total - left, total)
     parts = [*kept, *new]
-    for stamp in stamps:  # sums over a file that changed while it was read belong to no corpus that ever was
-        if not stamp.holds():
-            raise CorpusError(f"{stamp.path} changed while it was read; run the same command again")
+    changed = first_changed(stamps)
+    if changed:  # sums over a file that changed while it was read belong to no corpus that ever was
+        raise CorpusError(f"{changed.name} changed while it was read; run the same command again")
     counters = Counters()
     for part in parts:
         counters.add(part.counters)
@@ -261,7 +262,7 @@ def _unread(stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]) -> list
 
 
 def _names(job: PrepareJob) -> str:
-    return ", ".join(str(root) for root in job.roots)
+    return ", ".join(place_name(root) for root in job.roots)
 
 
 def _list_places(path: Path, places: Sequence[str]) -> None:
