@@ -28,7 +28,7 @@
 #define CODE_POINTS 0x110000
 #define MAX_BYTES (1 << 30)      /* of a text, so that places in it fit 31 bits */
 #define FEW 24                   /* symbols for which a tree takes longer than looking at all of them */
-#define CACHE_BITS 15            /* the cache has 2^15 places, for words of up to so many bytes and ids: */
+#define CACHE_BITS 16            /* the cache has 2^16 places, for words of up to so many bytes and ids: */
 #define CACHED_BYTES 31
 #define CACHED_IDS 7
 #define AHEAD 16                 /* words that are looked for before the first of them is written */
@@ -357,13 +357,21 @@ static u8 *write_code(u8 *at, u32 code) {
     return at + size;
 }
 
-/* The characters of a text, each as the table, `known` numbers by code points, has it, if that is a character; none has
-   more than four bytes. */
-static u8 *write_replaced(const u8 *at, const u8 *end, const u8 *table, u64 known, u8 *out) {
-    for (u32 bytes, code, other; at < end; at += bytes) {
-        other = code = code_at(at, &bytes);
-        if (code < known) memcpy(&other, table + 4 * (u64)code, 4);
-        if (other >= CODE_POINTS) other = code;
+/* What a character becomes: as the table, `known` numbers by code points, has it, if that is a character. */
+typedef struct { const u8 *table; u64 known; u8 ascii[128]; } Replacement;  /* ascii: the same in short; 128 if it is longer */
+
+static inline u32 replaced(const Replacement *by, u32 code) {
+    u32 other = code;
+    if (code < by->known) memcpy(&other, by->table + 4 * (u64)code, 4);
+    return other < CODE_POINTS ? other : code;
+}
+
+/* The characters of a text, each replaced; none has more than four bytes. */
+static u8 *write_replaced(const u8 *at, const u8 *end, const Replacement *by, u8 *out) {
+    for (u32 bytes, other; at < end; at += bytes) {
+        for (; at < end && *at < 128 && by->ascii[*at] < 128; at++) *out++ = by->ascii[*at];
+        if (at == end) break;
+        other = replaced(by, code_at(at, &bytes));
         if (other < 0x80) *out++ = (u8)other;
         else out = write_code(out, other);
     }
@@ -388,12 +396,14 @@ static PyObject *encode_many(Encoder *self, PyObject *args) {
         total += (u64)(sizes[i] = size);
     }
     if (table.buf) {
+        Replacement by = {.table = table.buf, .known = (u64)table.len / 4};
+        for (u32 code = 0; code < 128; code++) by.ascii[code] = (u8)Py_MIN(replaced(&by, code), 128);
         u8 *out = changed = malloc(4 * total + 1);
         if (!changed) goto no_memory;
         for (Py_ssize_t i = 0; i < texts_count; i++) {
             const u8 *text = starts[i];
             starts[i] = out;
-            out = write_replaced(text, text + sizes[i], table.buf, (u64)table.len / 4, out);
+            out = write_replaced(text, text + sizes[i], &by, out);
             sizes[i] = out - starts[i];
         }
         total = (u64)(out - changed);
