@@ -174,13 +174,14 @@ class ReaderProcess:
 
     def __init__(self) -> None:
         paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        alone = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}  # threads that have nothing to do
         self._process = subprocess.Popen(
             # -P: what lies in the current folder is not code
             [sys.executable, "-P", "-m", "ridgeway.client.sums.piece_readers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **alone},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
