@@ -144,7 +144,7 @@ def prepare(
     job = replace(job, skip_broken=skip_broken, part=numbers)
     broken = out.with_name(f"{out.name}.broken.txt")
     with (
-        _summing(job, found, encoder, engine, address, device, threads) as (job, elsewhere),
+        _summing(job, found, encoder, engine, address, device, threads) as (job, elsewhere, devices),
         stop_on_signal() as stopped,
         progress_bar(domain) as progress,
     ):
@@ -157,18 +157,19 @@ def prepare(
     save_prepared(outcome.prepared, out)
     if outcome.counters.broken and not json:
         step("skipped", "broken", count(outcome.counters.broken, "record"), f"listed in {broken}")
-    _report(outcome, out, job.devices, json)
+    _report(outcome, out, devices, json)
 
 
 @contextmanager
 def _summing(
     job: PrepareJob, encoder: AnyEncoder, word: str, engine: str, address: str, device: str, threads: int
-) -> Iterator[tuple[PrepareJob, Engine | None]]:
-    """Within this block, the job on its devices, and who sums if it is not this process."""
+) -> Iterator[tuple[PrepareJob, Engine | None, tuple[str, ...]]]:
+    """Within this block, the job, who sums if it is not this process, and on which cards; a cluster's are `cuda`."""
     if engine not in ("local", "ray") or (address and engine != "ray"):
         raise InputError(f"--engine {engine} --address {address!r} cannot be used; an address is for --engine ray")
     if engine == "local":
-        yield replace(job, devices=_devices(device)), None
+        devices = _devices(device)
+        yield replace(job, devices=devices), None, devices
         return
     from ridgeway.client.cluster.ray_engine import cards_of_cluster, cluster, ray_engine
     from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
@@ -177,7 +178,7 @@ def _summing(
         cards = device != "cpu" and cards_of_cluster()
         if cards and isinstance(encoder, ContextualEncoder):
             job = replace(job, devices=("cuda",))  # whose features are others than the CPU's
-        yield job, ray_engine(job, encoder, word, cards=cards, threads=threads)
+        yield job, ray_engine(job, encoder, word, cards=cards, threads=threads), ("cuda",) if cards else ()
 
 
 def _devices(word: str) -> tuple[str, ...]:

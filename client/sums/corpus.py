@@ -170,7 +170,7 @@ def documents(
         raise
     except Exception as error:
         if is_url(source.path):  # stores raise what they like
-            why = "it is gone" if isinstance(error, FileNotFoundError) else first_line(error)
+            why = "it is gone" if isinstance(error, FileNotFoundError) else first_line(error).rstrip(".")
             next_move = "see that its store can be reached and that the file is whole, and run the same command again"
             raise CorpusError(f"{place_name(source.path)} cannot be read: {why}; {next_move}") from error
         if not isinstance(error, _read_errors()) or (isinstance(error, OSError) and error.errno is not None):

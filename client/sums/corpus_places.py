@@ -115,5 +115,5 @@ def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
         raise
     except Exception as error:
         raise InputError(
-            f"{url} cannot be read: {first_line(error)}; see that the store can be reached and lets you in"
+            f"{url} cannot be read: {first_line(error).rstrip('.')}; see that the store can be reached and lets you in"
         ) from error
