@@ -77,7 +77,12 @@ def test_a_store_is_asked_once_for_a_file_of_many_pieces(tmp_path: Path, monkeyp
     memory.put(str(local), "/bucket/law.jsonl")
     asked: list[str] = []
     info = type(memory).info
-    monkeypatch.setattr(type(memory), "info", lambda self, path, **more: asked.append(path) or info(self, path, **more))
+
+    def noted(self: object, path: str, **more: object) -> object:
+        asked.append(path)
+        return info(self, path, **more)
+
+    monkeypatch.setattr(type(memory), "info", noted)
     sources, _ = find_sources([Path("memory://bucket/law.jsonl")])
     stamps = stamped(sources)
     asked.clear()
