@@ -217,7 +217,7 @@ static void add_rows(const Lists *lists, int64_t at, int64_t here, int64_t first
         int64_t *row = gram + column * (lists->width + 1) + at;
         int32x4_t sums[CHUNK / 4];
         if (plus == last_minus) continue;
-        for (int64_t i = 0; i <= here; i += 8) __builtin_prefetch(row + i, 1);
+        for (int64_t i = 0; i <= here; i += 8) __builtin_prefetch(row + lists->width + 1 + i, 1);  /* of the next column */
         for (int i = 0; i < CHUNK / 4; i++) sums[i] = vdupq_n_s32(0);
         while (plus < last_plus || minus < last_minus) {
             int16x8_t some[CHUNK / 8];
@@ -260,7 +260,7 @@ static void add_lists(Lists *lists, const int16_t *samples, int64_t count, const
    wrong: whether a value is beyond the limit, or should be coarse and is not, or is moved by the centre. */
 typedef struct { int64_t dense, coarse; int wrong; } Counts;
 
-/* Looks through the samples before anything is multiplied. sums: of each column, less the centre. */
+/* Looks through the samples before anything is multiplied. sums: of each column. */
 static Counts count_all(const int16_t *restrict samples, int64_t count, int64_t width, const int16_t *restrict centre,
                         int64_t dense, int32_t *restrict sums) {
     Counts counts = {0, 0, 0};
@@ -270,7 +270,7 @@ static Counts count_all(const int16_t *restrict samples, int64_t count, int64_t 
         int16_t wrong = 0;
         for (int64_t j = 0; j < width; j++) {
             wrong |= samples[j] > LIMIT || samples[j] < -LIMIT;
-            sums[j] += samples[j] - centre[j];
+            sums[j] += samples[j];
         }
         for (int64_t j = 0; j < dense; j++) of_dense += abs((int16_t)(samples[j] - centre[j] + STEP / 2) >> 8);
         for (int64_t j = dense; j < width; j++) {
@@ -321,7 +321,7 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
     size_t entries = (size_t)(counts.coarse + (is_sparse ? counts.dense : 0)) + 1;
     plane = malloc((size_t)(panels * panel));
     digits = calloc((size_t)panels, TILE * GROUP);
-    lists = (Lists){width, dense, is_sparse ? dense : 0, 0, calloc(wide + MASKED, 1), calloc(LISTED, 2 * CHUNK),
+    lists = (Lists){width, dense, is_sparse ? dense : 0, 0, calloc(wide + MASKED, 1), aligned_alloc(LINE, LISTED * CHUNK * 2),
                     malloc(4 * entries), malloc(2 * 4 * wide), malloc(2 * entries)};
     if (!plane || !digits || !lists.ks || !lists.rows || !lists.found || !lists.ends || !lists.samples) {
         PyErr_NoMemory();
@@ -333,7 +333,7 @@ static PyObject *byte_products(PyObject *module, PyObject *args) {
         write_plane(samples, count, width, centre, dense, which, digits, panel, plane);
         add_plane(plane, panel, groups, dense, features, (int32_t)times * weights[which], gram);
     }
-    for (int64_t j = 0; j < width; j++) gram[j * features + width] += times * sums[j];  /* of the constant 1 */
+    for (int64_t j = 0; j < width; j++) gram[j * features + width] += times * (sums[j] - count * centre[j]);  /* with the 1 */
     gram[features * features - 1] += times * count;
     for (int64_t at = 0; entries > 1 && at < count; at += LISTED)
         add_lists(&lists, samples + at * width, least(LISTED, count - at), centre, (int32_t)times, gram);
