@@ -6,6 +6,7 @@ as the bytes that Flower makes of them.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import warnings
@@ -36,6 +37,9 @@ from ridgeway.common.base.threads import one_blas_thread
 RUN, SERVER = 1, 1
 ANSWERS_AHEAD = 3
 """How many requests a process is asked before an answer of it is read."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of malloc.h."""
+LARGEST_KEPT_BYTES = 1 << 26
 
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""
@@ -199,12 +203,24 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     """Answer requests until the process at the other end closes the connection, or ends."""
     far.close()
     gc.freeze()  # what was forked stays, so it need not be looked through again and again
+    _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was forked from is told, and ends this one
     parts: Parts = {}
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:
             node, parts = _receive(connection, parts)
             _send(connection, node, grid.answered(node, parts))
+
+
+def _keep_freed_memory() -> None:
+    """Let arrays take memory that was freed before, instead of new memory from the system, page by page.
+
+    Holders are alike, so what one has freed suits the next one.
+    """
+    with suppress(OSError, AttributeError):  # other C libraries than glibc do without
+        settings = ctypes.CDLL(None).mallopt
+        settings(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        settings(M_TRIM_THRESHOLD, 2 * LARGEST_KEPT_BYTES)
 
 
 def _send(connection: Connection, node: int, parts: Parts, before: Parts = NO_PARTS) -> None:
