@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +60,7 @@ def check_weights(
            tolerance for rounding counts every member's, its own too.
     """
     features, domains = weights[0].shape
-    units = np.full(features, encoder.scale)
-    units[-1] = 1.0
+    units = _units(features, encoder.scale)
     gram = own.gram.astype(np.float64)
     gram *= units[:, None] * (share / own.mass if share else 1.0)
     gram *= units
@@ -69,26 +69,27 @@ def check_weights(
     for matrix in weights:
         if not (np.abs(matrix) < LARGEST_WEIGHT).all():
             raise _foreign("weights are not all numbers that can be squared")
-    apart, product, alike = _equations(tuple(matrix.tobytes() for matrix in weights), domains, tuple(ridges))
-    lengths = [np.square(matrix).sum(axis=0) for matrix in weights]
+    shared = _equations(tuple(matrix.tobytes() for matrix in weights), domains, tuple(ridges), encoder.scale)
+    mean = gram.diagonal().mean()
     spare = [
-        most + off + members * np.square(1 + _spread(matrix, units)) - ridge * gram.diagonal().mean() * length
-        for ridge, matrix, length in zip(ridges, weights, lengths, strict=True)
+        most + off + members * np.square(1 + spread) - ridge * mean * length
+        for ridge, spread, length in zip(ridges, shared.spreads, shared.lengths, strict=True)
     ]
-    rounding = members * len(product) / 2 * np.square(_spread(apart, units))
-    greatest = largest_square(encoder) * most * domains / features * (product + product.T) / 2
+    rounding = members * len(shared.product) / 2 * np.square(shared.spread_apart)
+    greatest = largest_square(encoder) * most * domains / features * shared.product
     greatest[np.diag_indices_from(greatest)] += off + rounding
     with one_blas_thread():
         factor, rest = bound_of(gram)
-        images = _split(factor.T @ np.concatenate(weights, axis=1), len(weights))
-        energies = [np.square(image).sum(axis=0) + rest * length for image, length in zip(images, lengths, strict=True)]
+        images = np.split(factor.T @ shared.columns, len(weights), axis=1)
+        pairs = zip(images, shared.lengths, strict=True)
+        energies = [np.square(image).sum(axis=0) + rest * length for image, length in pairs]
         image = _apart(images, factor[-1:].T)
-        if _excess(energies, spare, image.T @ image + rest * alike, greatest):
-            images = _split(gram @ np.concatenate(weights, axis=1), len(weights))
+        if _excess(energies, spare, image.T @ image + rest * shared.alike, greatest):
+            images = np.split(gram @ shared.columns, len(weights), axis=1)
             energies = [np.einsum("fc,fc->c", *pair) for pair in zip(weights, images, strict=True)]
-            if reason := _excess(energies, spare, apart.T @ _apart(images, gram[:, -1:]), greatest):
+            if reason := _excess(energies, spare, shared.apart.T @ _apart(images, gram[:, -1:]), greatest):
                 raise _foreign(reason)
-    if np.abs(product - product.T).max() * gram.diagonal().mean() > off + rounding.max():
+    if shared.uneven * mean > off + rounding.max():
         raise _foreign("weights under different λ are not of one total")
 
 
@@ -118,14 +119,28 @@ def bound_of(gram: Matrix) -> tuple[Matrix, float]:
     return factor, float(np.linalg.norm(gram - factor @ factor.T))
 
 
-def _split(images: Matrix, count: int) -> list[Matrix]:
-    return np.split(images, count, axis=1)
+class _Equations(NamedTuple):
+    """What of the checks depends on weights alone.
+
+    columns: of all λ, side by side. lengths: |w|² of each column, for each λ, and spreads: see `_spread`.
+    product: the symmetric part of DᵀE. uneven: by how much DᵀE is not symmetric. apart: D. alike: DᵀD.
+    """
+
+    columns: Matrix
+    lengths: tuple[Matrix, ...]
+    spreads: tuple[Matrix, ...]
+    product: Matrix
+    uneven: float
+    apart: Matrix
+    alike: Matrix
+    spread_apart: Matrix
 
 
 @lru_cache(maxsize=1)
-def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ...]) -> tuple[Matrix, Matrix, Matrix]:
-    """D, DᵀE and DᵀD. Pure, so that where many holders run in one process it is computed once for all of them."""
+def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ...], scale: float) -> _Equations:
+    """Pure, so that where many holders run in one process it is computed once for all of them."""
     matrices = [np.frombuffer(matrix).reshape(-1, domains) for matrix in weights]
+    units = _units(len(matrices[0]), scale)
     first, ridge = matrices[0], ridges[0]
     constant = np.zeros((len(first), 1))
     constant[-1] = 1.0
@@ -133,7 +148,23 @@ def _equations(weights: tuple[bytes, ...], domains: int, ridges: tuple[float, ..
     others = zip(matrices[1:], ridges[1:], strict=True)
     drawn = [ridge * first.sum(axis=1, keepdims=True), *(other * matrix - ridge * first for matrix, other in others)]
     with one_blas_thread():
-        return apart, apart.T @ np.concatenate(drawn, axis=1), apart.T @ apart
+        product, alike = apart.T @ np.concatenate(drawn, axis=1), apart.T @ apart
+    return _Equations(
+        columns=np.concatenate(matrices, axis=1),
+        lengths=tuple(np.square(matrix).sum(axis=0) for matrix in matrices),
+        spreads=tuple(_spread(matrix, units) for matrix in matrices),
+        product=(product + product.T) / 2,
+        uneven=float(np.abs(product - product.T).max()),
+        apart=apart,
+        alike=alike,
+        spread_apart=_spread(apart, units),
+    )
+
+
+def _units(features: int, scale: float) -> Matrix:
+    units = np.full(features, scale)
+    units[-1] = 1.0
+    return units
 
 
 def _apart(matrices: Sequence[Matrix], constant: Matrix) -> Matrix:
