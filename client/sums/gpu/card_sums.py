@@ -34,15 +34,16 @@ from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
-LANES, COUNTING_LANES = 2, 4
-"""While one lane collects ids, another has the card work; counting is so quick that collecting needs more hands."""
+LANES, COUNTING_LANES = 1, 4
+"""A lane has the card work while it collects the next ids: a second one would only wait for the interpreter's lock.
+Counting is so quick that collecting needs more hands."""
 COUNTED_PIECE_TOKENS = 1 << 12
 """Ids that are only counted travel in pieces of this size."""
 
 SLOTS = 3
 SLOT_TOKENS = 1 << 21
 """How many ids one slot holds."""
-KINDS_AT_ONCE = 8
+KINDS_AT_ONCE = 2
 """Where windows count differently, every kind has slots of its own, which are smaller."""
 
 Take = Callable[[Windows], None]

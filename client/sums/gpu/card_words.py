@@ -15,7 +15,7 @@ from ridgeway.client.sums.gpu.digit_planes import Windows, why_no_kernels
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.word_sketch import MULTIPLIERS, WORD_BEGIN, WORD_BYTES, WORD_END, WordSketch
 
-TOKENS_AT_ONCE = 1 << 18
+TOKENS_AT_ONCE = 1 << 20
 """Of windows that are sketched together; their letters, a dozen times as 64-bit numbers, are what memory must hold."""
 
 LOW_HALF = (1 << 32) - 1
