@@ -36,11 +36,6 @@ class Stamp:
     begin: int = 0
     end: int = -1
 
-    @classmethod
-    def of(cls, path: Path, begin: int = 0, end: int = -1) -> Stamp:
-        place = absolute(path)
-        return cls(str(place), *file_status(place), begin, end)
-
     @property
     def bytes(self) -> int:
         """The size of the piece."""

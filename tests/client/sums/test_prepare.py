@@ -13,8 +13,8 @@ import pytest
 
 import ridgeway.client.sums.piece_batches
 import ridgeway.client.sums.prepare
-from ridgeway.client.sums.corpus import Counters
-from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch
+from ridgeway.client.sums.corpus import Counters, find_sources
+from ridgeway.client.sums.part_store import PartStore, StoredPart, Stretch, stamped
 from ridgeway.client.sums.prepare import Interrupted, PrepareJob, PrepareOutcome, Watch, held_out_documents, prepare
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.settings import Sampling
@@ -390,7 +390,7 @@ def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
     """Not its sums, not the stretches that it covers, not its counts: a flipped bit anywhere makes it void."""
     path = tmp_path / "corpus.txt"
     path.write_text("text")
-    stamp = Stamp.of(path)
+    [stamp] = stamped(find_sources([path])[0])
     store = PartStore(tmp_path / "cache", {"terms": "of a test"})
     counters = Counters(documents=4, held_out=1, empty=2, replaced=3, tokens=99)
     store.save(StoredPart((Stretch(stamp, 0, 5, ends_file=False),), counters, {"gram": np.arange(6)}))
