@@ -10,12 +10,14 @@ Knows Ray and `prepare`. Knows nothing of the coordinator.
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import ridgeway
 from ridgeway.client.sums.part_store import StoredPart, first_changed
@@ -32,6 +34,7 @@ TASKS_PER_WORKER = 8
 """A task has about this share of a worker's work, so that all end at about the same time."""
 MAX_THREADS_PER_WORKER = 8
 WAIT_S = 0.5
+REACH_S = 5.0
 RETRIES = 5
 
 
@@ -51,6 +54,7 @@ def cluster(address: str, threads: int) -> Iterator[None]:
     if not address:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what stays on one machine listens on loopback alone
     ray = _ray()
+    _reached(address)
     local: dict[str, Any] = {"num_cpus": threads, "include_dashboard": False}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else local))
@@ -61,6 +65,16 @@ def cluster(address: str, threads: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reached(address: str) -> None:
+    """Somebody listens at an address of the form [ray://]HOST:PORT; Ray itself would try for minutes, and say so."""
+    place = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        if place.hostname and place.port:
+            socket.create_connection((place.hostname, place.port), timeout=REACH_S).close()
+    except (OSError, ValueError) as error:
+        raise DeviceError(f"no Ray cluster answers at {address} ({first_line(error)}); is it started there?") from error
 
 
 def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, threads: int) -> Engine:

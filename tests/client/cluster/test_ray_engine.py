@@ -190,7 +190,9 @@ def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(corpus: Path, t
     assert "\n" not in str(raised.value)
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence() -> None:
-    """And nothing is started instead."""
-    with pytest.raises(DeviceError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"), cluster("127.0.0.1:9", 1):
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port", "127.0.0.1:70000"])
+def test_a_cluster_that_does_not_answer_is_one_sentence(address: str) -> None:
+    """At once, by somebody who connects before Ray does; and nothing is started instead."""
+    with pytest.raises(DeviceError, match=f"no Ray cluster answers at {address}") as raised, cluster(address, 1):
         pass
+    assert "\n" not in str(raised.value)
