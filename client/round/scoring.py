@@ -20,7 +20,7 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualE
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.routing.belonging import belonging_counts
 from ridgeway.common.routing.cosine_table import TextCosines, compile_rows, text_cosines
-from ridgeway.common.routing.evaluation import CALIBRATED_COUNTS, CONFIDENCE_EDGES, GROWTHS, beginnings
+from ridgeway.common.routing.evaluation import CALIBRATED_COUNTS, CONFIDENCE_EDGES, CURVES, beginnings
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable, States, model_states
 from ridgeway.common.routing.token_table import (
     RouterTable,
@@ -119,7 +119,7 @@ class Scorer:
     ) -> NDArray[np.int64]:
         """How many beginnings of documents fell into each bin of confidence, and how many of them rightly.
 
-        own: the place of the holder's domain. Shape: growths × temperatures × bins × 2.
+        own: the place of the holder's domain. Shape: curves × temperatures × bins × 2.
         """
         return self._reliability(*self._beginnings(weights, candidate), own, temperatures)
 
@@ -131,15 +131,14 @@ class Scorer:
     def _reliability(
         self, scores: NDArray[np.float64], voters: NDArray[np.int64], own: int, temperatures: Sequence[float]
     ) -> NDArray[np.int64]:
-        counts = np.zeros((len(GROWTHS), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        counts = np.zeros((len(CURVES), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
         if not len(scores):
             return counts
         right = scores.argmax(axis=1) == own
-        below = scores - scores.max(axis=1, keepdims=True)
-        for row, growth in enumerate(GROWTHS):
-            grown = below * (voters**growth)[:, None]
+        for row, curve in enumerate(CURVES):
+            distances = curve.distances(scores, voters)
             for column, temperature in enumerate(temperatures):
-                confidence = 1 / np.exp(grown / temperature).sum(axis=1)  # the softmax of the largest
+                confidence = curve.confidence(distances / temperature)
                 bins = np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
                 counts[row, column, :, 0] = np.bincount(bins, minlength=len(CONFIDENCE_EDGES))
                 counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(CONFIDENCE_EDGES))

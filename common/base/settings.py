@@ -285,6 +285,9 @@ class Confidence:
 
     temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
     growth:      how certainty grows with length: n tokens divide the temperature by n to this power.
+    half:        a score over n tokens counts n / (n + half) of itself: half at so many tokens, nearly all far above.
+    tail:        how slowly the odds of a domain fall with its distance d from the one ahead, (1 + tail · d) to the
+                 power −1/tail; 0 is e to the −d, the softmax. Among many domains somewhat more than that is true.
     threshold:   below this confidence the router abstains and names `fallback`.
     scope:       what text belongs to any domain, if that was learnt; on all other text the router abstains as well.
     """
@@ -295,12 +298,17 @@ class Confidence:
     threshold: float = 0.0
     fallback: str | None = None
     scope: Scope | None = None
+    half: float = 0.0
+    tail: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise InputError(f"a temperature must be a positive number, not {self.temperature!r}")
         if not 0 <= self.growth <= 1:
             raise InputError(f"a growth lies between 0 and 1, not {self.growth!r}")
+        if not (0 <= self.half < math.inf and 0 <= self.tail <= 1):
+            words = "half is a number of tokens, and a tail lies between 0 and 1"
+            raise InputError(f"{words}; they cannot be {self.half!r} and {self.tail!r}")
         if not 0 <= self.threshold <= 1:
             raise InputError(f"a threshold is a probability between 0 and 1, not {self.threshold:g}")
         if self.threshold > 0 and not self.fallback:
@@ -313,8 +321,8 @@ class Confidence:
         return cls(**facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None})
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest: a scope is left out where there is none."""
-        return {name: value for name, value in asdict(self).items() if name != "scope" or value}
+        """As it stands in a manifest: scope, half and tail are left out where there is none."""
+        return {name: value for name, value in asdict(self).items() if name not in ("scope", "half", "tail") or value}
 
 
 @dataclass(frozen=True, slots=True)

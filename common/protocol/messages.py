@@ -266,7 +266,7 @@ class Scores(Message, kind="scores"):
 
 
 class Reliability(Message, kind="reliability"):
-    """For each temperature and growth, in each bin of confidence: how many beginnings fell there, how many rightly."""
+    """For each curve and temperature, in each bin of confidence: how many beginnings fell there, how many rightly."""
 
     counts: Counts = Field(max_length=1 << 22)
 

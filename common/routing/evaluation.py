@@ -8,26 +8,59 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import Scope, Selector
+from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.routing.belonging import COUNTS_SHAPE, belonging_counts, fit_scope
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.token_table import RouterTable, tally_texts, winners
+from ridgeway.common.routing.token_table import RouterTable, Tally, tally_texts, winners
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 BINS = 10
 BEGINNING_TOKENS = (2, 4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on beginnings of these lengths, as if they were prompts of that length."""
-GROWTHS = tuple(step / 10 for step in range(11))
 MAX_HELD_OUT_DOCUMENTS = 2000
 """The most documents that a holder evaluates on; larger counts are refused."""
 CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
+
+
+class Curve(NamedTuple):
+    """How distances between scores become odds, apart from the temperature: see `Confidence`, of which these are."""
+
+    half: float
+    tail: float
+    growth: float = 0.0
+
+    def distances(self, scores: Floats, voters: Counts) -> Floats:
+        """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
+        size = np.maximum(voters, 1)
+        sharpness = size**self.growth * (size / (size + self.half))
+        distances: Floats = (scores.max(axis=1, keepdims=True) - scores) * sharpness[:, None]
+        return distances
+
+    def logits(self, distances: Floats) -> Floats:
+        """The logarithms of the odds to the domain ahead."""
+        return -np.log1p(self.tail * distances) / self.tail if self.tail else -distances
+
+    def confidence(self, distances: Floats) -> Floats:
+        """The chance of the domain ahead. A tail of 1/2, 1/4, 1/8 … takes a third of the time of others."""
+        odds, power = (1 / (1 + self.tail * distances), 1 / self.tail) if self.tail else (np.exp(-distances), 1.0)
+        while power % 2 == 0:
+            odds, power = np.square(odds), power / 2
+        chances: Floats = 1 / (odds if power == 1 else odds**power).sum(axis=1)
+        return chances
+
+
+CURVES = tuple(Curve(half, tail) for half in (4, 16, 64, 256) for tail in (0, 1 / 8, 1 / 4))
+"""What is tried when confidence is calibrated."""
 PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
 CALIBRATED_COUNTS = 1 << 17
@@ -68,14 +101,14 @@ def reliability_of(shares: NDArray[np.float64]) -> Reliability:
 
 def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What one domain's holders count to calibrate confidence, and to tell what belongs to any domain."""
-    shape = len(GROWTHS), temperatures, len(CONFIDENCE_EDGES), 2
+    shape = len(CURVES), temperatures, len(CONFIDENCE_EDGES), 2
     reliability, scope = np.split(row.ravel(), [prod(shape)])
     return reliability.reshape(shape), scope.reshape(COUNTS_SHAPE)
 
 
 def calibration_size(temperatures: int) -> int:
     """How many numbers those are."""
-    return len(GROWTHS) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(COUNTS_SHAPE)
+    return len(CURVES) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(COUNTS_SHAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +169,31 @@ def beginnings_routed(
     """
     ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
     counted = tally_texts(router.compiled, router.selector, ids, lengths)
-    voters, sure = np.maximum(counted.voters, 1), router.confidence
-    scores = counted.points * counted.unit * (voters ** (sure.growth - 1) / sure.temperature)[:, None]
-    return softmax(scores).max(axis=1), winners(counted)
+    curve = curve_of(router.confidence)
+    distances = curve.distances(*mean_scores(counted)) / router.confidence.temperature
+    return curve.confidence(distances), winners(counted)
+
+
+def mean_scores(counted: Tally) -> tuple[Floats, Counts]:
+    """N×C, and over how many voters each mean is."""
+    return counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None], counted.voters
+
+
+def curve_of(confidence: Confidence) -> Curve:
+    return Curve(confidence.half, confidence.tail, confidence.growth)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted temperature and growth, and the gap between confidence and accuracy before and after, in percent.
+    """A fitted temperature and curve, and the gap between confidence and accuracy before and after, in percent.
 
     scope:       what text belongs to any domain, if that could be learnt.
-    reliability: of the texts and their beginnings, under the new temperature and growth.
+    reliability: of the texts and their beginnings, under the new temperature and curve.
     """
 
     temperature: float
-    growth: float
+    half: float
+    tail: float
     gap_before: float
     gap_after: float
     texts: int
@@ -162,50 +205,64 @@ class Calibration:
 class _Samples:
     """Scores of held-out texts and of their beginnings, so that short prompts are calibrated as well as long ones."""
 
-    scores: NDArray[np.float64]
-    voters: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    scores: Floats
+    voters: Counts
+    labels: Counts
+    weights: Floats
 
-    def logits(self, temperature: float, growth: float) -> NDArray[np.float64]:
-        scaled: NDArray[np.float64] = self.scores * (self.voters**growth)[:, None] / temperature
-        return scaled
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        right: NDArray[np.bool_] = self.scores.argmax(axis=1) == self.labels
+        return right
 
-    def gap(self, temperature: float, growth: float) -> float:
-        return calibration_gap(self.logits(temperature, growth), self.labels, self.weights)
+    def confidence(self, temperature: float, curve: Curve) -> Floats:
+        return curve.confidence(curve.distances(self.scores, self.voters) / temperature)
 
-    def reliability(self, temperature: float, growth: float) -> Reliability:
-        chances = softmax(self.logits(temperature, growth))
-        bins = np.searchsorted(CONFIDENCE_EDGES, chances.max(axis=1), side="right") - 1
-        right = self.weights * (chances.argmax(axis=1) == self.labels)
-        count = len(CONFIDENCE_EDGES)
-        met = np.stack([np.bincount(bins, each, minlength=count) for each in (self.weights, right)], axis=1)
+    def surprise(self, temperature: float, curve: Curve) -> float:
+        """The negative log-likelihood of the labels."""
+        logits = curve.logits(curve.distances(self.scores, self.voters) / temperature)
+        chosen = logits[np.arange(len(logits)), self.labels]
+        return float((self.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum())
+
+    def fit_temperature(self, curve: Curve) -> float:
+        """The temperature of least surprise: the best of many, and then the best around it."""
+        from scipy.optimize import minimize_scalar
+
+        spread = float(np.ptp(self.scores, axis=1).max(initial=0.0))
+        if spread == 0:
+            return 1.0
+
+        def surprise(heat: float) -> float:
+            return self.surprise(float(np.exp(heat)), curve)
+
+        heats = np.log(spread) + np.linspace(np.log(1e-4), np.log(1e3), 65)
+        best = min(range(1, len(heats) - 1), key=lambda place: surprise(heats[place]))
+        found = minimize_scalar(surprise, bounds=heats[[best - 1, best + 1]], method="bounded", options={"xatol": 1e-9})
+        return float(np.exp(found.x))
+
+    def gap(self, temperature: float, curve: Curve) -> float:
+        return confidence_gap(self.confidence(temperature, curve), self.right, self.weights)
+
+    def reliability(self, temperature: float, curve: Curve) -> Reliability:
+        bins = np.searchsorted(CONFIDENCE_EDGES, self.confidence(temperature, curve), side="right") - 1
+        shares, count = (self.weights, self.weights * self.right), len(CONFIDENCE_EDGES)
+        met = np.stack([np.bincount(bins, each, minlength=count) for each in shares], axis=1)
         return reliability_of(met / self.weights.sum())
 
 
 def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
-    """The temperature and growth under which held-out text is most likely, every domain weighing the same."""
+    """The temperature and curve under which held-out text is most likely, every domain weighing the same."""
     samples = _samples(router, texts)
     if not len(samples.labels):
         raise InputError("the held-out text holds no tokens, so nothing can be fitted on it")
-    fitted = [
-        (growth, fit_temperature(samples.logits(1.0, growth), samples.labels, samples.weights)) for growth in GROWTHS
-    ]
-    growth, temperature = min(fitted, key=lambda pair: _surprise(samples, pair[1], pair[0]))
-    before = samples.gap(router.confidence.temperature, router.confidence.growth)
+    fitted = [(samples.fit_temperature(curve), curve) for curve in CURVES]
+    temperature, curve = min(fitted, key=lambda pair: round(samples.surprise(*pair), 12))
+    before = samples.gap(router.confidence.temperature, curve_of(router.confidence))
     own = ((place, samples.labels == place) for place in range(len(router.domains)))
     scope = fit_scope(belonging_counts(samples.scores[each], samples.voters[each], place) for place, each in own)
     count = sum(map(len, texts.values()))
-    after = samples.gap(temperature, growth), count, scope, samples.reliability(temperature, growth)
-    return Calibration(temperature, growth, before, *after)
-
-
-def _surprise(samples: _Samples, temperature: float, growth: float) -> float:
-    """The negative log-likelihood of the labels."""
-    logits = samples.logits(temperature, growth)
-    logits -= logits.max(axis=1, keepdims=True)
-    chosen = logits[np.arange(len(logits)), samples.labels]
-    return float((samples.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum())
+    after = samples.gap(temperature, curve), count, scope, samples.reliability(temperature, curve)
+    return Calibration(temperature, curve.half, curve.tail, before, *after)
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
@@ -228,37 +285,10 @@ def beginnings(
     for limit in (*BEGINNING_TOKENS, 0):
         longer = lengths > limit
         cut, counts = first_tokens(ids[np.repeat(longer, lengths)], lengths[longer], limit)
-        counted = tally_texts(compiled, selector, cut, counts)
-        scores.append(counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None])
-        voters.append(counted.voters)
+        found, voted = mean_scores(tally_texts(compiled, selector, cut, counts))
+        scores.append(found)
+        voters.append(voted)
     return np.concatenate(scores), np.concatenate(voters)
-
-
-def fit_temperature(scores: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Minimise the negative log-likelihood of softmax(scores / T): convex in 1/T, so by bisection on its slope."""
-    spread = float(np.ptp(scores, axis=1).max(initial=0.0))
-    if spread == 0:
-        return 1.0
-    low, high = np.log(1e-3 / spread), np.log(1e4 / spread)
-    for _ in range(60):
-        middle = (low + high) / 2
-        expected = (softmax(scores * float(np.exp(middle))) * scores).sum(axis=1)
-        slope = (weights * (expected - scores[np.arange(len(labels)), labels])).sum()
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return float(np.exp(-(low + high) / 2))
-
-
-def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over the last axis."""
-    odds = np.exp(values - values.max(axis=-1, keepdims=True))
-    result: NDArray[np.float64] = odds / odds.sum(axis=-1, keepdims=True)
-    return result
-
-
-def calibration_gap(logits: NDArray[np.float64], labels: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """The expected calibration error over ten bins of confidence, in percent."""
-    chances = softmax(logits)
-    return confidence_gap(chances.max(axis=1), chances.argmax(axis=1) == labels, weights)
 
 
 def confidence_gap(confidence: NDArray[np.float64], right: NDArray[np.bool_], weights: NDArray[np.float64]) -> float:

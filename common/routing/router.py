@@ -160,6 +160,7 @@ class Router:
         unit = compiled.step if selector.name == "average" else 1.0
         self._sharpness = unit / self.confidence.temperature
         self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
+        self._half, self._tail = self.confidence.half, self.confidence.tail
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
         self._scope, self._unit = self.confidence.scope, unit
@@ -295,7 +296,8 @@ class Router:
     def _rule(self) -> tuple[Any, ...]:
         """How points become decisions, as the extension is told."""
         scope, unfamiliar = self._scope, self.familiar is not None
-        rule = Decision, self.domains, self._sharpness, self._power, self._threshold, self._fallback or None, unfamiliar
+        curve = self._sharpness, self._power, self._half, self._tail
+        rule = Decision, self.domains, *curve, self._threshold, self._fallback or None, unfamiliar
         return rule if scope is None else (*rule, self._unit, scope.slope, scope.growth, scope.offset, scope.least)
 
     @cached_property
@@ -371,8 +373,8 @@ class Router:
         """One decision, by the very operations of the extension; what `sum` gives for floats depends on the Python."""
         most = max(points)
         winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
-        sharpness = self._sharpness * voters**self._power if voters else 0.0
-        odds = [exp((point - most) * sharpness) for point in points]
+        sharpness = self._sharpness * voters**self._power * (voters / (voters + self._half)) if voters else 0.0
+        odds = [self._odds((most - point) * sharpness) for point in points]
         confidence = 1.0 / reduce(add, odds)
         best = self.domains[winner]
         scores = {name: odd * confidence for name, odd in zip(self.domains, odds)}  # noqa: B905
@@ -381,6 +383,10 @@ class Router:
         if belongs and confidence >= self._threshold:
             return Decision(best, confidence, scores, False, best, tokens, scope)
         return Decision(self._fallback or best, confidence, scores, True, best, tokens, scope, belongs)
+
+    def _odds(self, distance: float) -> float:
+        """Of a domain to the one ahead of it."""
+        return (1.0 + self._tail * distance) ** (-1.0 / self._tail) if self._tail else exp(-distance)
 
     def _chance(self, points: Sequence[float], most: float, voters: float) -> float:
         """The chance that a prompt belongs to any domain, as `belonging` and the scope say; none if it has no token."""

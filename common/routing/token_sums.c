@@ -264,7 +264,7 @@ end:
 typedef struct {
     PyTypeObject *kind;
     PyObject *names, *fallback;
-    double sharpness, power, threshold, unit, slope, growth, offset, least;
+    double sharpness, power, half, tail, threshold, unit, slope, growth, offset, least;
     int scoped, familiar;           /* familiar: one more column tells, below 0, text that is like nothing known */
 } Rule;
 
@@ -300,9 +300,11 @@ static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width
     double total = 0.0;
     for (int64_t i = 1; i < width; i++)
         if (points[i] > points[winner]) winner = i;
-    double sharpness = tokens ? rule->sharpness * pow((double)tokens, rule->power) : 0.0;
+    double count = (double)tokens, tail = rule->tail;
+    double sharpness = tokens ? rule->sharpness * pow(count, rule->power) * (count / (count + rule->half)) : 0.0;
     for (int64_t i = 0; i < width; i++) {
-        scores[i] = exp((double)(points[i] - points[winner]) * sharpness);
+        double distance = (double)(points[winner] - points[i]) * sharpness;
+        scores[i] = tail > 0.0 ? pow(1.0 + product(tail, distance), -1.0 / tail) : exp(-distance);
         total += scores[i];
     }
     double confidence = 1.0 / total, scope = 0.0;
@@ -329,22 +331,22 @@ static PyObject *decision(const Rule *rule, const int64_t *points, int64_t width
 }
 
 /* token_decisions(rule, ids, counts, table, width[, …]) -> a decision for each text; the rest as in token_sums.
-   rule: the class of decisions, a tuple; the domains; sharpness, power, threshold, fallback; whether one more column
-   tells unfamiliar text; unit, slope, growth, offset and least chance of the scope, if there is one. */
+   rule: the class of decisions, a tuple; the domains; sharpness, power, half, tail, threshold, fallback; whether one
+   more column tells unfamiliar text; unit, slope, growth, offset and least chance of the scope, if there is one. */
 static PyObject *token_decisions(PyObject *module, PyObject *args) {
     PyObject *object[BUFFERS] = {NULL}, *rule_given, *made = NULL;
     Py_ssize_t width, sizes[2] = {0, 0};
-    Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    Rule rule = {NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     double *scores = NULL;
     Call call;
     (void)module;
     if (!PyArg_ParseTuple(args, "O!OOOn|OOOnnO", &PyTuple_Type, &rule_given, &object[IDS], &object[COUNTS],
                           &object[TABLE], &width, &object[BUCKETS], &object[LETTERS], &object[STARTS], &sizes[0],
                           &sizes[1], &object[ALONE])) return NULL;
-    if (!PyArg_ParseTuple(rule_given, "O!O!dddOp|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
-                          &rule.sharpness, &rule.power, &rule.threshold, &rule.fallback, &rule.familiar, &rule.unit,
-                          &rule.slope, &rule.growth, &rule.offset, &rule.least)) return NULL;
-    rule.scoped = PyTuple_Size(rule_given) > 7;
+    if (!PyArg_ParseTuple(rule_given, "O!O!dddddOp|ddddd", &PyType_Type, &rule.kind, &PyTuple_Type, &rule.names,
+                          &rule.sharpness, &rule.power, &rule.half, &rule.tail, &rule.threshold, &rule.fallback,
+                          &rule.familiar, &rule.unit, &rule.slope, &rule.growth, &rule.offset, &rule.least)) return NULL;
+    rule.scoped = PyTuple_Size(rule_given) > 9;
     Py_ssize_t domains = PyTuple_Size(rule.names);
     if (!PyType_IsSubtype(rule.kind, &PyTuple_Type) || domains < 1 || domains + rule.familiar != width) {
         PyErr_Format(PyExc_ValueError, "the rule and the table do not fit together");

@@ -120,8 +120,9 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
-        case progress.ConfidenceCalibrated(temperature, growth, gap, separation):
-            step("fitted", f"temperature {temperature:.3g}", f"growth {growth:.1f}", f"gap to accuracy {gap:.1f} %")
+        case progress.ConfidenceCalibrated(temperature, half, tail, gap, separation):
+            curve = f"half at {half:g} tokens, tail {tail:g}"
+            step("fitted", f"temperature {temperature:.3g}", curve, f"gap to accuracy {gap:.1f} %")
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"told from what does {100 * separation:.0f} times in 100")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):

@@ -168,7 +168,8 @@ class ConfidenceCalibrated(Event, kind="calibrated"):
     """separation: how often text stands out more than it does without its own domain; None if that is not known."""
 
     temperature: float
-    growth: float
+    half: float
+    tail: float
     gap: float
     separation: float | None = None
 

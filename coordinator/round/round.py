@@ -348,7 +348,8 @@ class _Round:
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
         fitted = fit(question.temperatures, counts)
         if fitted:
-            self._watch(progress.ConfidenceCalibrated(fitted.temperature, fitted.growth, fitted.gap, fitted.separation))
+            curve = fitted.temperature, fitted.half, fitted.tail
+            self._watch(progress.ConfidenceCalibrated(*curve, fitted.gap, fitted.separation))
         return fitted
 
     # Publish

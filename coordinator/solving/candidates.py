@@ -7,7 +7,7 @@ Pure: counts in, a choice out. Knows nothing of messages, files or holders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -21,7 +21,7 @@ from ridgeway.common.protocol.messages import MAX_CANDIDATES, Candidate
 from ridgeway.common.routing.belonging import fit_scope, separation
 from ridgeway.common.routing.evaluation import (
     CONFIDENCE_EDGES,
-    GROWTHS,
+    CURVES,
     Evaluation,
     Reliability,
     reliability_of,
@@ -35,7 +35,7 @@ Voters = Annotated[int, Field(ge=1, le=1 << 20)]
 BIN_MIDDLES = np.array(
     [(low + high) / 2 for low, high in zip(CONFIDENCE_EDGES, (*CONFIDENCE_EDGES[1:], 1.0), strict=True)]
 )
-TEMPERATURE_STEPS = range(-28, 13)
+TEMPERATURE_STEPS = range(-36, 9)
 MAX_ROUTED_COUNTS = 1 << 17
 """How many numbers may tell where documents of each domain went, over all candidates: 48 of these up to 51 domains."""
 CHANCE_STANDARD_ERRORS = 2.0
@@ -132,7 +132,7 @@ def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The temperature and growth under which confidence was truest, and the gap to accuracy left, in percent.
+    """The temperature and curve under which confidence was truest, and the gap to accuracy left, in percent.
 
     scope:      what text belongs to any domain, if that could be learnt.
     separation: how well text of a domain that was left out is told from text of the others: 0.5 is chance.
@@ -140,18 +140,20 @@ class Fitted:
     """
 
     temperature: float
-    growth: float
+    half: float
+    tail: float
     gap: float
     scope: Scope | None = None
     separation: float | None = None
     reliability: Reliability = ()
 
     def confidence(self, threshold: float, fallback: str | None) -> Confidence:
-        return Confidence(self.temperature, self.growth, True, threshold, fallback, self.scope)
+        sure = Confidence(self.temperature, calibrated=True, threshold=threshold, fallback=fallback, scope=self.scope)
+        return replace(sure, half=self.half, tail=self.tail)
 
 
 def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
-    """Choose temperature and growth by how surprising the counts are, every row that has any weighing the same.
+    """Choose temperature and curve by how surprising the counts are, every row that has any weighing the same.
 
     counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in one together.
     """
@@ -167,7 +169,18 @@ def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
     told = [scope for _, scope in pairs]
     scope = fit_scope(told)
     apart = separation(told) if scope else None
-    return Fitted(tried[column], GROWTHS[row], gap, scope, apart, reliability_of(met[row, column]))
+    curve, temperature = CURVES[row], between(tried, surprise[row], column)
+    return Fitted(temperature, curve.half, curve.tail, gap, scope, apart, reliability_of(met[row, column]))
+
+
+def between(tried: Sequence[float], surprise: NDArray[np.float64], best: int) -> float:
+    """The temperature at the bottom of the parabola through the best one tried and its neighbours."""
+    if not 0 < best < len(tried) - 1:
+        return tried[best]
+    before, least, after = surprise[best - 1 : best + 2]
+    bend = before - 2 * least + after
+    shift = (before - after) / (2 * bend) if bend > 0 else 0.0
+    return float(tried[best] * (tried[best + 1] / tried[best]) ** shift)
 
 
 # Whether a new router does worse than the last release. Both have routed the same held-out documents, so only those

@@ -223,8 +223,8 @@ def calibrate_release(
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
-    facts = {"temperature": fitted.temperature, "growth": fitted.growth, "scope": fitted.scope, **changes}
-    confidence = replace(router.confidence, calibrated=True, **facts)
+    sure = replace(router.confidence, temperature=fitted.temperature, growth=0.0, half=fitted.half, tail=fitted.tail)
+    confidence = replace(sure, calibrated=True, scope=fitted.scope, **changes)
     result = Calibrated("", fitted, evaluate(router, texts))
     sketch = drift_sketch.load_if_whole(folder, loaded.manifest["files"][ROUTER])
     if sketch is not None:

@@ -106,8 +106,10 @@ def slow_route(router: Router, text: str) -> Slow:
     points = [total * router.compiled.step for total in sums] if router.selector.name == "average" else votes
     ranking = sorted(domains, key=lambda place: (-points[place], -sums[place], place))
     scores = [point / max(len(voters), 1) for point in points]
-    heat = router.confidence.temperature / len(voters) ** router.confidence.growth if voters else 1.0
-    odds = [math.exp((score - max(scores)) / heat) for score in scores]
+    sure, count = router.confidence, max(len(voters), 1)
+    heat = sure.temperature / count**sure.growth * (count + sure.half) / count
+    logs = [(max(scores) - score) / heat for score in scores]
+    odds = [math.exp(-math.log1p(sure.tail * each) / sure.tail if sure.tail else -each) for each in logs]
     return Slow(ranking, scores, [odd / sum(odds) for odd in odds], len(ids))
 
 
@@ -127,6 +129,8 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     prompts=st.lists(texts, max_size=4),
     heat=st.floats(1e-12, 1e3),
     growth=st.floats(0, 1),
+    half=st.floats(0, 1e4),
+    tail=st.just(0.0) | st.floats(1e-3, 1),
     threshold=st.sampled_from([0.0, 0.4, 0.9]),
     scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
     familiar=st.none() | tables(1, 1),
@@ -136,6 +140,8 @@ def test_routing_without_the_extension_gives_the_same_bits(
     prompts: list[str],
     heat: float,
     growth: float,
+    half: float,
+    tail: float,
     threshold: float,
     scope: Scope | None,
     familiar: TokenTable | None,
@@ -143,7 +149,7 @@ def test_routing_without_the_extension_gives_the_same_bits(
     """Where there was no compiler, numpy adds up the rows and Python decides."""
     plain = TokenTable(table.logits, table.step, table.entropies)
     vars(plain)["_compiled"] = None
-    confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope)
+    confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
     one, other = (
         Router(names(table), each, TOKENIZER, Selector("average"), confidence, familiar=familiar)
         for each in (table, plain)
@@ -171,9 +177,9 @@ def test_rules_that_do_not_fit_are_refused() -> None:
     found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     rest = np.zeros(1, dtype=np.int32), np.array([1]), np.zeros((3, 2), dtype=np.int32), 2
     for rule in (
-        (Decision, ("a",), 1.0, 0.0, 0.0, None, False),
-        (Decision, ("a", "b"), 1.0, 0.0, 0.0, None, True),
-        (int, ("a", "b"), 1.0, 0.0, 0.0, None, False),
+        (Decision, ("a",), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
+        (Decision, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, True),
+        (int, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
     ):
         with pytest.raises(ValueError, match="do not fit together"):
             found.token_decisions(rule, *rest)
@@ -401,12 +407,22 @@ def test_scores_sum_to_one(router: Router, text: str) -> None:
 
 
 @settings(max_examples=200)
-@given(router=routers(), text=texts, temperature=st.floats(1e-300, 1e300), growth=st.floats(0, 1))
-def test_temperature_never_changes_the_best(router: Router, text: str, temperature: float, growth: float) -> None:
-    """Calibration moves confidence alone, and scores stay probabilities however hot or cold."""
-    decision = router.with_confidence(temperature=temperature, growth=growth).route(text)
+@given(
+    router=routers(),
+    text=texts,
+    temperature=st.floats(1e-300, 1e300),
+    growth=st.floats(0, 1),
+    half=st.floats(0, 1e300),
+    tail=st.floats(0, 1),
+)
+def test_calibration_never_changes_the_best(
+    router: Router, text: str, temperature: float, growth: float, half: float, tail: float
+) -> None:
+    """It moves confidence alone, and scores stay probabilities however hot or cold."""
+    decision = router.with_confidence(temperature=temperature, growth=growth, half=half, tail=tail).route(text)
     assert decision.best == router.route(text).best
     assert sum(decision.scores.values()) == pytest.approx(1, abs=1e-12)
+    assert decision.confidence == max(decision.scores.values())
 
 
 @settings(max_examples=200)
@@ -443,9 +459,32 @@ def test_growth_makes_long_prompts_more_certain() -> None:
     assert odds == pytest.approx([math.e, math.e**2, math.e**3])
 
 
+def test_a_few_tokens_count_less_of_themselves() -> None:
+    """n tokens that agree count n / (n + half): at 3, one a quarter, three a half, nine three quarters."""
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(half=3, temperature=0.25)
+    odds = [decision.scores["x"] / decision.scores["y"] for decision in router.route_many(["a", "aaa", "a" * 9])]
+    assert odds == pytest.approx([math.e, math.e**2, math.e**3])
+
+
+def test_a_tail_leaves_more_to_those_far_behind() -> None:
+    """The odds at distance d are (1 + tail · d) to the −1/tail: a sixteenth at a quarter and 4, not e to the −4."""
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y"))
+    odds = [
+        decision.scores["y"] / decision.scores["x"]
+        for decision in (router.with_confidence(temperature=0.25, tail=tail).route("a") for tail in (0, 0.25, 1))
+    ]
+    assert odds == pytest.approx([math.exp(-4), 1 / 16, 1 / 5])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"half": -1.0},
+        {"half": math.inf},
+        {"half": math.nan},
+        {"tail": -0.1},
+        {"tail": 1.1},
+        {"tail": math.nan},
         {"growth": -0.1},
         {"growth": 1.1},
         {"growth": math.nan},
@@ -461,7 +500,10 @@ def test_growth_makes_long_prompts_more_certain() -> None:
     ],
 )
 def test_confidence_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    """A temperature is positive, a growth a share, a threshold a probability that needs a fallback."""
+    """A temperature is positive, a growth and a tail are shares, half a number of tokens.
+
+    A threshold is a probability that needs a fallback.
+    """
     with pytest.raises(InputError):
         letter_router(TOKENIZER, {}, ("x", "y")).with_confidence(**wrong)
 

@@ -48,6 +48,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.drift_sketch import SUFFIX
+from ridgeway.common.routing.evaluation import Curve
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics.statistics_file import Prepared
@@ -177,7 +178,7 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
         ridgeway.common.routing.evaluation,
         ridgeway.coordinator.solving.candidates,
     ):
-        patch.setattr(module, "GROWTHS", (0.0,))
+        patch.setattr(module, "CURVES", (Curve(0, 0),))
     patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
 

@@ -374,6 +374,8 @@ def test_another_format_is_refused_by_name(release: Path) -> None:
         {"selector": None},
         {"confidence": {"temperature": 0}},
         {"confidence": {"threshold": 0.5}},
+        {"confidence": {"half": -1}},
+        {"confidence": {"tail": "long"}},
         {"confidence": 1},
     ],
     ids=repr,

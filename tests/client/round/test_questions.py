@@ -191,7 +191,7 @@ def test_an_evaluation_calibrates_its_first_candidate_and_then_one_other_may_be(
     coordinator = at(SEAL, "scores")
     other = BEST.model_copy(update={"normalise_columns": True})
     joined(coordinator, other)
-    reliability = 2 * len(CONFIDENCE_EDGES) + prod(COUNTS_SHAPE) // 2  # in tests there is one growth; counts in pairs
+    reliability = 2 * len(CONFIDENCE_EDGES) + prod(COUNTS_SHAPE) // 2  # in tests there is one curve; counts in pairs
     assert coordinator.finish("scores").size == 3 * (2 * 5 // 2) + reliability
     assert crafted(coordinator, "reliability") == "already_counted"
     assert crafted(coordinator, "reliability", temperatures=(4.0,)) == "already_counted"

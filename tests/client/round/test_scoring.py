@@ -18,7 +18,7 @@ from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
     CALIBRATED_COUNTS,
     CONFIDENCE_EDGES,
-    GROWTHS,
+    CURVES,
     evaluate,
     split_calibration,
 )
@@ -93,11 +93,11 @@ def test_what_a_candidate_loses_and_wins_is_told_by_comparing_documents(
 def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     documents: list[str], seed: int, own: int
 ) -> None:
-    """Under each temperature and growth the same number: a text, and its first so many tokens where it has more."""
+    """Under each curve and temperature the same number: a text, and its first so many tokens where it has more."""
     temperatures = (1e-6, 0.5, 1e6)
     scorer = Scorer(ENCODER, held_out(documents))
     counts = scorer.reliability(weights_of(seed), CANDIDATES[0], own, temperatures)
-    assert counts.shape == (len(GROWTHS), 3, len(CONFIDENCE_EDGES), 2)
+    assert counts.shape == (len(CURVES), 3, len(CONFIDENCE_EDGES), 2)
     lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
     beginnings = sum(length > limit for length in lengths for limit in (*BEGINNING_TOKENS, 0))
     assert (counts[..., 0].sum(axis=-1) == beginnings).all()

@@ -27,7 +27,7 @@ from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 from ridgeway.common.encoding.windows import Rows, window_starts
 from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, evaluate
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, evaluate
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import to_bytes
@@ -267,7 +267,7 @@ def test_a_document_counts_for_the_domain_that_the_router_would_name(
     counted = evaluate(router, {"code": [text for text in texts if text], "law": [], "medicine": []})
     assert routed[:-2] == list(counted.confusion[0])
     reliable = scorer.reliability(weights(1), candidate, 0, (0.5, 1.0))
-    assert reliable.shape == (len(GROWTHS), 2, len(CONFIDENCE_EDGES), 2)
+    assert reliable.shape == (len(CURVES), 2, len(CONFIDENCE_EDGES), 2)
     assert reliable[0, 0, :, 0].sum() >= len(named)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.routing.belonging import COUNTS_SHAPE
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, GROWTHS, calibration_size
-from ridgeway.coordinator.solving.candidates import MAX_ROUTED_COUNTS, Grid, affordable, choose, fit
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, calibration_size
+from ridgeway.coordinator.solving.candidates import MAX_ROUTED_COUNTS, Grid, affordable, between, choose, fit
 
 DOMAINS = ("code", "law")
 CANDIDATES = Grid().candidates()[:4]
@@ -33,15 +34,22 @@ def test_many_domains_are_tried_with_fewer_candidates(domains: int) -> None:
 def test_reliability_is_that_of_what_was_fitted() -> None:
     """Nine of ten right at 90 to 95 % under the second temperature, which is taken; domains weigh the same."""
     counts = np.zeros((2, calibration_size(2)), dtype=np.int64)
-    reliability = counts[:, : counts.shape[1] - prod(COUNTS_SHAPE)].reshape(
-        2, len(GROWTHS), 2, len(CONFIDENCE_EDGES), 2
-    )
+    reliability = counts[:, : counts.shape[1] - prod(COUNTS_SHAPE)].reshape(2, len(CURVES), 2, len(CONFIDENCE_EDGES), 2)
     reliability[:, :, 0, 0] = (10, 9)
     reliability[:, :, 1, CONFIDENCE_EDGES.index(0.9)] = (10, 9)
     counts[1] *= 7
     fitted = fit((1.0, 2.0), dict(zip(DOMAINS, counts, strict=True)))
     assert fitted is not None and fitted.temperature == 2.0
     assert [each for each in fitted.reliability if each[1]] == [(0.9, 1.0, 0.9)]
+
+
+def test_a_temperature_lies_between_those_that_were_tried() -> None:
+    """At the bottom of a parabola over their logarithms, which is found; at an edge, the edge."""
+    tried, heat = [2.0 ** (step / 4) for step in range(-8, 9)], 1.3
+    surprise = np.array([(np.log(each) - np.log(heat)) ** 2 for each in tried])
+    assert between(tried, surprise, int(surprise.argmin())) == pytest.approx(heat)
+    assert [between(tried, surprise, place) for place in (0, 16)] == [tried[0], tried[16]]
+    assert between(tried, np.zeros(17), 5) == tried[5]
 
 
 def counted(documents: int, *right: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
