@@ -197,7 +197,7 @@ def calibrate(
         emit_json({"release": done.release, **done.figures})
         return
     fitted = done.calibration
-    heat, curve = f"temperature {fitted.temperature:.3g}", f"half at {fitted.half:g} tokens, tail {fitted.tail:g}"
+    heat, curve = f"temperature {fitted.temperature:.3g}", f"half {fitted.half:g}, tail {fitted.tail:g}"
     step("fitted", f"{fitted.texts:,} held-out texts", heat, curve)
     step("gap", "confidence to accuracy", f"{fitted.gap_before:.1f} % before", f"{fitted.gap_after:.1f} % after")
     step("release", str(release), done.release[:12], "calibrated")
