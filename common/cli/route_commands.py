@@ -167,7 +167,7 @@ def evaluate(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, in percent, and what is taken for what.
+    """Measure a release on labelled text: accuracy by domain, what is taken for what, and how true confidence is.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
@@ -218,6 +218,8 @@ def show_evaluation(result: Evaluation) -> None:
     total = ["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean]
     columns = ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
     table(["domain", "texts", "accuracy", *columns], [*(rows[:MAX_ROWS_SHOWN] if many else rows), total])
+    if result.gap is not None:
+        step("sure", f"confidence is {result.gap:.1f} points from accuracy, over its tenths")
     if len(rows) > MAX_ROWS_SHOWN and many:
         step("note", f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json` has all of them")
 

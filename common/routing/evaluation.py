@@ -113,10 +113,14 @@ def calibration_size(temperatures: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """confusion[i][j]: how many texts of domain i were routed to domain j, abstentions apart from the threshold."""
+    """confusion[i][j]: how many texts of domain i were routed to domain j, abstentions apart from the threshold.
+
+    gap: how far confidence was from accuracy, in points, every domain weighing the same; None if it is not calibrated.
+    """
 
     domains: tuple[str, ...]
     confusion: tuple[tuple[int, ...], ...]
+    gap: float | None = None
 
     @property
     def by_domain(self) -> dict[str, float]:
@@ -147,17 +151,23 @@ class Evaluation:
             "confusion": [list(row) for row in self.confusion],
             "order": list(self.domains),
             "unit": "percent",
+            **({} if self.gap is None else {"gap": self.gap}),
         }
 
 
 def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
     """Route every text; a text counts for the domain that is ahead, whether or not the router would abstain."""
     places = {name: place for place, name in enumerate(router.domains)}
-    confusion = []
+    confusion, sure, right, weights = [], list[float](), list[bool](), list[float]()
     for name in router.domains:
-        best = [places[decision.best] for decision in router.route_many(texts[name])]
-        confusion.append(tuple(np.bincount(best, minlength=len(places)).tolist()))
-    return Evaluation(router.domains, tuple(confusion))
+        decisions = router.route_many(texts[name])
+        confusion.append(np.bincount([places[each.best] for each in decisions], minlength=len(places)))
+        sure += [each.confidence for each in decisions]
+        right += [each.best == name for each in decisions]
+        weights += [1 / len(decisions) for _ in decisions]
+    known = router.confidence.calibrated and weights
+    gap = confidence_gap(np.array(sure), np.array(right), np.array(weights)) if known else None
+    return Evaluation(router.domains, tuple(tuple(row.tolist()) for row in confusion), gap)
 
 
 def beginnings_routed(

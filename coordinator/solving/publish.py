@@ -225,7 +225,7 @@ def calibrate_release(
     fitted = calibrate(router, texts)
     sure = replace(router.confidence, temperature=fitted.temperature, growth=0.0, half=fitted.half, tail=fitted.tail)
     confidence = replace(sure, calibrated=True, scope=fitted.scope, **changes)
-    result = Calibrated("", fitted, evaluate(router, texts))
+    result = Calibrated("", fitted, replace(evaluate(router, texts), gap=None))
     sketch = drift_sketch.load_if_whole(folder, loaded.manifest["files"][ROUTER])
     if sketch is not None:
         ids = ([loaded.tokenizer.encode(text) for text in own] for own in texts.values())

@@ -62,6 +62,23 @@ def test_an_evaluation_says_its_unit() -> None:
     }
 
 
+def test_the_gap_of_an_evaluation_is_that_of_its_decisions(router: Router) -> None:
+    """Every domain weighs the same, however many texts it has; without calibration there is none."""
+    texts = {"x": ["a", "ab", "b"], "y": ["b"], "z": []}
+    calibrated = router.with_confidence(calibrated=True)
+    sure, right, weights = [], [], []
+    for name, own in texts.items():
+        for decision in map(calibrated.route, own):
+            sure.append(decision.confidence)
+            right.append(decision.best == name)
+            weights.append(1 / len(own))
+    result = evaluate(calibrated, texts)
+    assert result.gap == pytest.approx(confidence_gap(np.array(sure), np.array(right), np.array(weights)))
+    assert result.to_json()["gap"] == result.gap
+    assert evaluate(router, texts).gap is None and "gap" not in evaluate(router, texts).to_json()
+    assert evaluate(calibrated, dict.fromkeys(texts, [])).gap is None
+
+
 def test_abstention_does_not_change_accuracy(router: Router) -> None:
     """A text counts for the domain that is ahead, whether or not the router would act on it."""
     texts = {"x": ["a", "ab"], "y": ["b"], "z": ["c"]}
