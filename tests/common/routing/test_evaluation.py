@@ -76,7 +76,7 @@ def test_the_gap_of_an_evaluation_is_that_of_its_decisions(router: Router) -> No
     assert result.gap == pytest.approx(confidence_gap(np.array(sure), np.array(right), np.array(weights)))
     assert result.to_json()["gap"] == result.gap
     assert evaluate(router, texts).gap is None and "gap" not in evaluate(router, texts).to_json()
-    assert evaluate(calibrated, dict.fromkeys(texts, [])).gap is None
+    assert evaluate(calibrated, {name: [] for name in texts}).gap is None
 
 
 def test_abstention_does_not_change_accuracy(router: Router) -> None:
