@@ -31,7 +31,7 @@ from ridgeway.common.routing.token_table import (
 CALLS_BEFORE_FAST = 256
 """Adding up letters costs as much in as many calls as making the rows with which most letters need no adding up."""
 
-TOKENS_AT_ONCE = 1 << 16
+TOKENS_AT_ONCE = 1 << 14
 """Of a long row of tokens about as many are spelt out at a time."""
 
 
@@ -147,12 +147,13 @@ class WordTable:
         return list(pairwise(cuts))
 
     def _rows(self, ids: Ids, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each token says. Products and sums lie within 32 bits, so float64 holds them exactly."""
+        """What each token says. Counts, products and sums lie within 32 bits, so float64 holds them exactly."""
         inside = ends[(ends > 0) & (ends < len(ids))]
         owners, buckets, signs = self.words.grams(ids, np.concatenate(([0], inside, [len(ids)])))
-        rows = self.logits.take(ids, axis=0).astype(np.int64)
-        for domain, column in enumerate(self.buckets.T):
-            rows[:, domain] += np.bincount(owners, signs * column[buckets], len(ids)).astype(np.int64)
+        shape = len(ids), len(self.buckets)
+        counts = np.bincount(owners * shape[1] + buckets, signs, shape[0] * shape[1]).reshape(shape)
+        rows: NDArray[np.int64] = (counts @ self.buckets).astype(np.int64)
+        rows += self.logits.take(ids, axis=0)
         return rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
