@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -449,12 +449,18 @@ def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], thre
 
         places = devices or ["cpu"] * _at_once(encoder, threads)
         return [partial(LateSums, encoder, sampling, device) for device in places]
-    more = encoder.words, encoder.cosines
     if devices:
         from ridgeway.client.sums.gpu.card_sums import card_accumulators
 
+        more = encoder.words, encoder.cosines
         return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device, *more)]
-    return [accumulators(encoder.table, sampling, *more)] * _at_once(encoder, threads)
+    return [_maker(encoder, sampling)] * _at_once(encoder, threads)
+
+
+@lru_cache(maxsize=1)
+def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
+    """Accumulators share a copy of the table, which holders in one process need only once."""
+    return accumulators(encoder.table, sampling, encoder.words, encoder.cosines)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:
