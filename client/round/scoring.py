@@ -131,17 +131,19 @@ class Scorer:
     def _reliability(
         self, scores: NDArray[np.float64], voters: NDArray[np.int64], own: int, temperatures: Sequence[float]
     ) -> NDArray[np.int64]:
-        counts = np.zeros((len(CURVES), len(temperatures), len(CONFIDENCE_EDGES), 2), dtype=np.int64)
+        bins = len(CONFIDENCE_EDGES)
+        counts = np.zeros((len(CURVES), len(temperatures), bins, 2), dtype=np.int64)
         if not len(scores):
             return counts
         right = scores.argmax(axis=1) == own
+        first = bins * np.arange(len(temperatures))[:, None]
         for row, curve in enumerate(CURVES):
             distances = curve.distances(scores, voters)
-            for column, temperature in enumerate(temperatures):
-                confidence = curve.confidence(distances / temperature)
-                bins = np.searchsorted(CONFIDENCE_EDGES, confidence, side="right") - 1
-                counts[row, column, :, 0] = np.bincount(bins, minlength=len(CONFIDENCE_EDGES))
-                counts[row, column, :, 1] = np.bincount(bins[right], minlength=len(CONFIDENCE_EDGES))
+            sure = [curve.confidence(distances / temperature) for temperature in temperatures]
+            places = first + np.searchsorted(CONFIDENCE_EDGES, sure, side="right") - 1
+            for column, counted in enumerate((places, places[:, right])):
+                found = np.bincount(counted.ravel(), minlength=first.size * bins)
+                counts[row, :, :, column] = found.reshape(-1, bins)
         return counts
 
     def _compiled(self, weights: Weights, candidate: Candidate) -> RouterTable:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class CorpusPart:
         return f"part {self.number} of {self.of}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
     """One domain's raw sums, with everything that must agree before they may be added to others.
 
@@ -75,12 +76,12 @@ class Prepared:
         if self.statistics.shape[1] != 1:
             raise StatisticsError(f"a statistics file holds one domain, not {self.statistics.shape[1]}")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Over the sums and the terms they were made under: what a file is checked against."""
         return sha256(canonical_json(_terms(self)), *self._sums())
 
-    @property
+    @cached_property
     def content(self) -> str:
         """Over the domain and the sums alone: equal for the same sums under another name of the encoder."""
         return sha256(self.domain.encode(), *self._sums())
