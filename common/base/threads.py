@@ -30,7 +30,8 @@ def cores() -> int:
 def one_blas_thread() -> Iterator[None]:
     """While this lasts, linear algebra runs on one thread, where threadpoolctl is there to say so.
 
-    On a busy machine two threads that wait for each other take many times as long as one does for a small matrix.
+    Products and solutions are then the same bits on every number of cores. And on a busy machine two threads that wait
+    for each other take many times as long as one does for a small matrix.
     """
     found = _libraries(len(sys.modules))
     with found.limit(limits=1, user_api="blas") if found else nullcontext():

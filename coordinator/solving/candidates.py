@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Scope, Selector, SelectorName
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.protocol.cohort import Penalty
 from ridgeway.common.protocol.messages import MAX_CANDIDATES, Candidate
 from ridgeway.common.routing.belonging import fit_scope, separation
@@ -119,6 +120,7 @@ def choose(candidates: Sequence[Candidate], domains: Sequence[str], counts: Mapp
     return CandidateChoice(candidates[best], Evaluation(tuple(domains), confusion), len(candidates), documents)
 
 
+@one_blas_thread()
 def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector) -> tuple[float, ...]:
     """Temperatures to try: around the spread of the router's scores over the text it was built from, or of votes."""
     unit = 1.0

@@ -57,6 +57,7 @@ class NoisyMeans:
     variances: Matrix
 
 
+@one_blas_thread()
 def solve_columns(
     columns: Integers, counts: Integers, sigma_squared: float, prior: PublicPrior, scale: float
 ) -> Matrix:
@@ -69,6 +70,7 @@ def solve_columns(
     return _weights(found, np.eye(prior.width) / prior.width, prior, scale)
 
 
+@one_blas_thread()
 def solve_full(
     products: Integers,
     columns: Integers,
@@ -136,10 +138,9 @@ def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
 
     apart, domains = _apart(found), len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
-    with one_blas_thread():
-        directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
-        whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
-        weights = whitening.T @ directions / TYPICAL_LENGTH
+    directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
+    whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
+    weights = whitening.T @ directions / TYPICAL_LENGTH
     offset = 1 / domains - _centre(found) @ directions  # at the centre all domains are alike
     bias = offset - np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
     return np.vstack([weights / scale, bias])

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from ridgeway.common.base.settings import Ridge, Sampling
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.encoding.windows import Layer, layers
@@ -67,6 +68,7 @@ def random_texts() -> tuple[str, ...]:
     return tuple(texts)
 
 
+@one_blas_thread()
 def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
     """F×1, in the embedding's own units: about 1 for text like that of the total, below 0 for text of nowhere."""
     posed = equation(total, encoder.scale, RIDGE)
