@@ -27,8 +27,6 @@ COUNTS_SHAPE = (LENGTHS, BINS, 2)
 COVERAGE = 0.98
 """The share of held-out text of eight tokens or more on which the router does not abstain."""
 COVERED_LENGTHS = 3
-LEARNT_LENGTHS = 2
-"""The chance is learnt from texts of four tokens or more: fewer tell hardly anything, and there are as many of them."""
 STEPS = 50
 
 
@@ -71,9 +69,7 @@ def fit_scope(counts: Iterable[Counts]) -> Scope | None:
         return None
     middles = (np.arange(BINS) + 0.5) / BINS
     features = np.stack(np.broadcast_arrays(middles, np.log(2.0 ** np.arange(LENGTHS))[:, None], 1.0), axis=-1)
-    first = LEARNT_LENGTHS if outside[LEARNT_LENGTHS:].any() else 0
-    learnt = features[first:].reshape(-1, 3), inside[first:].ravel(), outside[first:].ravel()
-    slope, growth, offset = _logistic(*learnt).tolist()
+    slope, growth, offset = _logistic(features.reshape(-1, 3), inside.ravel(), outside.ravel()).tolist()
     if not slope > 0:
         return None
     chances = 1 / (1 + np.exp(-(features @ [slope, growth, offset])))

@@ -346,7 +346,7 @@ class _Round:
                 terms=self._terms, domains=total.domains, candidate=choice.candidate, temperatures=tried
             )
         counts, _ = self._gathering.count(question, [weights_blob(solution.weights)], names)
-        fitted = fit(question.temperatures, counts)
+        fitted = fit(question.temperatures, counts, len(total.domains))
         if fitted:
             curve = fitted.temperature, fitted.half, fitted.tail
             self._watch(progress.ConfidenceCalibrated(*curve, fitted.gap, fitted.separation))

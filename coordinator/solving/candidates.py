@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,7 @@ from ridgeway.common.statistics.sums import Statistics
 Counts = NDArray[np.int64]
 Voters = Annotated[int, Field(ge=1, le=1 << 20)]
 
-BIN_MIDDLES = np.array(
-    [(low + high) / 2 for low, high in zip(CONFIDENCE_EDGES, (*CONFIDENCE_EDGES[1:], 1.0), strict=True)]
-)
-TEMPERATURE_STEPS = range(-36, 9)
+TEMPERATURE_STEPS = range(-27, 7)
 MAX_ROUTED_COUNTS = 1 << 17
 """How many numbers may tell where documents of each domain went, over all candidates: 48 of these up to 51 domains."""
 CHANCE_STANDARD_ERRORS = 2.0
@@ -129,7 +126,7 @@ def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, 
         scaled[:-1] *= scale
         squares = np.einsum("fc,fc->c", scaled, total.gram.astype(np.float64) @ scaled)
         unit = float(np.sqrt(max(squares.mean(), 1e-300) / total.mass))
-    return tuple(unit * 2.0 ** (step / 4) for step in TEMPERATURE_STEPS)
+    return tuple(unit * 2.0 ** (step / 3) for step in TEMPERATURE_STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,7 @@ class Fitted:
         return replace(sure, half=self.half, tail=self.tail)
 
 
-def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
+def fit(tried: Sequence[float], counts: Mapping[str, Counts], domains: int) -> Fitted | None:
     """Choose temperature and curve by how surprising the counts are, every row that has any weighing the same.
 
     counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in one together.
@@ -165,24 +162,45 @@ def fit(tried: Sequence[float], counts: Mapping[str, Counts]) -> Fitted | None:
         return None
     met = np.mean(shares, axis=0)
     fallen, right = met[..., 0], met[..., 1]
-    surprise = -(right * np.log(BIN_MIDDLES) + (fallen - right) * np.log1p(-BIN_MIDDLES)).sum(axis=-1)
-    row, column = divmod(int(np.argmin(surprise.round(12))), surprise.shape[1])
-    gap = float(np.abs(right[row, column] - fallen[row, column] * BIN_MIDDLES).sum() * 100)
+    middles = bin_middles(domains)
+    surprise = -(right * np.log(middles) + (fallen - right) * np.log1p(-middles)).sum(axis=-1)
+    lowest = [lowest_between(tried, row) for row in surprise]
+    row = min(range(len(CURVES)), key=lambda place: round(lowest[place].surprise, 12))
+    curve, best = CURVES[row], lowest[row]
+    fallen, right = fallen[row, best.nearest], right[row, best.nearest]
+    gap = float(np.abs(right - fallen * middles).sum() * 100)
     told = [scope for _, scope in pairs]
     scope = fit_scope(told)
     apart = separation(told) if scope else None
-    curve, temperature = CURVES[row], between(tried, surprise[row], column)
-    return Fitted(temperature, curve.half, curve.tail, gap, scope, apart, reliability_of(met[row, column]))
+    return Fitted(best.temperature, curve.half, curve.tail, gap, scope, apart, reliability_of(met[row, best.nearest]))
 
 
-def between(tried: Sequence[float], surprise: NDArray[np.float64], best: int) -> float:
-    """The temperature at the bottom of the parabola through the best one tried and its neighbours."""
+def bin_middles(domains: int) -> NDArray[np.float64]:
+    """The confidence that stands for each bin: no confidence is below one in so many domains."""
+    edges = np.maximum((*CONFIDENCE_EDGES, 1.0), 1 / domains)
+    middles: NDArray[np.float64] = (edges[:-1] + edges[1:]) / 2
+    return middles
+
+
+class Lowest(NamedTuple):
+    """nearest: the place of the temperature among those that were tried."""
+
+    surprise: float
+    temperature: float
+    nearest: int
+
+
+def lowest_between(tried: Sequence[float], surprise: NDArray[np.float64]) -> Lowest:
+    """The bottom of the parabola through the best temperature tried and its neighbours; at an edge, the edge."""
+    best = int(np.argmin(surprise.round(12)))
+    least = float(surprise[best])
     if not 0 < best < len(tried) - 1:
-        return tried[best]
-    before, least, after = surprise[best - 1 : best + 2]
+        return Lowest(least, tried[best], best)
+    before, after = surprise[best - 1], surprise[best + 1]
     bend = before - 2 * least + after
     shift = (before - after) / (2 * bend) if bend > 0 else 0.0
-    return float(tried[best] * (tried[best + 1] / tried[best]) ** shift)
+    temperature = float(tried[best] * (tried[best + 1] / tried[best]) ** shift)
+    return Lowest(float(least - shift * (before - after) / 4), temperature, best)
 
 
 # Whether a new router does worse than the last release. Both have routed the same held-out documents, so only those

@@ -62,18 +62,6 @@ def counts_of(inside: float, outside: float, size: int, seed: int) -> Any:
     return counts
 
 
-def test_texts_of_two_or_three_tokens_teach_nothing_beside_longer_ones() -> None:
-    """What they look like changes neither slope, growth nor offset; without longer ones, they are all there is."""
-    counts = counts_of(0.7, 0.4, 500, 1)
-    other = counts.copy()
-    other[:2] = other[:2, ::-1]
-    short = counts * (np.arange(COUNTS_SHAPE[0]) < 2)[:, None, None]
-    one, same, alone = (fit_scope([each]) for each in (counts, other, short))
-    assert one is not None and same is not None and alone is not None
-    assert (one.slope, one.growth, one.offset) == (same.slope, same.growth, same.offset)
-    assert chance_of(alone, 0.55, 2) == pytest.approx(0.5, abs=0.1)
-
-
 def test_the_chance_is_learnt_where_the_two_differ() -> None:
     """It rises with belonging, is even where both are as frequent, and keeps nearly all that belongs."""
     counts = counts_of(0.7, 0.4, 500, 1)
