@@ -245,9 +245,9 @@ class _Samples:
         def surprise(heat: float) -> float:
             return self.surprise(float(np.exp(heat)), curve)
 
-        heats = np.log(spread) + np.linspace(np.log(1e-4), np.log(1e3), 65)
+        heats = np.log(spread) + np.linspace(np.log(1e-4), np.log(1e3), 17)
         best = min(range(1, len(heats) - 1), key=lambda place: surprise(heats[place]))
-        found = minimize_scalar(surprise, bounds=heats[[best - 1, best + 1]], method="bounded", options={"xatol": 1e-9})
+        found = minimize_scalar(surprise, bounds=heats[[best - 1, best + 1]], method="bounded", options={"xatol": 1e-7})
         return float(np.exp(found.x))
 
     def gap(self, temperature: float, curve: Curve) -> float:

@@ -45,13 +45,14 @@ def test_every_router_is_tried_on_every_change(
     monkeypatch.setattr(robustness_part, "METHODS", (NAIVE_BAYES, OURS))
     monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", tmp_path / "nothing")
     part = run(replace(tiny_plan(tmp_path), full=full))
-    first, scope = part.tables
+    first, gaps, scope = part.tables
     assert len(first.rows) == rows
     assert len(first.columns) == 1 + len(changes(tiny_plan(tmp_path).encoder))
     assert min(float(str(each)) for each in first.column("clean")) > 90
     assert [column.name for column in scope.columns][:2] == ["dataset", "test texts answered"]
     assert scope.column("rejected: empty") == (100.0,)
-    assert 0 <= float(str(scope.column("confidence is off by")[0])) < 50
+    assert [column.name for column in gaps.columns][1:] == [column.name for column in first.columns][1:]
+    assert 0 <= float(str(gaps.column("clean")[0])) < 50
 
 
 def test_scope_tells_texts_of_another_kind_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
