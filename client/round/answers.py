@@ -1,7 +1,7 @@
 """A request in, a signed answer out: decode, ask the policy, do the work, encode.
 
-Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole story is written to
-the holder's own log. Knows messages; knows nothing of Flower.
+Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole story
+is written to the holder's own log. No answer depends on the corpus but by the vectors that a mode releases.
 """
 
 from __future__ import annotations
@@ -13,39 +13,44 @@ from typing import Any
 import numpy as np
 
 from ridgeway.client.round import masked_answers
+from ridgeway.client.round.epochs import Epoch
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.kept_log import check_log, log_length, take_log
 from ridgeway.client.round.known_keys import check_coordinator, check_members
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
-from ridgeway.client.round.questions import Question, asked_weights
 from ridgeway.client.round.readiness import obstacles
-from ridgeway.client.round.scoring import HeldOut, LastRouter, Scorer, Weights
+from ridgeway.client.round.scoring import Scorer, Weights, router_table
+from ridgeway.client.round.totals import Total
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
-from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.schema import record_json
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol import messages
-from ridgeway.common.protocol.cohort import MAX_HOLDERS
+from ridgeway.common.protocol.cohort import MAX_HOLDERS, Terms
 from ridgeway.common.protocol.messages import Message
-from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, statistics_blobs
+from ridgeway.common.protocol.packet import (
+    Opened,
+    Packet,
+    open_packet,
+    seal_packet,
+    vector_blob,
+    vector_of,
+    weights_of,
+)
 from ridgeway.common.routing.evaluation import paired
-from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.routing.release import Release
+from ridgeway.common.statistics.sums import check_bound
 
 NO_ROUND = "0" * 32
 NO_COUNTS = np.zeros(0, dtype=np.int64)
-UNREADABLE = ("corpus_unreadable", "this holder's corpus cannot be read; its own log says why")
-NO_CARD = ("device_missing", "this holder's graphics card cannot be used as it is set up; its own log says why")
 REASONS: dict[type[RidgewayError], tuple[str, str]] = {
-    errors.CorpusError: UNREADABLE,
-    errors.InputError: UNREADABLE,  # its settings name something that is not there
-    errors.DeviceError: NO_CARD,
-    errors.EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
-    errors.BoundExceeded: ("over_bound", "this holder's sums are larger than the public bound allows"),
-    errors.BrokenIdentity: (
-        "broken_identity",
-        "no text could have given this holder's sums; it must make them anew",
+    errors.DeviceError: (
+        "device_missing",
+        "this holder's GPU cannot be used as it is set up; its own log says why",
     ),
+    errors.EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
 }
 
 
@@ -55,7 +60,6 @@ def answer(holder: Holder, packet: Packet) -> Packet:
     try:
         request = open_packet(packet)
         check_coordinator(holder.journal, holder.settings.policy.coordinator, request.sender, request.handovers)
-        check_log(holder)
         round_, number = request.round, request.number
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
@@ -86,8 +90,8 @@ def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packe
         "sha256": reply.digest,
         "bytes": len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs),
     }
-    if isinstance(message, messages.ClearStatistics):
-        facts |= {"cohort": message.cohort, "source": message.source}
+    if isinstance(message, messages.ClearStatistics | messages.NoisyStatistics):
+        facts |= {"cohort": message.cohort, "epoch": message.source}
     if isinstance(message, messages.SealedSums):
         facts |= {"session": message.session, "lot": message.lot}
     if isinstance(message, messages.Refusal):
@@ -100,7 +104,13 @@ def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     holder.take_handovers(request.message.handovers)
     found = [_refusal(holder, error) for error in obstacles(holder, cohort)] if cohort else []
     told = {each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found}
-    return messages.Here(release=_held(holder), log=log_length(holder.folder), obstacles=tuple(told.values())), ()
+    current = holder.epochs.current()
+    epoch = _open_epoch(holder, current) if current else None
+    return messages.Here(release=_held(holder), epoch=epoch, obstacles=tuple(told.values())), ()
+
+
+def _open_epoch(holder: Holder, epoch: Epoch) -> messages.OpenEpoch:
+    return messages.OpenEpoch(name=epoch.name, used=holder.totals.has_signed("statistics", epoch.name))
 
 
 def _held(holder: Holder) -> messages.HeldRelease | None:
@@ -109,129 +119,151 @@ def _held(holder: Holder) -> messages.HeldRelease | None:
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
-    message = request.message
-    check_terms(holder.settings.policy, message.terms)
-    holder.take_handovers(message.handovers)
-    masked = message.terms.mode == "masked"
-    if masked:
+    terms = request.message.terms
+    check_terms(holder.settings.policy, terms)
+    holder.take_handovers(request.message.handovers)
+    if terms.uses_masks:
         check_roster(holder.settings.policy, holder.pinned_keys)
-    _take_privacy(holder, request)
-    ready = holder.sums(message.terms)
-    source = holder.source(ready)
-    advert, history = None, b""
-    if masked:
-        held_out = holder.held_out_source(holder.held_out(message.terms))
-        advert, history = masked_answers.advertised(holder, request, message.terms, source, held_out)
+    holder.encoder(terms)
+    epoch = holder.epoch(terms)
+    holder.check_affordable(terms)
+    advert = masked_answers.advertised(holder, request, terms, epoch.name) if terms.uses_masks else None
     offer = messages.Offer(
         domain=holder.domain,
-        source=source,
-        holdout=ready.holdout if isinstance(ready, Prepared) else holder.settings.holdout,
+        epoch=_open_epoch(holder, epoch),
+        holdout=epoch.holdout,
         release=_held(holder),
-        log=log_length(holder.folder),
         advert=advert,
     )
-    return offer, (history,) if masked else ()
-
-
-def _take_privacy(holder: Holder, request: Opened[messages.Announce]) -> None:
-    """Keep the prior that came with private terms, and see that they can be afforded, before anything is read."""
-    terms = request.message.terms
-    if bool(request.blobs) != bool(terms.privacy):
-        raise Refused("malformed", "a prior comes with private terms, and with no others")
-    if terms.privacy:
-        holder.noisy.take_prior(request.blobs[0], terms.privacy, terms.encoder)
-        holder.check_affordable(terms)
+    return offer, ()
 
 
 def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
-    message = request.message
-    cohort = message.cohort
-    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
-    if cohort.terms.mode != "clear":
-        raise Refused("not_masked", "under masked terms this holder sends no statistics in the clear")
+    """Send this holder's own sums: exact ones in clear rounds, under all of the noise in private ones."""
+    cohort = request.message.cohort
+    terms = cohort.terms
+    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    if terms.uses_masks:
+        raise Refused("not_masked", "under these terms this holder sends no sums but under masks")
     check_members(holder.handovers, holder.pinned_keys, [each.key for each in cohort.members])
+    epoch = holder.epoch(terms)
     holder.note_cohort(request.round, cohort)
-    ready = holder.offered_sums(cohort.terms)
-    sums = holder.weighted(ready, cohort, member)
-    return messages.ClearStatistics(cohort=cohort.id, source=holder.source(ready)), statistics_blobs(sums)
+    named = {"cohort": cohort.id, "source": epoch.name}
+    if terms.privacy:
+        noisy = holder.noisy(epoch, terms.privacy).column_sums()
+        return messages.NoisyStatistics(**named), (vector_blob(terms.vector_of(noisy)),)
+    sums = holder.exact_sums(epoch, cohort)
+    check_bound(terms.mass * len(cohort.domains) or sums.mass * len(cohort.members))
+    holder.pay_exact(terms, epoch, "statistics")
+    return messages.ClearStatistics(**named), (vector_blob(terms.vector_of(sums)),)
+
+
+# Counts: for one router an epoch, the one that a round publishes
 
 
 def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     message = request.message
-    weights = _asked_weights(holder, request)
+    check_terms(holder.settings.policy, message.terms)
+    if holder.domain not in message.domains:
+        raise Refused("wrong_domain", f"this holder's domain {holder.domain} is not among the router's")
+    if list(message.temperatures) != sorted(set(message.temperatures)):
+        raise Refused("malformed", "temperatures are not all different and in their order")
     if message.terms.privacy:
-        return _evaluate_under_noise(holder, request, message.terms.privacy, weights)
-    own, last = message.domains.index(holder.domain), _last_router(holder, message)
-    sample = holder.held_out(message.terms)
-    scorer = _scorer(holder, message, sample)
-    counts = np.array(scorer.routed(weights, message.candidates, own, last), dtype=np.int64)
-    first, reliability = message.candidates[0], NO_COUNTS
-    if message.temperatures:
-        reliability = scorer.calibration(weights[first.ridge], first, own, message.temperatures)
-    quality = holder.expert_scores(message.experts)
+        return _noisy_counts(holder, request)
     if message.terms.mode == "masked":
-        scores = paired(counts.ravel()), quality
-        return masked_answers.seal_counts(holder, request, scores, paired(reliability), holder.held_out_source(sample))
-    rows = tuple(tuple(row) for row in counts.tolist())
-    more = {"quality": tuple(quality.tolist()), "reliability": tuple(reliability.tolist())}
-    return messages.Scores(counts=rows, **more), ()
+        epoch = masked_answers.countable_epoch(holder, request)
+    else:
+        epoch = holder.epoch(message.terms)
+    return _exact_counts(holder, request, epoch)
 
 
-def _evaluate_under_noise(
-    holder: Holder, request: Opened[messages.Evaluate], privacy: Privacy, weights: list[Weights]
-) -> Answer:
-    """To which domain how many documents were routed, under noise; nothing is compared or calibrated."""
-    message, own = request.message, request.message.domains.index(holder.domain)
-    sample = holder.held_out(message.terms)
-    source = holder.held_out_source(sample)
-    [[*routed, _, _]] = _scorer(holder, message, sample).routed(weights, message.candidates, own)
-    question = f"{source} {sha256(*request.blobs, canonical_json(message.domains))}"
-    noisy = holder.noisy.counts(np.array(routed, dtype=np.int64), privacy, holder.settings.holdout, question)
-    counts = np.append(noisy, (0, 0))
-    if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, [counts], NO_COUNTS, source)
-    return messages.Scores(counts=(tuple(counts.tolist()),)), ()
-
-
-def _calibrate(holder: Holder, request: Opened[messages.Calibrate]) -> Answer:
+def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epoch) -> Answer:
+    """Where the router routes held-out documents, what it changes, and what calibrates it: exact counts."""
     message = request.message
-    if message.terms.privacy:
-        raise Refused("foreign_candidates", "under noise this holder counts once, and calibrates nothing")
-    [weights] = _asked_weights(holder, request)
-    own, sample = message.domains.index(holder.domain), holder.held_out(message.terms)
-    counts = _scorer(holder, message, sample).calibration(weights, message.candidate, own, message.temperatures)
+    weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
+    scorer = _scorer(holder, message, epoch, weights)
+    last = _last_release(holder, message)
+    changes = scorer.changes(last, last.domains.index(holder.domain)) if last else (0, 0)
+    counts = np.append(scorer.routed(), changes)
+    quality = holder.expert_scores(message.experts)
+    reliability = scorer.calibration(message.temperatures) if message.temperatures else NO_COUNTS
+    question = _question(request)
     if message.terms.mode == "masked":
-        return masked_answers.seal_counts(holder, request, (), paired(counts), holder.held_out_source(sample))
-    return messages.Reliability(counts=tuple(counts.ravel().tolist())), ()
+        rows = paired(counts), quality
+        return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
+    own = {holder.handovers.owner(holder.identity.public): epoch.name}
+    holder.totals.sign(Total("counts", message.terms.id, epoch.name, own, question), question)
+    holder.pay_exact(message.terms, epoch, "counts")
+    answer = messages.Counted(
+        counts=tuple(counts.tolist()),
+        quality=tuple(quality.tolist()),
+        reliability=tuple(reliability.tolist()),
+    )
+    return answer, ()
 
 
-def _asked_weights(holder: Holder, request: Question) -> list[Weights]:
-    check_terms(holder.settings.policy, request.message.terms)
-    if request.message.terms.mode == "masked":
-        masked_answers.check_countable(holder, request)
-    return asked_weights(holder, request)
+def _noisy_counts(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
+    """To which domain how many documents are routed, under noise, by the router that the noisy total gives.
+
+    The total is public, so this holder solves it itself: nobody chooses the weights that it counts under.
+    """
+    message = request.message
+    terms, privacy = message.terms, message.terms.privacy
+    assert privacy is not None
+    if message.session or message.temperatures or message.experts or message.last:
+        raise Refused("malformed", "in private rounds this holder counts for one router, and nothing else")
+    if set(message.holders) != set(message.domains):
+        raise Refused("malformed", "the total's holders and the router's domains do not belong together")
+    epoch = holder.epoch(terms)
+    weights = _solved(holder, request)
+    holder.note_solved(request.round, weights)
+    counts = _scorer(holder, message, epoch, weights).routed()
+    noisy = holder.noisy(epoch, privacy).counts(counts, _question(request))
+    return messages.Counted(counts=tuple(noisy.tolist())), ()
 
 
-def _last_router(holder: Holder, message: messages.Evaluate) -> LastRouter | None:
-    """The router to compare with, from this holder's own copy; none if it has none that knows its domain."""
+def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
+    """The weights of the router that the request's noisy total gives."""
+    message = request.message
+    terms, domains = message.terms, len(message.domains)
+    encoder = holder.encoder(terms)
+    assert terms.privacy is not None
+    prior = holder.prior(terms.privacy)
+    if prior is None or not isinstance(encoder, TableEncoder):
+        raise Refused("prior_missing", f"this holder has not got the prior {terms.privacy.prior[:12]} of these terms")
+    vector = vector_of(request.blobs[0], terms.vector_size(domains))
+    total = terms.statistics_of(vector, domains)
+    return solve_private(total, terms.privacy, message.holders, prior, encoder.scale)
+
+
+def _scorer(holder: Holder, message: messages.Evaluate, epoch: Epoch, weights: Weights) -> Scorer:
+    terms = message.terms
+    table = router_table(holder.encoder(terms), terms.sampling.sampling, weights, holder.settings.device)
+    own = message.domains.index(holder.domain)
+    return Scorer(table, message.rule, holder.epochs.held_out(epoch), own)
+
+
+def _question(request: Opened[messages.Evaluate]) -> str:
+    """Stands for what was asked, in whichever session and with whichever request."""
+    asked = request.message.model_dump(mode="json", exclude={"session"})
+    return sha256(record_json(asked), *request.blobs)
+
+
+def _last_release(holder: Holder, message: messages.Evaluate) -> Release | None:
+    """The release to compare with, from this holder's own copy; none if it has none that knows its domain."""
     release = holder.release(message.last) if message.last else None
     if release is None or holder.domain not in release.domains:
         return None
-    if release.manifest["encoder"]["fingerprint"] != message.terms.encoder:
-        return None
-    return LastRouter(release.weights, release.selector, release.domains.index(holder.domain))
+    return release if _is_of(release, message.terms) else None
 
 
-def _scorer(holder: Holder, message: messages.Evaluate | messages.Calibrate, sample: HeldOut) -> Scorer:
-    terms = message.terms
-    return Scorer(holder.encoder(terms), sample, terms.sampling.sampling, holder.settings.device)
+def _is_of(release: Release, terms: Terms) -> bool:
+    return bool(release.manifest["encoder"]["fingerprint"] == terms.encoder)
 
 
 def _deliver(holder: Holder, request: Opened[messages.Deliver]) -> Answer:
     message = request.message
-    *files, log = request.blobs
-    take_log(holder, log)
-    holder.store_release(message.number, message.release, files)
+    holder.store_release(request.round, message.number, message.release, request.blobs)
     masked_answers.forget_session(holder, request.round)
     return messages.Receipt(release=message.release, number=message.number), ()
 
@@ -247,7 +279,6 @@ HANDLERS: dict[type[Message], Callable[[Holder, Opened[Any]], Answer]] = {
     messages.LockSum: masked_answers.answer_lock,
     messages.OpenSum: masked_answers.answer_open,
     messages.Evaluate: _evaluate,
-    messages.Calibrate: _calibrate,
     messages.Deliver: _deliver,
 }
 

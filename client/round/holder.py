@@ -1,12 +1,11 @@
-"""A domain holder's folder: settings, keys, statistics that are ready to go, releases that came, and a journal.
+"""A domain holder's folder: settings, keys, the data that stands ready, releases that came, and a journal.
 
-Knows the corpus and the encoder through `prepare`. Knows nothing of messages or Flower.
+Nothing here reads the corpus: client/ready.py does, when the owner opens an epoch.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from logging.handlers import RotatingFileHandler
@@ -14,46 +13,45 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
-from ridgeway.client.round.expert_scores import own_scores, scores_content, told_scores
-from ridgeway.client.round.held_out import held_out_sample
+from ridgeway.client.round.epochs import Epoch, EpochStore, sums_id
+from ridgeway.client.round.expert_scores import own_scores, told_scores
 from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
-from ridgeway.client.round.private_sums import SUMS, NoisyVectors
+from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.roster import load_roster
-from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.session_store import SessionFile
-from ridgeway.client.round.sum_memory import SumMemory
-from ridgeway.client.sums.document_sums import DocumentJob, kept_sums, sum_documents
-from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
-from ridgeway.common.base.devices import chosen
+from ridgeway.client.round.spending import Account, shared_file
+from ridgeway.client.round.totals import SignedTotals
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
-from ridgeway.common.base.files import sha256, whole_folder, write_whole
-from ridgeway.common.base.identity import HandOver, HandOvers, Identity, load_identity, owned_identity
+from ridgeway.common.base.files import whole_folder, write_whole
+from ridgeway.common.base.identity import HandOver, HandOvers, Identity, owned_identity
 from ridgeway.common.base.journal import Journal, JournalEntry
-from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.schema import Digest, DomainName, Record
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
-from ridgeway.common.masking.history import PastSum
-from ridgeway.common.privacy.document_bound import DocumentSums
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms
+from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
+from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.routing.quality import QualityTable
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
-from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
+from ridgeway.common.routing.release import MANIFEST, PRIVACY, ROUTER, TOKENIZER, Release, load_release
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 SETTINGS, CARD, IDENTITY = "client.toml", "holder.pub", "identity.key"
 REFUSED_BUNDLE = "refused_bundle"
 """The kind of a journal's entry about code that was sent, and not run."""
-WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
-"""The share of documents that holds out every one of them."""
+PRIOR = "prior.safetensors"
+"""The public prior of private rounds, from the operator's invitation."""
+SOLVED = "solved.safetensors"
+"""What this holder has solved the last noisy total to."""
+SAME_WEIGHTS = 1e-6
+"""By how much two machines' solutions of one total may differ."""
 RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
 
 
@@ -66,6 +64,7 @@ class HolderSettings(Record):
     skip_broken: the largest share of records that may be passed over because they cannot be read.
     device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
+    spending:   the file, shared by all folders of this user, that keeps what corpora have cost.
     bundles:    SHA-256 of the app bundles that may run here.
     proxy:      through which the coordinator is reached, if not directly.
     """
@@ -81,6 +80,7 @@ class HolderSettings(Record):
     threads: int = Field(default=0, ge=0)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda|cuda:[0-9]+)$")
     encoder: str | None = None
+    spending: str | None = None
     address: str
     bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
     proxy: str | None = Field(default=None, pattern=r"^https?://([^\s/@]+@)?[^\s/@]+:[0-9]{1,5}/?$")
@@ -124,26 +124,20 @@ class Holder:
         return known_handovers(self.journal)
 
     def take_handovers(self, told: Iterable[HandOver]) -> HandOvers:
-        """Write down what is new about holders that are pinned, or stand in a sum that is known here."""
+        """Write down what is new about holders that are pinned."""
         known = self.handovers
         new = set(told) - {*known.links, *known.forks}
         if not new:
             return known
         concerned = {self.settings.policy.coordinator, self.identity.public, *self.pinned_keys}
-        return take_handovers(self.journal, sorted(new, key=lambda link: link.issued), concerned | self.memory.keys())
+        return take_handovers(self.journal, sorted(new, key=lambda link: link.issued), concerned)
 
     @property
     def coordinator(self) -> str:
         """The key that the coordinator has now; the pinned one has led to it."""
         return self.handovers.newest(self.settings.policy.coordinator)
 
-    @cached_property
-    def _identities(self) -> list[Identity]:
-        """Every identity that this holder has had, the present one last."""
-        earlier = self.handovers.keys(self.identity.public)[:-1]
-        return [*(load_identity(earlier_key(self.folder, key)) for key in earlier), self.identity]
-
-    # Masked sessions
+    # Sessions under masks
 
     @cached_property
     def sessions(self) -> SessionFile:
@@ -164,92 +158,74 @@ class Holder:
         return any(entry.facts["round"] == round_ for entry in self.journal.entries("session"))
 
     @property
-    def memory(self) -> SumMemory:
-        return SumMemory(self.journal, self.identity.public, lambda: self.pinned_keys, self.handovers)
+    def totals(self) -> SignedTotals:
+        return SignedTotals(self.journal)
 
     def note_cohort(self, round_: str, cohort: Cohort, session: str | None = None) -> None:
         """Write down with whom this holder is about to take part."""
         members = [member.key for member in cohort.members]
         self.journal.append(("cohort", {"round": round_, "cohort": cohort.id, "session": session, "members": members}))
 
-    def opened_totals(self) -> list[PastSum]:
-        """The sums of statistics that this holder has itself helped to open; what others tell does not count."""
-        sums = [PastSum.from_facts(entry.facts) for entry in self.journal.entries("opened")]
-        return [each for each in sums if each.lot == "statistics"]
+    # The data that stands ready
 
-    # Statistics
+    @cached_property
+    def epochs(self) -> EpochStore:
+        return EpochStore(self.folder, self.journal)
 
-    def sums(self, terms: Terms, watch: Watch | None = None) -> Prepared | DocumentSums:
-        """The sums under these terms, made now if the corpus has changed."""
-        return self._documents(terms, terms.privacy, watch) if terms.privacy else self.ready(terms, watch)
+    def epoch(self, terms: Terms) -> Epoch:
+        """The epoch that stands ready for rounds under these terms; raises Refused if there is none."""
+        current = self.epochs.current()
+        if current is None:
+            raise Refused("no_epoch", "this holder has no data ready; its owner opens an epoch with `client ready`")
+        if current.sums != sums_id(terms):
+            raise Refused(
+                "epoch_does_not_fit",
+                "this holder's data stands ready for another encoder, sampling or prior; its owner opens a new "
+                "epoch with `client ready`",
+            )
+        return current
 
-    def offered_sums(self, terms: Terms) -> Prepared | DocumentSums:
-        """Those that were offered last, if they fit these terms."""
-        return self._documents(terms, terms.privacy) if terms.privacy else self.current(terms)
+    def exact_sums(self, epoch: Epoch, cohort: Cohort) -> Statistics:
+        """One domain's exact sums, weighted to this holder's share."""
+        statistics = self.epochs.statistics(epoch).statistics
+        share = cohort.shares[self.identity.public]
+        weighted = statistics.weighted(share) if share else statistics
+        weighted.check(rounded=1 if share else 0, own=bool(self.settings.corpus))
+        return weighted
 
-    def ready(self, terms: Terms, watch: Watch | None = None) -> Prepared:
-        """The raw sums under these terms: read from the prepared file, or summed now, unchanged files not again."""
-        if self.settings.statistics:
-            given = load_prepared(Path(self.settings.statistics))
-            if not _fits(given, self.domain, terms):
-                raise Refused(
-                    "statistics_do_not_fit",
-                    "the statistics that this holder prepared ahead are of another domain, encoder or window",
-                )
-            return given
-        outcome = prepare(
-            self._job(self.settings.corpus, terms, self.settings.holdout),
-            self.encoder(terms),
-            self.folder / "cache",
-            watch,
-            broken_list=self.broken_list,
+    def noisy(self, epoch: Epoch, privacy: Privacy) -> NoisyOutputs:
+        return NoisyOutputs(self.epochs, epoch, self.account, privacy)
+
+    @cached_property
+    def account(self) -> Account:
+        """What this corpus has cost its documents, and may cost."""
+        settings = self.settings
+        return Account(
+            self.journal,
+            Path(settings.spending) if settings.spending else shared_file(),
+            settings.corpus or (str(settings.statistics),),
+            settings.policy.coordinator,
+            settings.policy.max_epsilon,
+            settings.policy.max_delta,
         )
-        save_prepared(outcome.prepared, self._current)
-        return outcome.prepared
 
-    def current(self, terms: Terms) -> Prepared:
-        """The sums that were offered last, if they fit these terms; else they are made."""
-        if self.settings.corpus and self._current.exists():
-            kept = load_prepared(self._current, own=True)
-            if _fits(kept, self.domain, terms):
-                return kept
-        return self.ready(terms)
+    def check_affordable(self, terms: Terms) -> None:
+        """Raise Refused if a private round costs more than this holder allows: its sums, or its counts."""
+        if not terms.privacy:
+            return
+        current = self.epoch(terms)
+        account = self.account
+        account.check_affordable(
+            [
+                account.expense(current.name, "statistics", "private", terms.privacy, current.holdout),
+                account.expense(current.name, "counts", "private", terms.privacy, current.holdout),
+            ]
+        )
 
-    def weighted(
-        self, prepared: Prepared | DocumentSums, cohort: Cohort, member: Member, session: str = ""
-    ) -> Statistics:
-        """The sums weighted to this holder's share, in its domain's column among those of the cohort.
-
-        Where documents are bounded nothing is weighted, and noise is added: in a masked session of `full` privacy this
-        member's share of it, else all of it.
-        Raises BrokenIdentity unless some text could have given them: a file made ahead may hold anything.
-        """
-        place, domains = cohort.domains.index(self.domain), len(cohort.domains)
-        if isinstance(prepared, DocumentSums):
-            assert cohort.terms.privacy is not None
-            shares = (len(cohort.members), session) if _in_shares(cohort.terms) else (1, "")
-            given = prepared, self.source(prepared), cohort.terms.privacy, self.settings.holdout
-            return self.noisy.sums(*given, *shares).placed(place, domains)
-        weighted = prepared.statistics.weighted(member.share) if member.share else prepared.statistics
-        weighted.check(rounded=1 if member.share else 0, own=bool(self.settings.corpus))
-        return weighted.placed(place, domains)
-
-    def source(self, prepared: Prepared | DocumentSums) -> str:
-        """A name for raw sums: the same for the same sums, and only this holder can compute it, to test no guess by."""
-        return self._named(f"ridgeway source {prepared.content}")
-
-    def held_out_source(self, sample: HeldOut) -> str:
-        """A name for all that is counted, documents and scores of experts, made like that of the sums."""
-        return self._named(f"ridgeway held out {sample.content}{scores_content(self._scores)}")
-
-    def _named(self, content: str) -> str:
-        """Its name under the present key; data that was in a sum under an earlier one keeps the name it had there.
-
-        Otherwise it would pass for changed, and hide in a difference of two sums that somebody else has changed.
-        """
-        names = [sha256(each.sign(content.encode()).encode()) for each in self._identities]
-        given = self.memory.own_sources() if len(names) > 1 else set()
-        return next((name for name in names if name in given), names[-1])
+    def pay_exact(self, terms: Terms, epoch: Epoch, lot: str) -> None:
+        """Write down that an exact output leaves: from then on no ε bounds what is known of its documents."""
+        output = "statistics" if lot == "statistics" else "counts"
+        self.account.pay(self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout))
 
     def expert_scores(self, experts: Sequence[str]) -> Integers:
         """Sums of scores of these experts, then their numbers; zeros where this holder has or shares none."""
@@ -262,81 +238,21 @@ class Holder:
         return own_scores(Path(self.settings.scores), self.domain)
 
     @property
-    def offered(self) -> Path:
-        """The file with the raw sums that were offered last, or were made ahead."""
-        return Path(self.settings.statistics) if self.settings.statistics else self._current
-
-    @property
     def broken_list(self) -> Path:
         """Where the places of records lie that were passed over."""
-        return self.folder / "statistics" / "broken.txt"
+        return self.folder / "broken.txt"
 
-    @property
-    def _current(self) -> Path:
-        return self.folder / "statistics" / "current.stats"
-
-    # Documents under noise
-
-    @cached_property
-    def noisy(self) -> NoisyVectors:
-        policy = self.settings.policy
-        caps = policy.max_epsilon, policy.max_delta
-        return NoisyVectors(self.folder, self.journal, self.identity.public, self.handovers, *caps)
-
-    def check_affordable(self, terms: Terms) -> None:
-        """Raise Refused, before anything is read, if what these terms ask for costs more than this holder allows.
-
-        Unchanged sums to which shares of noise belong are let pass: a kept total may hold them. They are sealed in a
-        new one only if that can be paid.
-        """
-        if terms.privacy and not self.is_paid(terms) and not (_in_shares(terms) and self._kept_documents(terms)):
-            self.noisy.check_affordable("statistics", terms.privacy, self.settings.holdout)
-
-    def is_paid(self, terms: Terms) -> bool:
-        """Whether the sums of the present corpus have left under noise before, and may leave again as they were."""
-        kept = None if _in_shares(terms) else self._kept_documents(terms)
-        assert terms.privacy is not None
-        return kept is not None and self.noisy.is_paid(self.noisy.name(self.source(kept), terms.privacy))
-
-    def _kept_documents(self, terms: Terms) -> DocumentSums | None:
-        assert terms.privacy is not None
-        return kept_sums(self._document_job(terms, terms.privacy), self.noisy.folder / SUMS)
-
-    def _documents(self, terms: Terms, privacy: Privacy, watch: Watch | None = None) -> DocumentSums:
-        kept = self._kept_documents(terms)
-        if kept is not None:
-            return kept
-        prior = self.noisy.prior(privacy)
-        if prior is None:
-            raise Refused(
-                "prior_missing", f"this holder has not got the prior {privacy.prior[:12]} that the terms name"
-            )
-        return sum_documents(self._document_job(terms, privacy), prior, self.noisy.folder / SUMS, watch)
-
-    def _document_job(self, terms: Terms, privacy: Privacy) -> DocumentJob:
-        encoder = self.encoder(terms)
-        if not self.settings.corpus or not isinstance(encoder, TableEncoder) or encoder.more:
-            raise Refused(
-                "statistics_do_not_fit",
-                "documents are bounded one by one, for which a corpus and a table of tokens alone are needed",
-            )
-        corpus = self._job(self.settings.corpus, terms, self.settings.holdout)
-        return DocumentJob(corpus, encoder, privacy.prior, privacy.mode)
-
-    def _job(self, roots: Sequence[str], terms: Terms, holdout: float) -> PrepareJob:
-        return PrepareJob(
-            whole=terms.privacy is not None,
-            roots=tuple(map(Path, roots)),
-            domain=self.domain,
-            sampling=terms.sampling.sampling,
-            holdout=holdout,
-            text_fields=field_names(self.settings.text_field),
-            threads=self.settings.threads or cores(),
-            devices=chosen(self.settings.device),
-            skip_broken=self.settings.skip_broken,
-        )
+    def prior(self, privacy: Privacy) -> PublicPrior | None:
+        """The public prior that terms name, if it is here."""
+        path = self.folder / PRIOR
+        try:
+            found = read_prior(path) if path.exists() else None
+        except FormatError:
+            return None
+        return found if found and found.fingerprint == privacy.prior else None
 
     def encoder(self, terms: Terms) -> AnyEncoder:
+        """The encoder that terms name, which must have the features that they name."""
         try:
             found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
         except EncoderError as error:
@@ -347,18 +263,12 @@ class Holder:
                 "encoder_mismatch",
                 f"the round uses encoder {terms.encoder[:12]} and this holder has {found.fingerprint[:12]}",
             )
+        if found.width + 1 != terms.features:
+            raise Refused(
+                "encoder_mismatch",
+                f"the terms name {terms.features} features and encoder {terms.encoder[:12]} has {found.width + 1}",
+            )
         return found
-
-    def held_out(self, terms: Terms) -> HeldOut:
-        """Token ids of documents that are in no sum; none where statistics came without them."""
-        encoder = self.encoder(terms)
-        if self.settings.corpus:
-            job = self._job(self.settings.corpus, terms, self.settings.holdout)
-        elif self.settings.held_out:
-            job = self._job([self.settings.held_out], terms, WHOLE_HOLDOUT)
-        else:
-            return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
-        return held_out_sample(job, encoder, self.folder / "held-out")
 
     # Releases
 
@@ -384,7 +294,29 @@ class Holder:
     def release_folder(self, number: int) -> Path:
         return release_folder(self.folder, number)
 
-    def store_release(self, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
+    def note_solved(self, round_: str, weights: NDArray[np.float64]) -> None:
+        """Keep what the noisy total of a round was solved to here: its release must follow from it."""
+        name = np.frombuffer(bytes.fromhex(round_), np.uint8)
+        write_whole(self.folder / SOLVED, save({"weights": weights, "round": name}), private=True)
+
+    def _check_follows(self, round_: str, loaded: Release) -> None:
+        """Raise Refused if this holder has solved the total of a private round to another router."""
+        if PRIVACY not in loaded.manifest:
+            return
+        try:
+            solved = load_file(self.folder / SOLVED)
+        except (FileNotFoundError, SafetensorError):
+            return
+        if bytes(solved["round"]).hex() != round_:
+            return
+        own = solved["weights"]
+        same = own.shape == loaded.weights.shape
+        if not same or not np.allclose(own, loaded.weights, rtol=SAME_WEIGHTS, atol=SAME_WEIGHTS * np.abs(own).max()):
+            raise Refused("bad_release", "the router does not follow from the noisy total that it was made of")
+
+    def store_release(
+        self, round_: str, number: int, release: str, files: Sequence[bytes | memoryview]
+    ) -> None:
         """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
         known = {int(entry.facts["number"]): entry.facts["release"] for entry in self.releases()}
         if known.get(number) == release:
@@ -393,21 +325,17 @@ class Holder:
             raise Refused("old_release", f"release {max(known)} is stored here, so another release {number} is not")
         given = tuple(map(bytes, files))
         try:
-            verified, domains = _verified_release(given, self.coordinator)
+            loaded = _verified_release(given, self.coordinator)
         except FormatError as error:
             self.log.warning("release %s was refused: %s", number, error)
             raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
-        if verified != (release, number):
+        if (loaded.id, loaded.manifest.get("number")) != (release, number):
             raise Refused("bad_release", "the release is not the one that was announced")
+        self._check_follows(round_, loaded)
         with whole_folder(self.release_folder(number)) as draft:
             for name, content in zip(RELEASE_FILES, given, strict=True):
                 write_whole(draft / name, content)
-        self.journal.append(("received", {"number": number, "release": release, "domains": list(domains)}))
-
-
-def earlier_key(folder: Path, key: str) -> Path:
-    """Where an identity lies that was handed over: data that it has named goes by that name."""
-    return folder / "earlier-keys" / f"{key}.key"
+        self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
 
 
 def release_folder(folder: Path, number: int) -> Path:
@@ -418,24 +346,9 @@ _encoder = lru_cache(maxsize=2)(find_by_fingerprint)
 
 
 @lru_cache(maxsize=1)
-def _verified_release(files: tuple[bytes, ...], key: str) -> tuple[tuple[str, Any], tuple[str, ...]]:
-    """The id, the number and the domains of a release that a key has signed and that can be used; else raises.
+def _verified_release(files: tuple[bytes, ...], key: str) -> Release:
+    """A release that a key has signed and that can be used; else raises.
 
     Pure, so that where many holders run in one process it is verified once for all of them.
     """
-    loaded = load_release(Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True)))
-    return (loaded.id, loaded.manifest.get("number")), loaded.domains
-
-
-def _in_shares(terms: Terms) -> bool:
-    """Whether the noise of a sum is made up of shares, which are drawn anew for each."""
-    return terms.privacy is not None and terms.privacy.mode == "full" and terms.mode == "masked"
-
-
-def _fits(given: Prepared, domain: str, terms: Terms) -> bool:
-    return (
-        given.domain == domain
-        and given.fingerprint == terms.encoder
-        and given.sampling == terms.sampling.sampling
-        and given.statistics.shape[0] == terms.features
-    )
+    return load_release(Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True)))

@@ -1,7 +1,7 @@
-"""A holder's side of a masked session: advertise, share, seal, confirm, open, each once and only as its policy allows.
+"""A holder's side of a session under masks: advertise, share, seal, confirm, open, each once.
 
-Every step is checked here, on the holder's own machine, against what the holder has pinned and what it knows to
-have been opened before; nothing that a coordinator says can change that. Knows messages; knows nothing of Flower.
+Every step is checked here, on the holder's own machine, against what the holder has pinned and what it
+has signed before; nothing that a coordinator says can change that.
 """
 
 from __future__ import annotations
@@ -12,63 +12,54 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeway.client.round.epochs import Epoch
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.kept_log import logged_sums
 from ridgeway.client.round.known_keys import check_members
-from ridgeway.client.round.policy import check_cohort, check_shares
-from ridgeway.client.round.questions import Question, lot_of, note_asked, note_counted
+from ridgeway.client.round.policy import check_cohort, check_members_of_sum
 from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
+from ridgeway.client.round.totals import Total
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors, place_of
-from ridgeway.common.masking.differencing import Parts, set_apart
-from ridgeway.common.masking.history import PastSum, history_bytes, pool_bytes, read_pool
 from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
-from ridgeway.common.protocol.cohort import Cohort, DomainShare, Terms
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message, lots_beside
+from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message
 from ridgeway.common.protocol.packet import Blob, Opened
-from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
 
 
-def advertised(
-    holder: Holder, request: Opened[messages.Announce], terms: Terms, source: str, held_out: str
-) -> tuple[Advert, bytes]:
-    """Keys for a session that may come of this round, and what this holder knows of sums that were opened before.
+def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms, epoch: str) -> Advert:
+    """Keys for a session that may come of this round.
 
     A round's name serves once; the same request again gets the same answer.
     """
     with holder.sessions.alone():
         state = holder.sessions.load()
         if state is not None and state.round == request.round:
-            shown = state.advert
-            if state.announced != request.digest or (shown.source, shown.held_out) != (source, held_out):
+            if state.announced != request.digest or state.advert.source != epoch:
                 raise Refused("session_reused", "this round was announced before, and differently")
-            return shown, state.history.encode()
+            return state.advert
         if holder.has_been_in(request.round):
             raise Refused("session_reused", "this holder has been in a session of this name before")
         own = new_secrets(len(LOTS), secrets.token_bytes)
-        told = holder.memory.history().told()
-        history = pool_bytes([told], logged_sums(holder.folder))
-        shown = advertise(own, holder.identity, terms.id, request.round, source, held_out, sha256(history_bytes(told)))
+        shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             SessionState(
                 round=request.round,
                 announced=request.digest,
                 advert=shown,
-                history=history.decode(),
                 nonce=own.nonce.hex(),
                 cipher=own.cipher.hex(),
                 masks=tuple(each.hex() for each in own.masks),
                 seeds=tuple(each.hex() for each in own.seeds),
             )
         )
-        return shown, history
+        return shown
 
 
 def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
@@ -78,10 +69,7 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     with holder.sessions.alone():
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
-            told = read_pool(request.blobs[0], {advert.key: advert.history for advert in agreement.adverts})
-            holder.take_handovers(link for history in told.values() for link in history.handovers)
             _check_session(holder, state, message)
-            holder.memory.take_in(told)
             dealt = share(agreement, state.secrets, place_of(agreement, holder.identity.public), secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = pack_by_place(dealt.envelopes)
@@ -96,8 +84,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
 def _check_session(holder: Holder, state: SessionState, message: messages.Share) -> None:
     """Everything that must hold before a secret is dealt out."""
     cohort, agreement = message.cohort, message.agreement
-    if cohort.terms.mode != "masked":
-        raise Refused("not_masked", "secrets are shared for masked statistics only")
+    if not cohort.terms.uses_masks:
+        raise Refused("not_masked", "secrets are shared for sums under masks only")
     if agreement.round != state.round or agreement.lots != LOTS:
         raise Refused("other_session", "the agreement is of another round, or adds up other things")
     if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
@@ -116,10 +104,10 @@ def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
 
 
 def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
-    """Hold what the others have dealt out, then send the statistics that were advertised, under masks."""
+    """Hold what the others have dealt out, then send the sums of the epoch that was advertised, under masks."""
     with holder.sessions.alone():
         state = _hold(holder, request)
-        return _sealed(holder, state, request, "statistics", _weighted(holder, state, state.session.cohort))
+        return _sealed(holder, state, request, "statistics", _sums(holder, state, state.session.cohort))
 
 
 def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
@@ -155,54 +143,65 @@ def _envelopes(content: Blob) -> dict[Place, bytes]:
         raise Refused("bad_envelope", "the shares of the other members are not of the right size") from None
 
 
-def _weighted(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
-    """The statistics that were advertised, weighted and placed as the cohort says."""
-    member = check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
-    ready = holder.offered_sums(cohort.terms)
-    if holder.source(ready) != state.advert.source:
-        raise Refused("source_changed", "this holder's sums have changed since the round was announced; run it again")
-    if isinstance(ready, Prepared):
-        check_bound(cohort.terms.mass * len(cohort.domains) or ready.statistics.mass * len(cohort.members))
-    return cohort.terms.vector_of(holder.weighted(ready, cohort, member, state.session.digest))
+def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
+    """The sums of the epoch that was advertised, weighted and placed as the cohort says, or under noise."""
+    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    terms, epoch = cohort.terms, _advertised_epoch(holder, state)
+    if terms.privacy:
+        own = holder.noisy(epoch, terms.privacy).shared_sums(len(cohort.members), cohort.id)
+    else:
+        own = holder.exact_sums(epoch, cohort)
+        check_bound(terms.mass * len(cohort.domains) or own.mass * len(cohort.members))
+    return terms.vector_of(own.placed(cohort.domains.index(holder.domain), len(cohort.domains)))
 
 
-def check_countable(holder: Holder, request: Question) -> None:
-    """Raise Refused unless the session is one in which this question can be answered; before anything is counted."""
-    if request.message.session is None:
+def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
+    current = holder.epoch(state.session.terms)
+    if current.name != state.advert.source:
+        raise Refused("source_changed", "this holder has opened a new epoch since the round was announced; run it again")
+    return current
+
+
+def countable_epoch(holder: Holder, request: Opened[messages.Evaluate]) -> Epoch:
+    """The epoch whose held-out documents may be counted in this session; raises Refused if none may."""
+    message = request.message
+    if message.session is None:
         raise Refused("not_masked", "under masked terms this holder sends no counts in the clear")
     with holder.sessions.alone():
-        _countable(holder, request, request.message.session)
+        return _advertised_epoch(holder, _countable(holder, request, message.session))
 
 
-def _countable(holder: Holder, request: Question, session: str) -> SessionState:
+def _countable(holder: Holder, request: Opened[messages.Evaluate], session: str) -> SessionState:
     state = _state(holder, request, session)
     if request.message.terms.id != state.session.terms.id:
         raise Refused("other_session", "the counts are asked for under other terms than the session's")
-    _sealable(state, request, lot_of(request.message))
+    if not set(request.message.domains) <= set(state.session.domains):
+        raise Refused("wrong_domain", "the router's domains are not those of the session's members")
+    _sealable(state, request, "counts")
     return state
 
 
 def seal_counts(
-    holder: Holder, request: Question, scores: Sequence[Integers], calibration: Integers, held_out: str
+    holder: Holder,
+    request: Opened[messages.Evaluate],
+    rows: Sequence[Integers],
+    calibration: Integers,
+    question: str,
 ) -> Answer:
     """The counts of this holder's domain among zeros for all the others, under masks.
 
-    scores:      each stands in a row of the domain's own. calibration: in one that all domains share.
-    held_out:    stands for the documents that were counted, which must be those that were advertised.
+    rows:        each stands in a row of the domain's own. calibration: in one that all domains share.
+    question:    stands for what was asked.
     """
     message = request.message
     assert message.session is not None
     domains, own = len(message.domains), message.domains.index(holder.domain)
-    if sum(each.size for each in scores) * domains + calibration.size > MAX_COUNTS:
+    if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
-    rows = [_among_zeros(each, own, domains) for each in scores]
-    placed = np.concatenate([*rows, calibration])
+    placed = np.concatenate([*(_among_zeros(each, own, domains) for each in rows), calibration])
     with holder.sessions.alone():
         state = _countable(holder, request, message.session)
-        if held_out != state.advert.held_out:
-            raise Refused("source_changed", "this holder's held-out documents have changed; run the round again")
-        note_asked(holder, request)
-        return _sealed(holder, state, request, lot_of(message), placed)
+        return _sealed(holder, state, request, "counts", placed, question=question)
 
 
 def _among_zeros(row: Integers, place: int, rows: int) -> Integers:
@@ -212,7 +211,12 @@ def _among_zeros(row: Integers, place: int, rows: int) -> Integers:
 
 
 def _sealed(
-    holder: Holder, state: SessionState, request: Opened[Message], lot: Lot, vector: NDArray[np.int64]
+    holder: Holder,
+    state: SessionState,
+    request: Opened[Message],
+    lot: Lot,
+    vector: NDArray[np.int64],
+    **changes: str,
 ) -> Answer:
     """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
     session = state.session
@@ -221,7 +225,7 @@ def _sealed(
     made = seal(session, state.secrets, state.place, lot, state.shared, neighbours, vector)
     digest = sha256(made.data)
     if before is None:
-        holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest))
+        holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest, **changes))
     elif before.reply != digest:
         raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
     return messages.SealedSums(session=session.digest, lot=lot), (made.data,)
@@ -247,20 +251,16 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
     lot, step = message.lot, f"confirm {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
-        session, question = state.session, _question(state, lot)
         sent = tuple(sorted(set(message.sent)))
-        signature = confirm(session, holder.identity, lot, state.shared, sent, question)
+        question = _question(state, lot)
+        signature = confirm(state.session, holder.identity, lot, state.shared, sent, question)
         before = state.answered.get(step)
         if before is None or before.reply != _places(sent):
             if {f"lock {lot}", f"open {lot}"} & set(state.answered):
                 raise Refused("already_answered", f"this holder has helped to open a sum of {lot} in this session")
             if before is not None and not set(sent) < set(_read_places(before.reply)):
                 raise Refused("two_survivor_sets", "another set of senders was confirmed before, and not a larger one")
-            parts = _check_sum(holder, state, lot, sent)
-            if lot != "statistics":
-                note_counted(holder, lot, question)
-            away = [key for key in session.keys if key not in parts]
-            holder.memory.sign(message.session, PastSum.of(lot, parts), away)
+            _agree_to_sum(holder, state, lot, sent)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
         return messages.Confirmed(session=message.session, lot=lot, signature=signature), ()
 
@@ -275,7 +275,6 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
         asked = lot, state.shared, sent, _question(state, lot)
         signature = confirm(state.session, holder.identity, *asked, lock=True)
         if state.taken(step, request.digest) is None:
-            holder.memory.lock(message.session, PastSum.of(lot, _parts(state, lot, sent)))
             holder.sessions.save(state.with_answer(step, request.digest))
         return messages.Locked(session=message.session, lot=lot, signature=signature), ()
 
@@ -306,7 +305,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
                 question,
                 dict(message.locks),
             )
-            holder.memory.open(message.session, state.round, PastSum.of(lot, _parts(state, lot, sent)))
+            holder.totals.open(_total(holder, state, lot, sent), message.session, state.round)
             revealed = pack_by_place(given).hex()
             state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed)
             holder.sessions.save(state)
@@ -336,37 +335,28 @@ def _question(state: SessionState, lot: Lot) -> str:
     return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
 
 
-def _parts(state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
-    """What these members put into a sum."""
-    session = state.session
-    weighted = lot == "statistics"
-    data = session.sources if weighted else session.held_out
-    shares = session.shares if weighted and session.terms.mass else (1,) * len(session.keys)
-    return {session.keys[place - 1]: (data[place - 1], shares[place - 1]) for place in sent}
+def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Total:
+    """The total over these members."""
+    session, known = state.session, holder.handovers
+    epochs = {known.owner(session.keys[place - 1]): session.sources[place - 1] for place in sent}
+    question = state.question if lot == "counts" else ""
+    return Total(lot, session.terms.id, state.advert.source, epochs, question)
 
 
-def _check_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Parts:
-    """What is put into a sum that may be opened, beside all those that this holder knows of; else raises Refused."""
-    policy = holder.settings.policy
-    if len(sent) < policy.min_cohort:
-        raise Refused(
-            "cohort_too_small", f"this holder opens sums of {policy.min_cohort} members or more, not of {len(sent)}"
-        )
-    parts = _parts(state, lot, sent)
-    if lot == "statistics":
-        session = state.session
-        check_shares(policy, [DomainShare(session.domains[place - 1], session.shares[place - 1]) for place in sent])
-    own_session = state.session.digest  # in it, a larger sum may be given up for this one
-    earlier = holder.memory.sums(lots_beside(lot), but_for=own_session)
-    known = holder.handovers
-    found = set_apart([known.by_owner(each.by_key()) for each in earlier], known.by_owner(parts), policy.min_difference)
-    if found:
-        raise Refused(
-            "sets_apart",
-            f"beside sums of {lot} that were opened before, this one would show what only {len(found)} of the members "
-            f"gave; at least {policy.min_difference} must join, leave or change at once, and none outweigh the rest",
-        )
-    return parts
+def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> None:
+    """Write down that this holder signs a sum, and what that costs; raises Refused if it does not."""
+    terms = state.session.terms
+    check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
+    epoch = _advertised_epoch(holder, state)
+    if terms.privacy:
+        account = holder.account
+        expense = account.expense(epoch.name, "statistics", "private", terms.privacy, epoch.holdout)
+        account.check_affordable([expense])
+    holder.totals.sign(_total(holder, state, lot, sent), state.session.digest)
+    if terms.privacy:
+        account.pay(expense)
+    else:
+        holder.pay_exact(terms, epoch, lot)
 
 
 def _places(sent: Sequence[Place]) -> str:

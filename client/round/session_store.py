@@ -53,9 +53,7 @@ class Agreed(Record):
     threshold: int
     keys: tuple[str, ...]
     domains: tuple[str, ...]
-    shares: tuple[int, ...]
     sources: tuple[str, ...]
-    held_out: tuple[str, ...]
     ciphers: tuple[str, ...]
     masks: tuple[tuple[str, ...], ...]
 
@@ -69,9 +67,7 @@ class Agreed(Record):
             threshold=agreement.threshold,
             keys=agreement.keys,
             domains=tuple(member.domain for member in members),
-            shares=tuple(member.share for member in members),
             sources=tuple(advert.source for advert in agreement.adverts),
-            held_out=tuple(advert.held_out for advert in agreement.adverts),
             ciphers=agreement.ciphers,
             masks=agreement.masks,
         )
@@ -86,28 +82,25 @@ class Agreed(Record):
 
     @cached_property
     def cohort(self) -> Cohort:
-        columns = sorted(zip(self.domains, self.keys, self.shares, strict=True))
-        return Cohort(
-            terms=self.terms,
-            members=tuple(Member(key=key, domain=domain, share=share) for domain, key, share in columns),
-        )
+        columns = sorted(zip(self.domains, self.keys, strict=True))
+        members = tuple(Member(key=key, domain=domain) for domain, key in columns)
+        return Cohort(terms=self.terms, members=members)
 
 
 class SessionState(Record):
     """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they were used.
 
     advert:   what was shown of the secrets. announced: the request it was shown for.
-    history:  what was shown of the sums that were opened before.
     agreed:   what secrets were shared for; it lies in a file of its own. agreed_digest: that file's, once it is there.
     dealt:    the members that hold shares of this one's secrets, by place.
     shared:   the members that have shared. holding: those of them whose shares are held here. held: those shares.
+    question: what members were asked to count, once they were.
     answered: the steps that were taken, by name.
     """
 
     round: str
     announced: Digest
     advert: Advert
-    history: str
     nonce: str
     cipher: str
     masks: tuple[str, ...]
@@ -119,6 +112,7 @@ class SessionState(Record):
     shared: tuple[Place, ...] = ()
     holding: tuple[Place, ...] = ()
     held: tuple[str, ...] = ()
+    question: str = ""
     answered: dict[str, Answered] = Field(default_factory=dict)
 
     def __repr_args__(self) -> list[tuple[str, str]]:

@@ -194,6 +194,11 @@ def config_folder() -> Path:
     return _own_folder("RIDGEWAY_CONFIG", "XDG_CONFIG_HOME", ".config")
 
 
+def state_folder() -> Path:
+    """Where what corpora have cost is kept: RIDGEWAY_STATE, else the user's state folder."""
+    return _own_folder("RIDGEWAY_STATE", "XDG_STATE_HOME", ".local/state")
+
+
 def _own_folder(name: str, general: str, usual: str) -> Path:
     named = os.environ.get(name)
     return Path(named) if named else Path(os.environ.get(general) or Path.home() / usual) / "ridgeway"

@@ -53,7 +53,15 @@ ExpertName = Annotated[str, Field(min_length=1, max_length=MAX_EXPERT_LETTERS), 
 ExpertNames = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS), AfterValidator(check_distinct)]
 EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")]
 Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
-Mode = Literal["clear", "masked"]
+Mode = Literal["private", "masked", "clear"]
+"""private: sums under noise. masked: exact sums under masks. clear: exact sums."""
+MODE_SENTENCES: Mapping[Mode, str] = {
+    "private": "every document is bounded, and noise is added before anything leaves its holder",
+    "masked": "exact sums under masks: the coordinator learns each epoch's exact total, and what "
+    "changed between two of them",
+    "clear": "exact sums: the coordinator sees those of every holder",
+}
+"""What each mode means, in one sentence."""
 
 
 class Record(BaseModel):

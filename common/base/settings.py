@@ -63,6 +63,10 @@ EQUAL_MASS = 1 << 24
 DEFAULT_DELTA = 1e-8
 """The δ of private rounds, unless they name another."""
 
+MAX_ROUND_EPSILON = 1.0
+MAX_LIFETIME_EPSILON = 4.0
+"""What one private round, and all that ever leaves, may cost a document, unless its holder says otherwise."""
+
 
 def check_domain_name(name: str, what: str = "domain") -> None:
     if not DOMAIN_NAME.fullmatch(name):

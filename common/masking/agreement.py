@@ -25,6 +25,8 @@ from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_f
 
 VERSION = 2
 """Of how masks are made: members of one session make them alike. Version 1 had other ciphers."""
+NO_HISTORY = "c8f9df78eda20a975d9a509d07178f4c025acb8e998b340f753b8e8af02ee366"
+"""What adverts of this version have in a field that stood for histories of sums."""
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 Place = int
@@ -60,9 +62,9 @@ class Secrets:
 class Advert(Record):
     """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed.
 
-    source:  what stands for the sums it will seal, so that the others can see whether they are the same as before.
-    held_out: what stands for the documents it will count, likewise.
-    history: the digest of what it knows of sums that were opened before.
+    source:  the random name of the epoch whose sums it will seal.
+    held_out: the random name of the epoch whose held-out documents it will count.
+    history: always NO_HISTORY.
     version: of how it makes masks; adverts of the first did not say.
     """
 

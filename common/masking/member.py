@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import canonical_json, sha256
+from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.masking.agreement import (
+    NO_HISTORY,
     VERSION,
     Advert,
     Agreement,
@@ -42,12 +43,10 @@ from ridgeway.common.masking.agreement import (
     self_key,
     survivor_words,
 )
-from ridgeway.common.masking.history import History, history_bytes
 from ridgeway.common.masking.keystream import Sealed, apply_masks
 from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_HISTORY = sha256(history_bytes(History()))
 NO_LOCKS: Mapping[Place, str] = MappingProxyType({})
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
@@ -65,7 +64,6 @@ def advertise(
     round_: str,
     source: str,
     held_out: str,
-    history: str = NO_HISTORY,
 ) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
@@ -73,7 +71,7 @@ def advertise(
         "key": identity.public,
         "source": source,
         "held_out": held_out,
-        "history": history,
+        "history": NO_HISTORY,
         "nonce": secrets.nonce.hex(),
         "cipher": public_half(secrets.cipher).hex(),
         "masks": [public_half(key).hex() for key in secrets.masks],

@@ -18,7 +18,6 @@ from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 
 MAX_BLOBS = 64
-MAX_CANDIDATES = 64
 MAX_TEMPERATURES = 64
 MAX_COUNTS = 1 << 26
 
@@ -34,21 +33,11 @@ HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)
 """The hand-overs by which keys of holders took over from earlier ones."""
 Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
 
-Lot = Literal["statistics", "scores", "reliability"]
-LOTS: tuple[Lot, ...] = ("statistics", "scores", "reliability")
-"""What a masked round adds up: three vectors, each under masks of its own."""
+Lot = Literal["statistics", "counts"]
+LOTS: tuple[Lot, ...] = ("statistics", "counts")
+"""What a session under masks adds up: two vectors, each under masks of its own."""
 ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
 """The shares of a seed and a mask key for each lot, and the tag."""
-
-
-def data_of(advert: Advert, lot: Lot) -> str:
-    """What stands for the data that a member puts into a sum: its sums, or the documents that it counts."""
-    return advert.source if lot == "statistics" else advert.held_out
-
-
-def lots_beside(lot: Lot) -> tuple[Lot, ...]:
-    """The lots whose sums are judged together with those of this one: they are of the same data."""
-    return (lot,) if lot == "statistics" else ("scores", "reliability")
 
 
 KINDS: dict[str, type[Message]] = {}
@@ -68,22 +57,6 @@ class Message(Record):
         KINDS[kind] = cls
 
 
-class Candidate(Record):
-    """A way to make a router of the total that holders are asked to try.
-
-    ridge: which of the request's weights it uses.
-    """
-
-    ridge: int = Field(ge=0, lt=MAX_BLOBS)
-    normalise_columns: bool
-    selector: SelectorName
-    k: int = Field(ge=1, le=1 << 20)
-
-    @property
-    def rule(self) -> Selector:
-        return Selector(self.selector, self.k)
-
-
 # Requests
 
 
@@ -94,21 +67,21 @@ class Hello(Message, kind="hello"):
     handovers: HandOverList = ()
 
 
-class Announce(Message, kind="announce", blobs=range(2)):
-    """A round begins under these terms: what can you offer? Blob, with private terms: the public prior they name."""
+class Announce(Message, kind="announce"):
+    """A round begins under these terms: what can you offer?"""
 
     terms: Terms
     handovers: HandOverList = ()
 
 
 class Collect(Message, kind="collect"):
-    """This is the cohort: send your statistics, weighted to your share."""
+    """This is the cohort: send your statistics, weighted to your share, or in private rounds under noise."""
 
     cohort: Cohort
 
 
-class Share(Message, kind="share", blobs=range(1, 2)):
-    """These are the members of a masked session: deal your secrets out to them. Blob: what all know of earlier sums."""
+class Share(Message, kind="share"):
+    """These are the members of a session under masks: deal your secrets out to them."""
 
     cohort: Cohort
     agreement: Agreement
@@ -151,52 +124,36 @@ class OpenSum(Message, kind="open_sum"):
     locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
 
-class Evaluate(Message, kind="evaluate", blobs=range(1, MAX_BLOBS + 1)):
-    """Score these candidates on your held-out documents. Blobs: one F×C float64 matrix of weights for each λ.
+class Evaluate(Message, kind="evaluate", blobs=range(1, 2)):
+    """Count where the router that this round publishes routes your held-out documents.
 
-    session: where counts are to be sealed. total: names the opened sum of statistics that the weights were solved from.
-    last:    the release that the holder, if it has it, is to compare the candidates with.
-    temperatures: if there are any, the first candidate, which mostly wins, is calibrated in the same answer.
+    Blob: its F×C float64 weights. In private rounds instead: the noisy total, as int64; the holder
+    solves it itself, and counts for its own result.
+
+    session: where exact counts are to be sealed.
+    holders: in private rounds, the domain of each holder in the total, which says how much noise is in it.
+    last:    the release that the holder, if it has it, is to compare the router with.
+    temperatures: those at which confidence is to be calibrated.
     experts: whose scores are to be added up in the same answer, where the holder has some and shares them.
     """
 
     terms: Terms
     domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
-    candidates: tuple[Candidate, ...] = Field(min_length=1, max_length=MAX_CANDIDATES)
+    selector: SelectorName
+    k: int = Field(ge=1, le=1 << 20)
     session: Digest | None = None
-    total: Digest | None = None
+    holders: tuple[DomainName, ...] = Field(default=(), max_length=MAX_HOLDERS)
     last: Digest | None = None
     temperatures: Temperatures = ()
     experts: ExpertNames = ()
 
     @property
-    def calibration(self) -> Calibrate | None:
-        """What is asked about the first candidate, if it is."""
-        if not self.temperatures:
-            return None
-        return Calibrate(
-            terms=self.terms,
-            domains=self.domains,
-            candidate=self.candidates[0],
-            temperatures=self.temperatures,
-            session=self.session,
-            total=self.total,
-        )
+    def rule(self) -> Selector:
+        return Selector(self.selector, self.k)
 
 
-class Calibrate(Message, kind="calibrate", blobs=range(1, 2)):
-    """How often is the chosen candidate right at each level of confidence? Blob: its weights, as evaluated."""
-
-    terms: Terms
-    domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
-    candidate: Candidate
-    temperatures: Temperatures = Field(min_length=1)
-    session: Digest | None = None
-    total: Digest | None = None
-
-
-class Deliver(Message, kind="deliver", blobs=range(4, 5)):
-    """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json, and what is new in the log of sums."""
+class Deliver(Message, kind="deliver", blobs=range(3, 4)):
+    """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json."""
 
     number: int = Field(ge=1)
     release: Digest
@@ -219,56 +176,74 @@ class Obstacle(Record):
     keys: Keys = ()
 
 
+class OpenEpoch(Record):
+    """The epoch that a holder's owner has opened: the data that stands ready for rounds.
+
+    name: random, so it tells nothing of the data.
+    used: whether the holder has signed for a sum with it, so that it takes part in no other one.
+    """
+
+    name: Digest
+    used: bool
+
+
 class Here(Message, kind="here"):
-    """Present; `release` is the newest that is held, `log` how many entries of the log of opened sums.
+    """Present; `release` is the newest that is held, `epoch` what stands ready.
 
     obstacles: what would keep the holder from a round with the cohort that it was asked about.
     """
 
     release: HeldRelease | None = None
+    epoch: OpenEpoch | None = None
     obstacles: tuple[Obstacle, ...] = Field(default=(), max_length=16)
-    log: int = Field(default=0, ge=0)
 
 
-class Offer(Message, kind="offer", blobs=range(2)):
-    """Ready to send: `source` stands for the raw sums, so that unchanged ones need not be sent again.
+class Offer(Message, kind="offer"):
+    """Ready to take part with the data of an epoch.
 
-    log:    how many entries of the log of opened sums the holder has.
-    advert: the keys for a masked round. Blob, in such a round: what this holder knows of sums that were opened before.
+    holdout: the share of documents that is kept out of the sums.
+    advert:  the keys for a session under masks.
     """
 
     domain: DomainName
-    source: Digest
+    epoch: OpenEpoch
     holdout: float = Field(ge=0, lt=1)
     release: HeldRelease | None = None
-    log: int = Field(default=0, ge=0)
     advert: Advert | None = None
 
 
-class ClearStatistics(Message, kind="clear_statistics", blobs=range(2, 3)):
-    """One holder's weighted sums, in the clear. Blobs: the upper triangle of gram, and cross, as int64."""
+class ClearStatistics(Message, kind="clear_statistics", blobs=range(1, 2)):
+    """One holder's exact sums, weighted to its share. Blob: the vector of its domain alone, as int64.
+
+    source: the name of the epoch.
+    """
 
     cohort: Digest
     source: Digest
 
 
-class Scores(Message, kind="scores"):
-    """For each candidate, to which domain how many of the held-out documents were routed.
+class NoisyStatistics(Message, kind="noisy_statistics", blobs=range(1, 2)):
+    """One holder's sums under all of the noise. Blob: the vector of its domain alone, as int64.
 
-    Two more numbers each: how many the last release routed rightly and the candidate does not, and the other way round.
-    quality:     the sums of the experts' scores in fixed point, then their numbers, if they were asked for.
-    reliability: of the first candidate, if it was asked for.
+    source: the name of the epoch.
     """
 
-    counts: tuple[Counts, ...] = Field(max_length=MAX_CANDIDATES)
+    cohort: Digest
+    source: Digest
+
+
+class Counted(Message, kind="counted"):
+    """To which domain how many of the held-out documents were routed.
+
+    counts: by domain. In exact modes two more: how many the last release routed rightly and this router
+            does not, and the other way round. In private rounds under noise, in parts of 1/65536.
+    quality: the sums of the experts' scores in fixed point, then their numbers, if they were asked for.
+    reliability: what confidence is calibrated by, if it was asked for.
+    """
+
+    counts: Counts = Field(max_length=(1 << 14) + 2)
     quality: Counts = Field(default=(), max_length=2 * MAX_EXPERTS)
     reliability: Counts = Field(default=(), max_length=1 << 22)
-
-
-class Reliability(Message, kind="reliability"):
-    """For each curve and temperature, in each bin of confidence: how many beginnings fell there, how many rightly."""
-
-    counts: Counts = Field(max_length=1 << 22)
 
 
 class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):

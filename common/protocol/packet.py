@@ -21,7 +21,6 @@ from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
-from ridgeway.common.statistics.sums import Statistics, triangle_size, unpacked
 
 VERSION: Literal[1] = 1
 MAX_HEADER_BYTES = 8 << 20
@@ -216,23 +215,18 @@ def _message(content: bytes) -> Message:
 # Bulk
 
 
-def statistics_blobs(statistics: Statistics) -> tuple[Blob, Blob]:
-    """What `ClearStatistics` carries."""
-    triangle, cross = statistics.packed()
-    return _bytes_of(triangle, "<i8"), _bytes_of(cross, "<i8")
+def vector_blob(vector: NDArray[np.int64]) -> Blob:
+    return _bytes_of(vector, "<i8")
 
 
-def statistics_of(blobs: Sequence[Blob], features: int, domains: int) -> Statistics:
-    """The inverse of `statistics_blobs`; blobs of another size are refused before anything is made of them."""
-    wanted = [8 * triangle_size(features), 8 * features * domains]
-    if [memoryview(blob).nbytes for blob in blobs] != wanted:
+def vector_of(blob: Blob, size: int) -> NDArray[np.int64]:
+    """The inverse of `vector_blob`; another size is refused before anything is made of it."""
+    if memoryview(blob).nbytes != 8 * size:
         raise Refused(
             "shape_mismatch",
-            f"sums are not those of {features} features and {domains} domains; another encoder was used, or other code",
+            f"there are not {size:,} numbers; another encoder was used, or other code",
         )
-    triangle = np.frombuffer(blobs[0], dtype="<i8").astype(np.int64, copy=False)
-    cross = np.frombuffer(blobs[1], dtype="<i8").astype(np.int64, copy=False).reshape(features, domains)
-    return unpacked(triangle, cross)
+    return np.frombuffer(blob, dtype="<i8").astype(np.int64, copy=False)
 
 
 def weights_blob(weights: NDArray[np.float64]) -> Blob:

@@ -9,21 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.statistics.sums import Integers
-from ridgeway.coordinator.solving.noisy_solve import solve_columns, solve_full
-from ridgeway.coordinator.solving.solve import Solution
-from ridgeway.coordinator.solving.total import Total
+from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
+from ridgeway.common.statistics.sums import Integers, Statistics
 
-PRIVATE_CANDIDATE = Candidate(ridge=0, normalise_columns=False, selector="average", k=DEFAULT.selector.k)
-"""The one router of a private round: what is searched for under noise is found worse than what is usual."""
 PUBLIC_TEMPERATURE, PUBLIC_GROWTH = 1.0, 0.4
 """What confidence is told by: the likeliest on held-out training text of three public sets, on beginnings of 4 to 128
 tokens and on wholes. In ten bins it differs there from how often it is right by 2 points in `columns`, 7 in `full`.
@@ -42,18 +35,19 @@ NOT_COVERED = (
 )
 
 
-def solve_private(total: Total, terms: Terms, members: Sequence[str], prior: PublicPrior, scale: float) -> Solution:
-    """The router of a total under noise, over the encoder's own features. members: the domain of each holder in it."""
-    privacy, sums = terms.privacy, total.statistics
-    assert privacy is not None
+def solve_private(
+    total: Statistics, privacy: Privacy, members: Sequence[str], prior: PublicPrior, scale: float
+) -> NDArray[np.float64]:
+    """The weights of the router of a total under noise, over the encoder's own features.
+
+    members: the domain of each holder in it. Everything here is public, so everybody gets the same.
+    """
     variance = noise_variance(privacy, members)
-    columns, counts = sums.cross[:-1], sums.cross[-1]
+    columns, counts = total.cross[:-1], total.cross[-1]
     if privacy.mode == "columns":
-        weights = solve_columns(columns, counts, variance, prior, scale)
-    else:
-        shares = product_variance(privacy, terms.mode, members) / variance
-        weights = solve_full(sums.gram[:-1, :-1], columns, counts, variance, prior, scale, shares)
-    return Solution(weights, 0.0, 1.0, 0.0)
+        return solve_columns(columns, counts, variance, prior, scale)
+    shares = product_variance(privacy, members) / variance
+    return solve_full(total.gram[:-1, :-1], columns, counts, variance, prior, scale, shares)
 
 
 def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
@@ -61,13 +55,12 @@ def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
     return max(map(members.count, members)) * privacy.sigma**2
 
 
-def product_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
-    """The variance of the noise on the square of a feature: all members have added to it, under masks a share each.
+def product_variance(privacy: Privacy, members: Sequence[str]) -> int:
+    """The variance of the noise on the square of a feature: every member has added a share of it.
 
-    Shares are of as many as were asked; those who fell away were a third at most, so it is at most half as much more.
+    Shares are of as many as were asked; those who fell away were a third at most.
     """
-    share = privacy.shared(len(members))[0] if mode == "masked" else privacy.sigma
-    return len(members) * share**2
+    return len(members) * privacy.shared(len(members))[0] ** 2
 
 
 def likeliest_counts(row: Integers) -> Integers:
@@ -85,10 +78,8 @@ def likeliest_counts(row: Integers) -> Integers:
     return found
 
 
-def privacy_facts(terms: Terms) -> dict[str, Any]:
+def privacy_facts(privacy: Privacy) -> dict[str, Any]:
     """What a release's manifest says, with one plain sentence of it."""
-    privacy = terms.privacy
-    assert privacy is not None
     epsilon, delta = f"{privacy.epsilon:g}", f"{privacy.delta:g}"
     return privacy.facts() | {
         "sentence": f"Whoever sees all that left the holders in this round, this release included, learns of any one "

@@ -1,0 +1,233 @@
+"""Opening an epoch: a holder's owner lets the present corpus stand ready for rounds.
+
+Everything that depends on the corpus happens here, on the owner's word, and is told to the owner alone.
+In `masked` rounds an epoch whose total was opened is followed by another only if many documents have
+changed, or the owner says so: the difference of the two totals is the sum of what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ridgeway.client.round.epochs import (
+    Digests,
+    Epoch,
+    sums_id,
+    write_digests,
+    write_document_sums,
+    write_held_out,
+    write_statistics,
+)
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.spending import Expense
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
+from ridgeway.client.sums.held_out import held_out_sample
+from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
+from ridgeway.common.base.devices import chosen
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.threads import cores
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
+
+SMALLEST_CORPUS = 10
+"""Sums over fewer documents than this are about single ones."""
+MIN_CHANGED_DOCUMENTS = 500
+MIN_CHANGED_SHARE = 0.1
+"""What must have changed between two epochs whose exact totals are opened."""
+WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
+"""The share of documents that holds out every one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReport:
+    """What was opened, for the owner's eyes.
+
+    samples: windows, or in private rounds documents. changed: documents that came, went or changed since
+    the epoch before, where that is known. cost: the ε that a document has cost once a round used this.
+    """
+
+    epoch: Epoch
+    samples: int
+    held_out: int
+    changed: int | None
+    spent: float
+    cost: float
+
+
+def open_epoch(
+    holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False
+) -> ReadyReport:
+    """Sum the corpus as it is now, and open an epoch with it. Raises InputError if the owner must say more.
+
+    new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
+    """
+    before = holder.epochs.current()
+    cost = _check_budget(holder, terms)
+    if holder.settings.statistics:
+        made: Prepared | DocumentSums = _made_ahead(holder, terms)
+        digests = None
+    else:
+        job = prepare_job(holder, terms)
+        made = _summed(holder, terms, job, watch)
+        digests = document_digests(job)
+        _check_size(len(digests))
+    changed = _changed(holder, before, digests)
+    if before and not new_epoch and terms.mode == "masked":
+        _check_changes(holder, before, changed, len(digests) if digests is not None else 0)
+    sample = _held_out(holder, terms)
+    epoch = Epoch(
+        name=secrets.token_hex(32),
+        sums=sums_id(terms),
+        holdout=made.holdout if isinstance(made, Prepared) else holder.settings.holdout,
+        documents=len(digests) if digests is not None else 0,
+    )
+
+    def fill(draft: Path) -> None:
+        if isinstance(made, Prepared):
+            write_statistics(draft, made)
+        else:
+            write_document_sums(draft, made)
+        write_held_out(draft, sample)
+        if digests is not None:
+            write_digests(draft, digests)
+
+    holder.epochs.open(epoch, fill)
+    holder.account.carry()
+    samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
+    return ReadyReport(epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost)
+
+
+# What must hold
+
+
+def _check_budget(holder: Holder, terms: Terms) -> float:
+    """What a document will have cost after a round; raises InputError if that is more than is allowed."""
+    if not terms.privacy:
+        return math.inf
+    account, settings = holder.account, holder.settings
+    outputs: list[Expense] = [
+        account.expense("", "statistics", "private", terms.privacy, settings.holdout),
+        account.expense("", "counts", "private", terms.privacy, settings.holdout),
+    ]
+    cost = account.epsilon(outputs)
+    if cost > account.max_epsilon:
+        seen = "∞" if cost == math.inf else f"{cost:.3g}"
+        raise InputError(
+            f"a round with another epoch would bring the ε of this corpus to {seen}, and `max_epsilon` in "
+            f"client.toml allows {account.max_epsilon:g}; the present epoch stays as it is"
+        )
+    return cost
+
+
+def _check_size(documents: int) -> None:
+    if documents < SMALLEST_CORPUS:
+        raise InputError(
+            f"the corpus has {documents} documents, and sums over fewer than {SMALLEST_CORPUS} would be about "
+            "single ones; add documents"
+        )
+
+
+def _changed(holder: Holder, before: Epoch | None, digests: Digests | None) -> int | None:
+    known = holder.epochs.digests(before) if before else None
+    if known is None or digests is None:
+        return None
+    return int(np.setxor1d(known, digests).size)
+
+
+def _check_changes(holder: Holder, before: Epoch, changed: int | None, documents: int) -> None:
+    """Raise InputError if too little has changed since an epoch that is in an opened total."""
+    if not holder.totals.has_signed("statistics", before.name):
+        return
+    needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * max(before.documents, documents)))
+    if changed is not None and changed >= needed:
+        return
+    seen = "an unknown number of" if changed is None else f"{changed:,}"
+    raise InputError(
+        f"{seen} documents have changed since the last epoch, which is in an opened total, and {needed:,} are "
+        "needed: comparing that total with the next one would tell the sum of what changed. Wait, take part in "
+        "private rounds, or say that this is wanted with --new-epoch"
+    )
+
+
+# What is summed
+
+
+def _summed(holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None) -> Prepared | DocumentSums:
+    encoder = holder.encoder(terms)
+    if not terms.privacy:
+        outcome = prepare(job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list)
+        outcome.prepared.statistics.check(own=True)
+        return outcome.prepared
+    if not isinstance(encoder, TableEncoder) or encoder.more:
+        raise InputError("documents are bounded one by one, for which a table of tokens alone is needed")
+    prior = holder.prior(terms.privacy)
+    if prior is None:
+        raise InputError(
+            f"this folder has not got the public prior {terms.privacy.prior[:12]} of these terms; ask the "
+            "operator for an invitation, and take it with `ridgeway client accept`"
+        )
+    return sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
+
+
+def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
+    if terms.privacy:
+        raise InputError("private rounds bound documents one by one, for which a corpus is needed, not sums made ahead")
+    given = load_prepared(Path(str(holder.settings.statistics)))
+    seen = (given.domain, given.fingerprint, given.sampling, given.statistics.shape[0])
+    if seen != (holder.domain, terms.encoder, terms.sampling.sampling, terms.features):
+        raise InputError(
+            f"{holder.settings.statistics} holds sums of another domain, encoder or sampling; prepare it again"
+        )
+    return given
+
+
+def _held_out(holder: Holder, terms: Terms) -> HeldOut:
+    """Token ids of documents that are in no sum; none where sums were made ahead without them."""
+    settings = holder.settings
+    if settings.corpus:
+        return HeldOut(*held_out_sample(prepare_job(holder, terms), holder.encoder(terms)))
+    if settings.held_out:
+        job = prepare_job(holder, terms, [settings.held_out], WHOLE_HOLDOUT)
+        return HeldOut(*held_out_sample(job, holder.encoder(terms)))
+    return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
+
+
+def prepare_job(
+    holder: Holder, terms: Terms, roots: Sequence[str] | None = None, holdout: float | None = None
+) -> PrepareJob:
+    settings = holder.settings
+    return PrepareJob(
+        whole=terms.privacy is not None,
+        roots=tuple(map(Path, roots or settings.corpus)),
+        domain=holder.domain,
+        sampling=terms.sampling.sampling,
+        holdout=settings.holdout if holdout is None else holdout,
+        text_fields=field_names(settings.text_field),
+        threads=settings.threads or cores(),
+        devices=chosen(settings.device),
+        skip_broken=settings.skip_broken,
+    )
+
+
+def document_digests(job: PrepareJob) -> Digests:
+    """The first eight bytes of each document's SHA-256, in order: by them changes are counted."""
+    skipped: list[str] | None = [] if job.skip_broken else None
+    counters = Counters()
+    found = [
+        hashlib.sha256(text.encode()).digest()[:8]
+        for source in find_sources(job.roots)[0]
+        for text in documents(source, job.text_fields, counters, Position(), skipped, whole=job.whole)
+    ]
+    return np.sort(np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64))

@@ -1,0 +1,158 @@
+"""A holder's epochs: the data that stands ready for rounds, each under a random name.
+
+    epochs/NAME/epoch.json          what it is
+    epochs/NAME/statistics.stats    exact sums, or
+    epochs/NAME/documents.sums      sums over bounded documents, without noise; they stay here
+    epochs/NAME/held-out.ids        the documents that are counted, as token ids; they stay here
+    epochs/NAME/documents.digests   one number for each document, by which changes are counted
+    epochs/NAME/OUTPUT.noisy        what left under noise, or may have
+
+The owner opens an epoch (client/ready.py); a round only reads it, and never the corpus. So nothing
+that a round does or refuses depends on what the corpus is like by then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from ridgeway.client.round.scoring import HeldOut
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.files import sha256, whole_folder, write_whole
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.schema import Digest, Record, record_json
+from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
+from ridgeway.common.statistics.sums import Integers
+
+OPENED_EPOCH = "epoch"
+"""The kind of a journal's entry about an epoch that was opened."""
+EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
+HELD_OUT, DIGESTS, NOISY = "held-out.ids", "documents.digests", ".noisy"
+
+Digests = NDArray[np.uint64]
+
+
+class Epoch(Record):
+    """What stands ready.
+
+    name:      random, so it tells nothing of the data.
+    sums:      stands for how the corpus was summed; terms with another one do not fit.
+    documents: how many there are, held-out ones among them; 0 where sums were made ahead.
+    """
+
+    name: Digest
+    sums: Digest
+    holdout: float = Field(ge=0, lt=1)
+    documents: int = Field(ge=0)
+
+
+def sums_id(terms: Terms) -> str:
+    """Stands for all of some terms that decides what a corpus adds up to."""
+    bounded = [terms.privacy.mode, terms.privacy.prior] if terms.privacy else None
+    sampling = terms.sampling.model_dump(mode="json")
+    return sha256(record_json([terms.encoder, terms.features, sampling, bounded]))
+
+
+class EpochStore:
+    """The epochs in a holder's folder. The journal says which is the current one."""
+
+    def __init__(self, folder: Path, journal: Journal) -> None:
+        self._folder = folder / "epochs"
+        self._journal = journal
+
+    def current(self) -> Epoch | None:
+        """The epoch that was opened last."""
+        entries = self._journal.entries(OPENED_EPOCH)
+        if not entries:
+            return None
+        path = self._folder / str(entries[-1].facts["epoch"]) / EPOCH
+        try:
+            return Epoch.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            raise FormatError(
+                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
+            ) from None
+
+    def open(self, epoch: Epoch, fill: Callable[[Path], None]) -> None:
+        """Put an epoch in place whole, and make it the current one; those before it go."""
+        with whole_folder(self._folder / epoch.name) as draft:
+            fill(draft)
+            write_whole(draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True)
+        self._folder.chmod(0o700)
+        self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
+        for path in self._folder.iterdir():
+            if path.name != epoch.name:
+                shutil.rmtree(path, ignore_errors=True)
+
+    # What lies in one
+
+    def statistics(self, epoch: Epoch) -> Prepared:
+        return load_prepared(self._path(epoch, STATISTICS), own=True)
+
+    def document_sums(self, epoch: Epoch) -> DocumentSums:
+        arrays = self._arrays(epoch, DOCUMENTS)
+        mode = "full" if arrays["products"].size else "columns"
+        return DocumentSums(mode, arrays["products"], arrays["column"])
+
+    def held_out(self, epoch: Epoch) -> HeldOut:
+        arrays = self._arrays(epoch, HELD_OUT)
+        return HeldOut(arrays["ids"], arrays["lengths"])
+
+    def digests(self, epoch: Epoch) -> Digests | None:
+        """One number for each document; None where sums were made ahead."""
+        if not self._path(epoch, DIGESTS).exists():
+            return None
+        return self._arrays(epoch, DIGESTS)["digests"]
+
+    def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
+        """A vector under noise that was made before, and what it was made for."""
+        try:
+            arrays = self._arrays(epoch, output + NOISY)
+        except FormatError:
+            return None
+        return arrays["vector"], bytes(arrays["made_for"]).hex()
+
+    def keep_noisy(self, epoch: Epoch, output: str, vector: Integers, made_for: str) -> None:
+        name = np.frombuffer(bytes.fromhex(made_for), np.uint8)
+        content = save({"vector": vector, "made_for": name})
+        write_whole(self._path(epoch, output + NOISY), content, private=True)
+
+    def _path(self, epoch: Epoch, name: str) -> Path:
+        return self._folder / epoch.name / name
+
+    def _arrays(self, epoch: Epoch, name: str) -> dict[str, NDArray[Any]]:
+        path = self._path(epoch, name)
+        try:
+            return load_file(path)
+        except (FileNotFoundError, SafetensorError):
+            raise FormatError(
+                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
+            ) from None
+
+
+def write_statistics(draft: Path, prepared: Prepared) -> None:
+    save_prepared(prepared, draft / STATISTICS)
+    (draft / STATISTICS).chmod(0o600)
+
+
+def write_document_sums(draft: Path, sums: DocumentSums) -> None:
+    content = save({"products": sums.products, "column": sums.column})
+    write_whole(draft / DOCUMENTS, content, private=True)
+
+
+def write_held_out(draft: Path, sample: HeldOut) -> None:
+    write_whole(draft / HELD_OUT, save({"ids": sample.ids, "lengths": sample.lengths}), private=True)
+
+
+def write_digests(draft: Path, digests: Digests) -> None:
+    write_whole(draft / DIGESTS, save({"digests": digests}), private=True)

@@ -1,0 +1,204 @@
+"""What a corpus has cost its documents: every output that left, whichever folder or federation it left through.
+
+Each expense stands twice: in the folder's own journal, and in a file of this user's that all folders
+share. What was spent is the union of both, so neither a new folder, nor an older copy of one, nor a
+second federation on the same corpus starts afresh. An exact output costs an ε of infinity.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from ridgeway.common.base.errors import FormatError, Refused
+from ridgeway.common.base.files import state_folder, syncs
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.privacy.accountant import epsilon_of, in_all
+from ridgeway.common.privacy.privacy_settings import Privacy
+
+SPENT = "spent"
+"""The kind of a journal's entry about an output that was paid for."""
+FILE = "spending.jsonl"
+EXACT = math.inf
+"""The ρ of an output without noise."""
+
+Output = Literal["statistics", "counts"]
+Rho = Fraction | float
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """What one output cost.
+
+    epoch:   the data it was made of. mode: of the round.
+    holdout: the share of documents that was kept out of sums then, to be counted.
+    corpus:  the files and folders with the text. federation: the coordinator's key, as it was pinned.
+    """
+
+    epoch: str
+    output: Output
+    mode: Mode
+    rho: Rho
+    holdout: float
+    corpus: tuple[str, ...]
+    federation: str
+    time: str = ""
+
+    @property
+    def id(self) -> tuple[str, str, str]:
+        """An output is paid for once in an epoch and mode."""
+        return self.epoch, self.output, self.mode
+
+    def facts(self) -> dict[str, Any]:
+        """As it is written; the time is the entry's own."""
+        rho = "exact" if self.rho == EXACT else str(self.rho)
+        facts = {name: value for name, value in asdict(self).items() if name != "time"}
+        return facts | {"rho": rho, "corpus": list(self.corpus)}
+
+    @classmethod
+    def of(cls, facts: dict[str, Any], time: str) -> Expense:
+        rho = EXACT if facts["rho"] == "exact" else Fraction(facts["rho"])
+        return cls(**{**facts, "rho": rho, "corpus": tuple(facts["corpus"]), "time": time})
+
+
+def shared_file() -> Path:
+    """The file of this user's that all folders share."""
+    return state_folder() / FILE
+
+
+def spent(paid: Sequence[Expense]) -> Rho:
+    """What a document has cost at most.
+
+    A document is either summed or held out, by its own hash, so it pays for one of the two; if the share
+    that is held out was changed in between, it may have paid for both.
+    """
+    outputs = [in_all(each.rho for each in paid if each.output == output) for output in ("statistics", "counts")]
+    return in_all(outputs) if len({each.holdout for each in paid}) > 1 else max(outputs)
+
+
+class Account:
+    """A corpus's expenses, and the budget that they are paid from."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        shared: Path,
+        corpus: Sequence[str],
+        federation: str,
+        max_epsilon: float,
+        delta: float,
+    ) -> None:
+        self._journal = journal
+        self._path = shared
+        self._corpus = tuple(corpus)
+        self._federation = federation
+        self.max_epsilon = max_epsilon
+        self.delta = delta
+
+    def expenses(self) -> list[Expense]:
+        """Every output that was paid for, in the order of time."""
+        own = [Expense.of(dict(entry.facts), entry.time) for entry in self._journal.entries(SPENT)]
+        found = {each.id: each for each in (*self._shared(), *own)}
+        return sorted(found.values(), key=lambda each: each.time)
+
+    def is_paid(self, epoch: str, output: Output, mode: Mode) -> bool:
+        return (epoch, output, mode) in {each.id for each in self.expenses()}
+
+    def epsilon(self, more: Iterable[Expense] = ()) -> float:
+        """What a document has cost so far, or with some outputs more."""
+        cost = spent([*self.expenses(), *more])
+        return math.inf if cost == EXACT else epsilon_of(Fraction(cost), self.delta)
+
+    def expense(self, epoch: str, output: Output, mode: Mode, privacy: Privacy | None, holdout: float) -> Expense:
+        rho: Rho = privacy.rho if privacy else EXACT
+        return Expense(epoch, output, mode, rho, holdout, self._corpus, self._federation)
+
+    def check_affordable(self, more: Sequence[Expense]) -> None:
+        """Raise Refused if these outputs would cost more than is left."""
+        paid = {each.id for each in self.expenses()}
+        due = [each for each in more if each.id not in paid]
+        cost = self.epsilon(due)
+        if not due or cost <= self.max_epsilon:
+            return
+        if cost == math.inf:
+            raise Refused(
+                "budget_spent",
+                "exact sums or counts of this holder's corpus have left before, so no ε bounds what is known of "
+                "its documents; its owner may set `max_epsilon = inf`",
+            )
+        raise Refused(
+            "budget_spent",
+            f"this holder has spent an ε of {self.epsilon():.3g} and allows {self.max_epsilon:g} in all; with "
+            f"this round it would be {cost:.3g}",
+        )
+
+    def pay(self, *expenses: Expense) -> None:
+        """Write expenses down, each once, before what they are for leaves."""
+        paid = {each.id for each in self.expenses()}
+        for expense in expenses:
+            if expense.id not in paid:
+                [entry] = self._journal.append((SPENT, expense.facts()))
+                self._share({"time": entry.time, **expense.facts()})
+
+    def carry(self) -> None:
+        """Write the journal's expenses into the shared file if they are not there, as after it was lost."""
+        known = {each.id for each in self._shared()}
+        for entry in self._journal.entries(SPENT):
+            if Expense.of(dict(entry.facts), entry.time).id not in known:
+                self._share({"time": entry.time, **entry.facts})
+
+    def to_json(self) -> dict[str, Any]:
+        """What was spent and may be, and every output that was paid for; infinity is null."""
+        cost = self.epsilon()
+        return {
+            "spent": None if cost == math.inf else cost,
+            "exact": cost == math.inf,
+            "allowed": None if self.max_epsilon == math.inf else self.max_epsilon,
+            "delta": self.delta,
+            "outputs": [{"time": each.time, **each.facts()} for each in self.expenses()],
+        }
+
+    # The file that all folders share
+
+    def _shared(self) -> list[Expense]:
+        """What was paid for documents of this corpus, through whichever folder."""
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        try:
+            records = [json.loads(line) for line in lines]
+            expenses = [Expense.of(record, record.pop("time")) for record in records]
+        except (ValueError, KeyError, TypeError):
+            raise FormatError(
+                f"{self._path} is damaged, so what documents have cost is not known; restore it from a copy"
+            ) from None
+        return [each for each in expenses if overlap(each.corpus, self._corpus)]
+
+    def _share(self, record: dict[str, Any]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            os.write(handle, (json.dumps(record) + "\n").encode())
+            if syncs():
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def overlap(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether a document may lie below both: a path is the same, or a folder that holds the other."""
+    return any(_holds(a, b) or _holds(b, a) for a in one for b in other)
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,98 @@
+"""The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
+
+A total is named by all that decides its bytes: its terms, its members, their epochs, and for counts
+what was asked. So the same total may be signed again after a session that failed, and no other.
+Written in the journal before a signature or a share leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.schema import record_json
+from ridgeway.common.protocol.messages import Lot
+
+SIGNED, OPENED = "signed", "opened"
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A total that a holder is asked to sign.
+
+    epoch:    the holder's own. epochs: those of all members, by the owners of their keys.
+    question: what was asked, where counts are summed.
+    """
+
+    lot: Lot
+    terms: str
+    epoch: str
+    epochs: Mapping[str, str]
+    question: str = ""
+
+    @property
+    def id(self) -> str:
+        facts = [self.lot, self.terms, self.question, sorted(self.epochs.items())]
+        return sha256(record_json(facts))
+
+    def facts(self) -> dict[str, Any]:
+        members = sorted(self.epochs)
+        return {"lot": self.lot, "epoch": self.epoch, "total": self.id, "members": members}
+
+
+class SignedTotals:
+    """Law: whatever is asked in whatever order, the totals of one epoch and lot that can be opened are one."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def sign(self, total: Total, session: str) -> None:
+        """Write down a total that is about to be signed; raises Refused if the epoch is in another one.
+
+        Within one session a member signs smaller and smaller sets and opens the last one, so totals of
+        this very session do not count. If one was opened, the larger ones before it never were.
+        """
+        noted = [
+            entry
+            for entry in self._journal.entries(SIGNED, OPENED)
+            if (entry.facts["lot"], entry.facts["epoch"]) == (total.lot, total.epoch)
+        ]
+        opened = {entry.facts["total"] for entry in noted if entry.kind == OPENED}
+        signed = {entry.facts["total"] for entry in noted if entry.facts["session"] != session}
+        if (opened or signed) - {total.id}:
+            raise Refused(
+                "epoch_used",
+                f"this holder's data of this epoch is in a sum of {total.lot} already, and stays in that one alone",
+            )
+        self._journal.append((SIGNED, {"session": session, **total.facts()}))
+
+    def open(self, total: Total, session: str, round_: str) -> None:
+        """Write down a total whose shares are about to be revealed."""
+        self._journal.append((OPENED, {"round": round_, "session": session, **total.facts()}))
+
+    def has_signed(self, lot: Lot, epoch: str) -> bool:
+        """Whether this epoch's data is, or may be, in an opened total."""
+        entries = self._journal.entries(SIGNED)
+        return any((each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries)
+
+    def notices(self) -> list[dict[str, Any]]:
+        """Pairs of opened totals, one after the other, that few members joined or left between: for the owner.
+
+        What only these members gave, and what the others changed, follows from the difference of the two.
+        """
+        totals = [each.facts for each in self._journal.entries(OPENED) if each.facts["lot"] == "statistics"]
+        found = []
+        for before, after in zip(totals, totals[1:], strict=False):
+            differ = set(before["members"]) ^ set(after["members"])
+            if before["total"] != after["total"] and len(differ) < FEW_MEMBERS:
+                rounds = {"before": before["round"], "after": after["round"]}
+                found.append(rounds | {"members": sorted(differ)})
+        return found
+
+
+FEW_MEMBERS = 3
+"""Fewer members than this that joined or left between two totals are worth a notice."""
