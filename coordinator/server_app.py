@@ -20,7 +20,7 @@ from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
@@ -55,8 +55,15 @@ def main(grid: Grid, context: Context) -> None:
         elif order.work == "preflight":
             check_holders(federation, transport, watch)
         else:
-            permitted = order.accept_worse, order.allow_missing
-            run_round(federation, transport, watch, order.mode, *permitted, order.min_changed, order.even_unchanged)
+            wishes = RoundWishes(
+                mode=order.mode,
+                accept_worse=order.accept_worse,
+                accept_unevaluated=order.accept_unevaluated,
+                allow_missing=order.allow_missing,
+                min_changed=order.min_changed,
+                even_unchanged=order.even_unchanged,
+            )
+            run_round(federation, transport, watch, wishes)
 
 
 @contextmanager

@@ -79,16 +79,6 @@ def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack((pairs % PAIR, pairs // PAIR), axis=1).ravel()
 
 
-def calibrated_together(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What domains counted to calibrate, a row each, added up in the first: the fit is over all; zeros follow.
-
-    Law: it is linear, and rows that were added up stay as they are.
-    """
-    together = np.zeros_like(rows)
-    together[:1] = rows.sum(axis=0)
-    return together
-
-
 Reliability = tuple[tuple[float, float, float], ...]
 """By bins of confidence: where each begins, the share of held-out prompts in it, and the share that was right there."""
 
@@ -130,6 +120,10 @@ class Evaluation:
             for place, (name, row) in enumerate(zip(self.domains, self.confusion, strict=True))
             if sum(row)
         }
+
+    @property
+    def documents(self) -> int:
+        return sum(map(sum, self.confusion))
 
     @property
     def accuracy(self) -> float:

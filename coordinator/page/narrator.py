@@ -10,21 +10,19 @@ from typing import Protocol
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.progress import (
+    CountsReceived,
     OfferReceived,
-    ScoresReceived,
     SealedReceived,
     SecretsShared,
     StatisticsReceived,
 )
-from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE, REMEDIES
+from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
 
-OLDER_COPY = {
-    OTHER_RELEASE: "another release {number:04} or a later one is there: this folder is an older copy, or was one",
-    LONGER_LOG: "more opened sums are known there than to this ledger: this folder is an older copy, or was one",
-}
+OLDER_COPY = "another release {number:04} or a later one is there: this folder is an older copy, or was one"
 
 
 class Step(Protocol):
@@ -33,7 +31,7 @@ class Step(Protocol):
     def __call__(self, verb: str, subject: str, *figures: str) -> None: ...
 
 
-OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | ScoresReceived
+OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | CountsReceived
 
 
 class Narrator:
@@ -84,7 +82,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
     """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
-            step("round", str(number), count(holders, "holder"), f"encoder {encoder}", f"statistics {mode}")
+            step("round", str(number), count(holders, "holder"), f"encoder {encoder}", mode)
+            step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
                 step("privacy", private["mode"], f"ε {private['epsilon']:g} a document", f"δ {private['delta']:g}")
         case progress.OtherBundle(folder):
@@ -97,12 +96,15 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.HoldersAwaited(online, wanted):
             step("waiting", "for holders", f"{online} of {wanted} online")
         case progress.TotalReused(members):
-            step("kept", f"the total of {count(members, 'holder')}", "nobody in it has changed")
+            step("kept", f"the total of {count(members, 'holder')}", "nobody in it has opened a new epoch")
+        case progress.HoldersWaiting(names):
+            step("waiting", ", ".join(names), "in an opened total already, until their next epoch")
+            step("next", ", ".join(names), REMEDIES[event.kind])
         case progress.SumOpened(lot, members, of):
             fallen = f"{of - members} fell away" if of > members else ""
             step("opened", f"the sum of {lot}", f"of {members} members", fallen)
-        case progress.CountsMissing(lot, reason):
-            step("note", f"no {lot} were counted, so the router is not chosen by them", reason)
+        case progress.CountsMissing(reason):
+            step("note", "no counts were opened", reason)
         case progress.AnswerRefused(_, name, code, reason):
             step("refused", name or "someone unknown", code, reason)
             if name and code in REMEDIES:
@@ -113,18 +115,20 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("added", f"sums of {count(holders, 'holder')}", f"{len(domains)} domains", ", ".join(domains))
         case progress.TotalSolved(features, condition):
             step("solved", f"{features} features", f"condition {condition:.1e}")
-        case progress.CandidateChosen() if event.accuracy is None:
-            step("chosen", "the first candidate", "no held-out documents")
-        case progress.CandidateChosen(candidates, documents, ridge, selector=selector, accuracy=accuracy):
-            step("tried", count(candidates, "candidate"), f"on {documents:,} held-out documents")
-            step("chosen", f"λ {ridge:g}, {selector}", f"held-out accuracy {accuracy:.1f} %")
+        case progress.RouterEvaluated() if event.accuracy is None:
+            step("counted", "no held-out documents", "the router is not evaluated")
+        case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):
+            rule = selector if ridge is None else f"λ {ridge:g}, {selector}"
+            within = f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})" if interval else ""
+            about = f"about {documents:,}" if interval else f"{documents:,}"
+            step("counted", rule, f"{about} held-out documents", f"accuracy {accuracy:.1f} %{within}")
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
         case progress.ConfidenceCalibrated(temperature, half, tail, gap, separation):
             curve = f"half {half:g}, tail {tail:g}"
             step("fitted", f"temperature {temperature:.3g}", curve, f"gap to accuracy {gap:.1f} %")
             if separation is not None:
-                step("learnt", "what belongs to no domain", f"told from what does {100 * separation:.0f} times in 100")
+                step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
             who = *(f"new {name}" for name in newcomers), *(f"changed {each}" for each in changed)
             step("worse", domain, f"{lost} of {count(documents, 'document')} lost, {won} won", *who)
@@ -133,7 +137,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
         case progress.DeliveryBlocked(code, names, number):
-            step("other", ", ".join(names), OLDER_COPY[code].format(number=number))
+            step("other", ", ".join(names), OLDER_COPY.format(number=number))
             step("next", REMEDIES[code])
         case progress.ReleaseDelivered(number, names):
             step("delivered", f"release {number:04}", f"to {count(len(names), 'holder')}")

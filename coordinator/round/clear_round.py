@@ -1,50 +1,51 @@
-"""Gathering in the clear: every holder's sums are checked, kept in the ledger, and added up from there.
+"""Gathering without masks: every holder's own sums, exact in clear rounds and under noise in private ones.
 
-What was accepted is not asked for again, and sums of holders that are away still count. Knows the ledger and messages.
+They are checked, kept in the ledger, and added up from there. What was accepted is not asked for again,
+and sums of holders that are away still count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ridgeway.common.base.errors import Refused, RoundFailed
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms
-from ridgeway.common.protocol.messages import ClearStatistics, Collect, Evaluate, Offer, Reliability, Scores
-from ridgeway.common.protocol.packet import Blob, statistics_of
+from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.messages import ClearStatistics, Collect, Counted, Evaluate, NoisyStatistics, Offer
+from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
-from ridgeway.coordinator.round.ask import Channel, HolderAnswer
+from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import (
     Check,
-    Counted,
+    CountedRow,
     Gathered,
-    Part,
-    Question,
-    by_question,
-    checked_counts,
+    RoundCounts,
+    checked_row,
     cohort_of,
-    count_of,
+    no_counts,
 )
-from ridgeway.coordinator.round.ledger import Contribution
-from ridgeway.coordinator.round.progress import ScoresReceived, StatisticsReceived, Watch
+from ridgeway.coordinator.round.ledger import Contribution, Ledger
+from ridgeway.coordinator.round.progress import CountsReceived, StatisticsReceived, Watch
 from ridgeway.coordinator.solving.total import add_weighted
 
 
 class ClearGathering:
-    """One round's gathering in the clear; its methods are those of `MaskedGathering`."""
+    """One round's gathering without masks; its methods are those of `MaskedGathering`."""
 
     def __init__(
         self, federation: Federation, channel: Channel, terms: Terms, watch: Watch, lose_nothing: Check
     ) -> None:
-        self._federation, self._ledger = federation, federation.ledger
-        self._channel, self._terms, self._watch = channel, terms, watch
+        self._federation = federation
+        self._ledger = federation.ledger
+        self._channel = channel
+        self._terms = terms
+        self._watch = watch
         self._lose_nothing = lose_nothing
         self._left_out: set[str] = set()
-        self.known: dict[Part, Counted] = {}
 
-    def check_offer(self, key: str, offer: Offer, blobs: Sequence[Blob]) -> None:
+    def check_offer(self, key: str, offer: Offer) -> None:
         """Any offer will do: sums are checked when they come."""
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
@@ -81,37 +82,44 @@ class ClearGathering:
     def _stored(self) -> set[str]:
         """Holders whose accepted sums can be used, whether they are there or not."""
         standing = self._ledger.standing()
-        usable = {name for name, each in standing.contributions.items() if each.terms == self._terms.sums_id}
+        usable = {name for name, each in standing.contributions.items() if each.terms == self._terms.id}
         return usable & set(standing.active) - self._left_out
 
-    def _shares(self, cohort: Cohort) -> dict[str, Member]:
+    def _shares(self, cohort: Cohort) -> dict[str, int]:
+        """Each holder's share of its domain's mass, by name."""
         names = {holder.key: name for name, holder in self._ledger.standing().active.items()}
-        return {names[member.key]: member for member in cohort.members}
+        return {names[key]: share for key, share in cohort.shares.items()}
 
-    def _is_settled(self, name: str, member: Member, offer: Offer | None) -> bool:
+    def _is_settled(self, name: str, share: int, offer: Offer | None) -> bool:
         stored = self._ledger.standing().contributions.get(name)
-        wanted = (self._terms.sums_id, member.domain, member.share)
-        if stored is None or (stored.terms, stored.domain, stored.share) != wanted:
+        if stored is None or (stored.terms, stored.share) != (self._terms.id, share):
             return False
-        return (offer is None or stored.source == offer.source) and self._ledger.has_sums(stored)
+        return (offer is None or stored.source == offer.epoch.name) and self._ledger.has_sums(stored)
 
     def _ask_for(
-        self, cohort: Cohort, shares: dict[str, Member], offers: dict[str, Offer], names: Collection[str]
+        self, cohort: Cohort, shares: dict[str, int], offers: dict[str, Offer], names: Collection[str]
     ) -> set[str]:
         """Ask these holders for their sums and store those that are accepted; returns whose were."""
         accepted = set()
-        for answer in self._channel.ask(Collect(cohort=cohort), ClearStatistics, names=names):
+        active = self._ledger.standing().active
+        expected = NoisyStatistics if self._terms.privacy else ClearStatistics
+        for answer in self._channel.ask(Collect(cohort=cohort), expected, names=names):
             with answer.accept():
-                name, reply, member = answer.name, answer.message, shares[answer.name]
-                if reply.cohort != cohort.id:
-                    raise Refused("late", "statistics for another cohort")
-                own = checked(statistics_of(answer.blobs, self._terms.features, len(cohort.domains)), member, cohort)
-                holdout = offers[name].holdout
-                given = Contribution(name, member.domain, reply.source, member.share, self._terms.sums_id, holdout)
-                offers[name] = offers[name].model_copy(update={"source": reply.source})
+                name, reply = answer.name, answer.message
+                if reply.cohort != cohort.id or reply.source != offers[name].epoch.name:
+                    raise Refused("late", "sums for another cohort, or of another epoch than was offered")
+                own = checked(self._terms, answer.blobs[0], shares[name], len(cohort.members))
+                given = Contribution(
+                    name,
+                    active[name].domain,
+                    reply.source,
+                    shares[name],
+                    self._terms.id,
+                    offers[name].holdout,
+                )
                 self._ledger.contribute(self._channel.nonce, given, own, own.mass)
-                size = sum(memoryview(blob).nbytes for blob in answer.blobs)
-                self._watch(StatisticsReceived(name, member.domain, size))
+                size = memoryview(answer.blobs[0]).nbytes
+                self._watch(StatisticsReceived(name, active[name].domain, size))
                 accepted.add(name)
         return accepted
 
@@ -126,50 +134,43 @@ class ClearGathering:
                 "accepted is kept: run the round again when more are there"
             )
 
-    def count(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
-        """What these holders count on their held-out documents; not asked for if it came with an earlier answer."""
-        if question not in self.known:
-            self.known |= by_question(question, *self._counted(question, blobs, names))
-        return self.known[question]
-
-    def _counted(self, question: Question, blobs: Sequence[Blob], names: Collection[str]) -> Counted:
-        counts = {name: np.zeros(count_of(question), dtype=np.int64) for name in question.domains}
-        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
-        heard = set()
-        for answer in self._ask_to_count(question, blobs, names):
-            with answer.accept():
-                try:
-                    given = np.array(answer.message.counts, dtype=np.int64).ravel()
-                except ValueError:
-                    raise Refused("shape_mismatch", "counts are not of the shape that was asked for") from None
-                if isinstance(answer.message, Scores):
-                    more = (answer.message.quality, answer.message.reliability)
-                    given = np.concatenate([given, *(np.array(each, dtype=np.int64) for each in more)])
-                counts[domain_of[answer.name]] += checked_counts(question, given)
-                self._watch(ScoresReceived(answer.name))
-                heard.add(answer.name)
-        return counts, heard
-
-    def _ask_to_count(
-        self, question: Question, blobs: Sequence[Blob], names: Collection[str]
-    ) -> Iterator[HolderAnswer[Scores]] | Iterator[HolderAnswer[Reliability]]:
-        if isinstance(question, Evaluate):
-            return self._channel.ask(question, Scores, names=names, blobs=blobs)
-        return self._channel.ask(question, Reliability, names=names, blobs=blobs)
+    def count(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
+        """What these holders count on their held-out documents."""
+        return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
 
 
-def checked(placed: Statistics, member: Member, cohort: Cohort) -> Statistics:
-    """A holder's sums as those of its domain alone; raises unless some text of that domain could have made them."""
-    place = cohort.domains.index(member.domain)
-    if np.delete(placed.cross, place, axis=1).any():
-        raise Refused("wrong_domain", f"sums for domains other than {member.domain}")
-    own = Statistics(placed.gram, np.ascontiguousarray(placed.cross[:, [place]]))
-    if cohort.terms.privacy:
+def counts_of(
+    channel: Channel,
+    ledger: Ledger,
+    watch: Watch,
+    question: Evaluate,
+    blobs: Sequence[Blob],
+    names: Collection[str],
+) -> RoundCounts:
+    """What these holders count, each in an answer of its own."""
+    rows: dict[str, CountedRow] = {name: no_counts(question) for name in question.domains}
+    domain_of = {name: holder.domain for name, holder in ledger.standing().active.items()}
+    heard = set()
+    for answer in channel.ask(question, Counted, names=names, blobs=blobs):
+        with answer.accept():
+            told = answer.message
+            given = np.array([*told.counts, *told.quality, *told.reliability], dtype=np.int64)
+            domain = domain_of[answer.name]
+            rows[domain] = rows[domain] + checked_row(question, given)
+            watch(CountsReceived(answer.name))
+            heard.add(answer.name)
+    return RoundCounts(rows, frozenset(heard))
+
+
+def checked(terms: Terms, blob: Blob, share: int, members: int) -> Statistics:
+    """A holder's sums as those of its domain alone; raises unless some text could have made them."""
+    own = terms.statistics_of(vector_of(blob, terms.vector_size(1)), 1)
+    if terms.privacy:
         own.check_noisy()
         return own
-    own.check(rounded=1 if member.share else 0)
-    if not member.share:
-        check_bound(own.mass * len(cohort.members))  # plain masses must leave room for the others'
-    if member.share and own.mass != member.share:
-        raise Refused("wrong_mass", f"sums of mass {own.mass:_} where the cohort gives {member.share:_}")
+    own.check(rounded=1 if share else 0)
+    if not share:
+        check_bound(own.mass * members)  # plain masses must leave room for the others'
+    if share and own.mass != share:
+        raise Refused("wrong_mass", f"sums of mass {own.mass:_} where the cohort gives {share:_}")
     return own

@@ -25,12 +25,23 @@ from ridgeway.common.base.files import cache_folder, canonical_json, sha256
 from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, DEFAULT_LISTEN, EQUAL_MASS, PLAIN_ENCODER, Weighting
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    DEFAULT_DELTA,
+    DEFAULT_LISTEN,
+    EQUAL_MASS,
+    PLAIN_ENCODER,
+    Ridge,
+    Selector,
+    SelectorName,
+    Weighting,
+)
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
-from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy, PrivacyChoice
+from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy
 from ridgeway.common.privacy.public_prior import (
     TOKENS_PER_TEXT,
     PublicPrior,
@@ -42,7 +53,6 @@ from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampli
 from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
-from ridgeway.coordinator.solving.candidates import Grid
 
 SETTINGS = "coordinator.toml"
 KEY = "coordinator.key"
@@ -63,12 +73,10 @@ NAME = re.compile("[0-9a-z-]{1,64}")
 class RoundSettings(Record):
     """Who must be there, and how long the others wait for them; times are in seconds.
 
-    min_difference: the fewest holders that must join, leave or change between two masked totals, as holders demand it.
-    may_lapse:      domains that a release may lose because their holders are not there.
+    may_lapse: domains that a release may lose because their holders are not there.
     """
 
     min_holders: int = Field(default=2, ge=2)
-    min_difference: int = Field(default=2, ge=1)
     wait: float = Field(default=60.0, ge=0)
     deadline: float = Field(default=600.0, gt=0)
     may_lapse: tuple[DomainName, ...] = ()
@@ -87,10 +95,27 @@ class Abstention(Record):
         return self
 
 
-class PrivacySettings(Record):
-    """Whether documents are bounded one by one and hidden under noise, and what a round may cost each of them."""
+class RouterSettings(Record):
+    """How a router is solved from an exact total, and how tokens decide. λ is relative to the mean diagonal of A."""
 
-    mode: PrivacyChoice = "none"
+    ridge: float = Field(default=DEFAULT.ridge.value, ge=1e-6, le=10)
+    normalise_columns: bool = DEFAULT.normalise_columns
+    selector: SelectorName = DEFAULT.selector.name
+    k: int = Field(default=DEFAULT.selector.k, ge=1, le=1 << 20)
+
+    @property
+    def penalty(self) -> Ridge:
+        return Ridge(self.ridge)
+
+    @property
+    def rule(self) -> Selector:
+        return Selector(self.selector, self.k)
+
+
+class PrivacySettings(Record):
+    """How private rounds bound documents, and what a round costs each of them."""
+
+    sums: PrivacyMode = "columns"
     epsilon: Epsilon = 1.0
     delta: Delta = DEFAULT_DELTA
 
@@ -104,7 +129,7 @@ class FederationSettings(Record):
     listen: Address = DEFAULT_LISTEN
     address: Address = DEFAULT_LISTEN
     encoder: str = PLAIN_ENCODER
-    mode: Mode = "masked"
+    mode: Mode = "private"
     weighting: Weighting = DEFAULT.weighting
     window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
     max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
@@ -113,7 +138,7 @@ class FederationSettings(Record):
     units: int = Field(default=DEFAULT.sampling.units, ge=0, le=1 << 12)
     mistyped: int = Field(default=DEFAULT.sampling.mistyped, ge=0, le=1 << 12)
     round: RoundSettings = RoundSettings()
-    candidates: Grid = Grid()
+    router: RouterSettings = RouterSettings()
     abstention: Abstention = Abstention()
     privacy: PrivacySettings = PrivacySettings()
     experts: ExpertNames = ()
@@ -196,30 +221,28 @@ class Federation:
         return self.terms_in(None)
 
     def terms_in(self, mode: Mode | None) -> Terms:
-        """The terms of a round, clear or masked; as the settings say if that is left open."""
+        """The terms of a round; in the mode of the settings if that is left open."""
         settings = self.settings
+        chosen = mode or settings.mode
         check_sampling(self.encoder, settings.sampling.sampling)
-        weighting: Weighting = "tokens" if self.privacy else settings.weighting  # documents weigh the same
-        ridges = settings.candidates.ridges
+        private = chosen == "private"
+        weighting: Weighting = "tokens" if private else settings.weighting  # documents weigh the same
         return Terms(
-            mode=mode or settings.mode,
+            mode=chosen,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
             features=self.encoder.width + 1,
             sampling=settings.sampling,
             weighting=weighting,
             mass=EQUAL_MASS if weighting == "equal" else 0,
-            ridges=ridges[:1] if self.privacy else ridges,
-            privacy=self.privacy,
+            privacy=self.privacy if private else None,
         )
 
     @property
-    def privacy(self) -> Privacy | None:
-        """What private rounds promise; None where sums are exact."""
+    def privacy(self) -> Privacy:
+        """What private rounds promise."""
         chosen = self.settings.privacy
-        if chosen.mode == "none":
-            return None
-        return Privacy(mode=chosen.mode, epsilon=chosen.epsilon, delta=chosen.delta, prior=self.prior.fingerprint)
+        return Privacy(mode=chosen.sums, epsilon=chosen.epsilon, delta=chosen.delta, prior=self.prior.fingerprint)
 
     @cached_property
     def prior(self) -> PublicPrior:
@@ -237,7 +260,7 @@ class Federation:
 
     def choices_id(self, terms: Terms) -> str:
         """Stands for all that decides, beside the holders' sums and documents, what a release is."""
-        chosen = [self.settings.candidates, self.settings.abstention, terms]
+        chosen = [self.settings.router, self.settings.abstention, terms]
         return sha256(canonical_json([each.model_dump(mode="json") for each in chosen]))
 
     @contextlib.contextmanager

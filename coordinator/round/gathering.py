@@ -1,7 +1,7 @@
-"""What a round gathers from holders, whether in the clear or under masks: a total, and counts of held-out documents.
+"""What a round gathers from holders: a total, and counts of held-out documents for the router it gives.
 
-The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is the same for both.
-Knows messages and totals. Knows nothing of how either way works.
+The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is the
+same for both.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
-from ridgeway.common.base.schema import DomainName, ExpertNames, Record
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
-from ridgeway.common.protocol.messages import Calibrate, Evaluate
+from ridgeway.common.protocol.messages import Evaluate
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
     MAX_HELD_OUT_DOCUMENTS,
-    calibrated_together,
     calibration_size,
     split_calibration,
     unpaired,
@@ -28,32 +27,19 @@ from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, QualityTable, che
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
 from ridgeway.coordinator.round.remedies import AWAY, why
-from ridgeway.coordinator.solving.candidates import Counts
 from ridgeway.coordinator.solving.total import Total
 
-Question = Evaluate | Calibrate
-
-
-class ScoresAsked(Record):
-    """The part of an evaluation in which scores of experts are added up."""
-
-    domains: tuple[DomainName, ...]
-    experts: ExpertNames
-
-
-Part = Question | ScoresAsked
-Counted = tuple[dict[str, Counts], set[str]]
-"""What holders counted, by domain, and which of them did."""
+Counts = NDArray[np.int64]
 Check = Callable[[Collection[str]], None]
 """Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A total, whose sums are in it, and who can be asked about the routers that come of it.
+    """A total, whose sums are in it, and who can be asked about the router that comes of it.
 
     present: holders by name; those whose sums were there from an earlier round need not be among them.
-    kept:    the digest of the masked total, by which the ledger keeps it and what was counted about it.
+    kept:    the digest of a total that was opened under masks, by which the ledger keeps it.
     """
 
     total: Total
@@ -69,123 +55,110 @@ def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[st
             f"{len(names)} of {len(active)} holders can take part, and a router needs two domains; "
             "see that their SuperNodes run, then run the round again: what was accepted is kept"
         )
-    by_key = {active[name].key: active[name] for name in names}
-    domains = {key: holder.domain for key, holder in by_key.items()}
-    return form_cohort(terms, domains, {key: holder.weight for key, holder in by_key.items()})
+    return form_cohort(terms, {active[name].key: active[name].domain for name in names})
 
 
-def shape_of(question: Part) -> tuple[int, ...]:
-    """The shape of what one domain's holders count, but for what else an evaluation may ask for."""
-    if isinstance(question, ScoresAsked):
-        return 2, len(question.experts)
-    if isinstance(question, Evaluate):
-        return len(question.candidates), len(question.domains) + 2
-    return (calibration_size(len(question.temperatures)),)
+# Counts
 
 
-def parts_of(question: Question) -> tuple[Part, ...]:
-    """The questions whose counts stand one after another in an answer."""
-    if not isinstance(question, Evaluate):
-        return (question,)
-    scores = ScoresAsked(domains=question.domains, experts=question.experts) if question.experts else None
-    return tuple(part for part in (question, scores, question.calibration) if part is not None)
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedRow:
+    """What the holders of one domain counted, or one holder.
 
-
-def count_of(question: Question) -> int:
-    """How many numbers one domain's holders answer."""
-    return sum(math.prod(shape_of(part)) for part in parts_of(question))
-
-
-def sealed_count_of(question: Question) -> int:
-    """How many numbers all domains' holders together answer under masks."""
-    return sum(rows * size for _, rows, size in _sealed_parts(question))
-
-
-def _sealed_parts(question: Question) -> list[tuple[Part, int, int]]:
-    """Each part of an answer under masks, its rows and their length: two counts stand in one number where they can."""
-    domains = len(question.domains)
-    return [
-        (
-            part,
-            1 if isinstance(part, Calibrate) else domains,
-            -(-math.prod(shape_of(part)) // 2) if is_paired(part) else math.prod(shape_of(part)),
-        )
-        for part in parts_of(question)
-    ]
-
-
-def is_paired(part: Part) -> bool:
-    """Scores of experts are too large for that, and counts under noise may be below nought."""
-    return not isinstance(part, ScoresAsked) and part.terms.privacy is None
-
-
-def unsealed_counts(question: Question, opened: Counts) -> Counts:
-    """The counts of each domain, a row each, of what was opened."""
-    found, start = [], 0
-    for part, rows, size in _sealed_parts(question):
-        counts = opened[start : start + rows * size].reshape(rows, size)
-        whole = np.zeros((len(question.domains), math.prod(shape_of(part))), dtype=np.int64)
-        whole[:rows] = np.array([unpaired(row) for row in counts])[:, : whole.shape[1]] if is_paired(part) else counts
-        found.append(whole)
-        start += rows * size
-    return np.concatenate(found, axis=1)
-
-
-def by_question(question: Question, rows: Mapping[str, Counts], heard: Collection[str]) -> dict[Part, Counted]:
-    """What an answer says to each question in it, by domain; `rows` may hold the first ones only.
-
-    All domains are calibrated together, in the clear as under masks.
+    routed:      to which domain how many documents were routed; under noise in private rounds.
+    changes:     how many the last release had right and the router has not, and the other way round.
+    quality:     sums of scores of experts, then their numbers.
+    calibration: what confidence is fitted by.
     """
-    found: dict[Part, Counted] = {}
-    start = 0
-    for part in parts_of(question):
-        end = start + math.prod(shape_of(part))
-        if all(end <= row.size for row in rows.values()):
-            given = np.array([row.ravel()[start:end] for row in rows.values()])
-            shaped = (calibrated_together(given) if isinstance(part, Calibrate) else given).reshape(-1, *shape_of(part))
-            found[part] = dict(zip(rows, shaped, strict=True)), set(heard)
-        start = end
-    return found
+
+    routed: Counts
+    changes: Counts
+    quality: Counts
+    calibration: Counts
+
+    def __add__(self, other: CountedRow) -> CountedRow:
+        return CountedRow(
+            self.routed + other.routed,
+            self.changes + other.changes,
+            self.quality + other.quality,
+            self.calibration + other.calibration,
+        )
+
+    @property
+    def row(self) -> Counts:
+        """All of it, one after another."""
+        return np.concatenate([self.routed, self.changes, self.quality, self.calibration])
 
 
-def checked_counts(question: Question, given: Counts, holders: int = 1, calibrated: int = 1) -> Counts:
-    """The counts of one holder or more in one row; raises Refused unless documents could have given them.
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundCounts:
+    """What holders counted, by domain, and which of them did."""
+
+    rows: Mapping[str, CountedRow]
+    heard: frozenset[str]
+
+    def calibration(self) -> Counts:
+        """All domains are calibrated together."""
+        return np.sum([row.calibration for row in self.rows.values()], axis=0)
+
+    def quality(self, question: Evaluate) -> QualityTable | None:
+        """How good experts are by what holders have told; None if there are no scores."""
+        rows = np.stack([self.rows[name].quality for name in question.domains])
+        if not rows.any():
+            return None
+        sums, counts = np.split(rows, 2, axis=1)
+        return QualityTable(question.domains, question.experts, sums, counts)
+
+
+def sizes_of(question: Evaluate) -> tuple[int, int, int, int]:
+    """How many numbers each part of a row has."""
+    changes = 0 if question.terms.privacy else 2
+    calibrated = calibration_size(len(question.temperatures)) if question.temperatures else 0
+    return len(question.domains), changes, 2 * len(question.experts), calibrated
+
+
+def row_of(question: Evaluate, numbers: Counts) -> CountedRow:
+    """A row of counts; raises Refused if there are not as many as were asked for."""
+    sizes = sizes_of(question)
+    if numbers.size != sum(sizes):
+        raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+    return CountedRow(*np.split(numbers, np.cumsum(sizes)[:-1]))
+
+
+def no_counts(question: Evaluate) -> CountedRow:
+    return row_of(question, np.zeros(sum(sizes_of(question)), dtype=np.int64))
+
+
+def checked_row(question: Evaluate, numbers: Counts, holders: int = 1, calibrated: int = 1) -> CountedRow:
+    """The counts of one holder or more; raises Refused unless documents could have given them.
 
     calibrated: how many holders' calibrations are in it.
     """
-    if given.size != count_of(question):
-        raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+    row = row_of(question, numbers)
     if question.terms.privacy:  # of counts under noise, nothing can be said but that they are numbers
-        return given.ravel()
-    for part, (counts, _) in by_question(question, {"": given}, ()).items():
-        _check_part(part, counts[""], calibrated if isinstance(part, Calibrate) else holders)
-    return given.ravel()
-
-
-def measured(known: Mapping[Part, Counted]) -> QualityTable | None:
-    """How good experts are by what holders have told; None if there are no scores."""
-    for part, (rows, _) in known.items():
-        if isinstance(part, ScoresAsked) and any(row.any() for row in rows.values()):
-            sums, counts = np.stack([rows[name] for name in part.domains], axis=1)
-            return QualityTable(part.domains, part.experts, sums, counts)
-    return None
-
-
-def _check_part(question: Part, counts: Counts, holders: int) -> None:
-    if isinstance(question, ScoresAsked):
+        return row
+    _check_routed(row, MAX_HELD_OUT_DOCUMENTS * holders)
+    if question.experts:
         try:
-            check_scores(counts[0], counts[1], MAX_HOLDER_SCORES * holders)
+            sums, counts = np.split(row.quality, 2)
+            check_scores(sums, counts, MAX_HOLDER_SCORES * holders)
         except FormatError as error:
             raise Refused("over_bound", str(error)) from None
-        return
-    most = (MAX_HELD_OUT_DOCUMENTS if isinstance(question, Evaluate) else CALIBRATED_COUNTS) * holders
+    if question.temperatures:
+        _check_calibration(question, row.calibration, CALIBRATED_COUNTS * calibrated)
+    return row
+
+
+def _check_routed(row: CountedRow, most: int) -> None:
+    if not 0 <= row.routed.min() <= row.routed.sum() <= most:
+        raise Refused("over_bound", "more documents than a holder may evaluate on")
+    if row.changes.min() < 0 or row.changes.sum() > row.routed.sum():
+        raise Refused("broken_identity", "more documents changed than were routed")
+
+
+def _check_calibration(question: Evaluate, counts: Counts, most: int) -> None:
     if not 0 <= counts.min() <= counts.max() <= most:
-        raise Refused("over_bound", "more documents than a holder may evaluate on, or calibrate with")
-    if isinstance(question, Evaluate):
-        met, changed = counts[:, :-2].sum(axis=1), counts[:, -2:].sum(axis=1)
-        if met.max() > most or len(np.unique(met)) != 1 or (changed > met).any():
-            raise Refused("broken_identity", "the candidates were not all scored on the same documents")
-        return
+        raise Refused("over_bound", "more documents than a holder may calibrate with")
     reliability, scope = split_calibration(counts, len(question.temperatures))
     fallen, right = reliability[..., 0], reliability[..., 1]
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
@@ -193,6 +166,37 @@ def _check_part(question: Part, counts: Counts, holders: int) -> None:
     by_length = scope.sum(axis=1)
     if (by_length[:, 0] != by_length[:, 1]).any() or scope[..., 0].sum() not in (0, fallen[0, 0].sum()):
         raise Refused("broken_identity", "what belongs to any domain was not counted on the same documents")
+
+
+# Counts under masks: each domain has a row of its own for what is paired and for scores, all share one to calibrate
+
+
+def _sealed_sizes(question: Evaluate) -> tuple[int, int, int]:
+    """How many numbers the rows of routed documents, of scores, and the one of calibration have under masks."""
+    routed, changes, quality, calibrated = sizes_of(question)
+    return math.ceil((routed + changes) / 2), quality, math.ceil(calibrated / 2)
+
+
+def sealed_size(question: Evaluate) -> int:
+    """How many numbers all domains' holders together answer under masks."""
+    routed, quality, calibrated = _sealed_sizes(question)
+    return (routed + quality) * len(question.domains) + calibrated
+
+
+def unsealed_rows(question: Evaluate, opened: Counts) -> list[Counts]:
+    """The counts of each domain of what was opened; the calibration of all stands in the first."""
+    domains = len(question.domains)
+    routed, quality, calibrated = _sealed_sizes(question)
+    cuts = np.cumsum([routed * domains, quality * domains])
+    first, scores, shared = np.split(opened, cuts)
+    sizes = sizes_of(question)
+    rows = []
+    for place in range(domains):
+        own = unpaired(first.reshape(domains, routed)[place])[: sizes[0] + sizes[1]]
+        scored = scores.reshape(domains, quality)[place]
+        fitted = unpaired(shared)[: sizes[3]] if place == 0 else np.zeros(sizes[3], dtype=np.int64)
+        rows.append(np.concatenate([own, scored, fitted]))
+    return rows
 
 
 # What a round may not lose: a router without a domain sends that domain's texts to wrong experts, with confidence

@@ -19,12 +19,10 @@ from safetensors.numpy import load_file, save
 from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers
-from ridgeway.common.base.journal import START, Clock, Journal, JournalEntry, system_clock
-from ridgeway.common.masking.differencing import Parts
+from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card
 from ridgeway.common.protocol.messages import HeldRelease
-from ridgeway.common.protocol.opened_log import OpenedSum
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain, unpacked
 
 MAX_TOTALS = 4
@@ -36,20 +34,19 @@ class Admitted:
     """A holder on the roster.
 
     key:    the Ed25519 key it signs with. node: the key its SuperNode logs in with.
-    weight: its part of the domain's mass, beside the other holders of the domain.
     """
 
     name: str
     domain: str
     key: str
     node: str
-    weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A holder's accepted sums: under which share of the mass, from which raw sums, in which file.
+    """A holder's accepted sums: of which epoch, under which share of the mass, in which file.
 
+    source: the name of the epoch.
     digest: names the file; empty where the sums are hidden in a masked total.
     """
 
@@ -79,13 +76,12 @@ class Totalled:
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
-    """Counts about a total that were opened: in answer to which question, in which file; and of which experts."""
+    """Counts about a total that were opened: in answer to which question, in which file, and of whom."""
 
     total: str
-    lot: str
     question: str
     digest: str
-    experts: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +125,8 @@ class Standing:
     delivered: the release that each holder has, as it said last.
     gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
-    counts:  what was counted about each of them, by its digest and by lot.
-    opened:  what was put into every masked sum that was ever opened, by lot.
+    counts:  what was counted about each of them, by its digest.
+    totalled_epochs: the names of the epochs that were ever in an opened total.
     names:   the names of all holders that were ever admitted, by key.
     handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
@@ -144,8 +140,8 @@ class Standing:
     delivered: dict[str, HeldRelease] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     totals: list[Totalled] = field(default_factory=list)
-    counts: dict[str, dict[str, KeptCounts]] = field(default_factory=dict)
-    opened: dict[str, list[Parts]] = field(default_factory=dict)
+    counts: dict[str, KeptCounts] = field(default_factory=dict)
+    totalled_epochs: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
@@ -161,7 +157,8 @@ class Standing:
             case "admitted":
                 before = self.roster.get(facts["name"])
                 self.gone |= {before.node, before.key} - {facts["node"], facts["key"]} if before else set()
-                self.roster[facts["name"]] = Admitted(**facts)
+                known = {each: facts[each] for each in Admitted.__slots__}  # earlier versions kept a weight
+                self.roster[facts["name"]] = Admitted(**known)
                 self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
             case "removed":
@@ -186,15 +183,12 @@ class Standing:
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "totalled":
                 made = Totalled.of(facts)
+                self.totalled_epochs |= {member.source for member in made.members}
                 self.counts.pop(made.digest, None)  # it is opened again only where files were lost
                 self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
-            case "counted":
-                of = facts.get("total") or self.totals[-1].digest  # ledgers of earlier versions kept one total
-                kept = KeptCounts(of, facts["lot"], facts["question"], facts["digest"], tuple(facts.get("experts", ())))
-                self.counts.setdefault(of, {})[kept.lot] = kept
-            case "opened_sum":
-                parts = {key: (str(source), int(weight)) for key, (source, weight) in facts["parts"].items()}
-                self.opened.setdefault(facts["lot"], []).append(parts)
+            case "counted" if "holders" in facts:  # those of earlier versions answer other questions
+                kept = KeptCounts(facts["total"], facts["question"], facts["digest"], tuple(facts["holders"]))
+                self.counts[kept.total] = kept
             case "bundle":
                 for names, to, off in (("approved", "approvals", "refusals"), ("refused", "refusals", "approvals")):
                     for name in facts[names]:
@@ -212,7 +206,8 @@ class Standing:
 
     def _keep_totals(self, totals: list[Totalled]) -> None:
         self.totals = totals
-        self.counts = {each.digest: self.counts.get(each.digest, {}) for each in totals}
+        kept = {each.digest for each in totals}
+        self.counts = {digest: each for digest, each in self.counts.items() if digest in kept}
 
     @property
     def holder_handovers(self) -> tuple[HandOver, ...]:
@@ -243,7 +238,7 @@ class Standing:
 
     @property
     def kept_counts(self) -> list[KeptCounts]:
-        return [each for lots in self.counts.values() for each in lots.values()]
+        return list(self.counts.values())
 
     @property
     def needed(self) -> list[Contribution]:
@@ -273,13 +268,13 @@ class Ledger:
     def note(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
 
-    def admit(self, name: str, card: Card, weight: int) -> Admitted:
+    def admit(self, name: str, card: Card) -> Admitted:
         """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice.
 
         Its SuperNode may come with another key, since the card is signed with the holder's own; the one before is gone.
         The holder's own may be another one too, if the hand-overs on its card lead there from the key on the roster.
         """
-        holder = Admitted(name, card.domain, card.key, card.node, weight)
+        holder = Admitted(name, card.domain, card.key, card.node)
         standing = self.standing()
         known = standing.handovers.told(card.handovers)
         owner = known.owner(card.key)
@@ -332,7 +327,7 @@ class Ledger:
         self.note("counted", round=round_, **asdict(replace(given, digest=self._write_sums(counts=counts))))
 
     def counts(self, stored: KeptCounts) -> Integers:
-        return self._read_sums(stored.digest, f"the {stored.lot} of the masked total", ("counts",))["counts"]
+        return self._read_sums(stored.digest, "the counts of the masked total", ("counts",))["counts"]
 
     def has_sums(self, contribution: Contribution) -> bool:
         """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
@@ -386,21 +381,6 @@ class Ledger:
 
     def _path(self, digest: str) -> Path:
         return self._sums / f"{digest}.sums"
-
-    def opened_log(self) -> tuple[OpenedSum, ...]:
-        """Every masked sum that was opened, as holders are shown it."""
-        noted = [entry.facts for entry in self.journal.entries("opened_sum")]
-        return tuple(
-            OpenedSum(
-                number=number,
-                round=facts["round"],
-                lot=facts["lot"],
-                parts=tuple((key, *facts["parts"][key]) for key in sorted(facts["parts"])),
-                terms=facts.get("terms", START),  # ledgers of earlier versions do not say
-                opened=facts.get("opened", START),
-            )
-            for number, facts in enumerate(noted, start=1)
-        )
 
     def verify(self) -> dict[str, int]:
         """The chain, and every stored sum against its digest."""

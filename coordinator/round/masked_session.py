@@ -23,7 +23,7 @@ from ridgeway.common.masking.opening import Opening, by_owner
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message, Offer, data_of
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message, Offer
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
@@ -55,18 +55,10 @@ class Session:
         self._envelopes: dict[Place, dict[Place, bytes]] = {}
         self._holders: dict[Place, set[Place]] = {}
 
-    def sources(self, names: Collection[str], lot: Lot) -> dict[str, str]:
-        """What stands for what these members put into a sum, by their keys, as they have signed it."""
-        adverts = [self.agreement.advert(self.place_of[name]) for name in names]
-        return {advert.key: data_of(advert, lot) for advert in adverts}
-
-    def share(self, pool: bytes) -> None:
-        """Let every member deal its secrets out. Raises RoundFailed unless enough do.
-
-        pool: what all members know of sums that were opened before.
-        """
+    def share(self) -> None:
+        """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
         request = messages.Share(cohort=self._cohort, agreement=self.agreement)
-        for answer in self._channel.ask(request, messages.Envelopes, names=list(self.place_of), blobs=[pool]):
+        for answer in self._channel.ask(request, messages.Envelopes, names=list(self.place_of)):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 own = self.place_of[answer.name]
@@ -103,13 +95,13 @@ class Session:
             return self._open("statistics", opening, "", check, kept)
 
     def sum_counts(
-        self, lot: Lot, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
+        self, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
         answers = self._channel.ask(question, messages.SealedSums, names=names, blobs=blobs)
         with SealedFile() as kept:
-            opening = self._add_up(lot, size, answers, kept)
-            return self._open(lot, opening, self._channel.last_request, check, kept)
+            opening = self._add_up("counts", size, answers, kept)
+            return self._open("counts", opening, self._channel.last_request, check, kept)
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
         """What is passed on to each member that has shared: the envelopes that others have made for it."""

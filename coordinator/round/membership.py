@@ -16,15 +16,15 @@ import numpy as np
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing import drift_sketch
 from ridgeway.common.routing.release import PRIVACY, QUALITY, ROUTER, TOKENIZER, Release, router_file, save_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
-from ridgeway.coordinator.solving.private_solve import solve_private
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
-from ridgeway.coordinator.solving.solve import solve
+from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import add_weighted
 
 MADE_ANEW = ("format", "version", "step", "files", "signature")
@@ -110,7 +110,7 @@ def remove(federation: Federation, name: str) -> Change:
         members, domains = (newest.members, newest.domains) if newest else ((), ())
         left = tuple(each for each in members if each.name != name and each.domain in domains)
         counts = any(each.name == name for each in members)
-        hidden = counts and newest is not None and newest.terms.mode == "masked"
+        hidden = counts and newest is not None and newest.terms.uses_masks
         if newest is None or not counts or hidden or len({each.domain for each in left}) < 2:
             ledger.journal.append(removal)
             published, note = None, ""
@@ -177,7 +177,8 @@ def _solved_again(
     more: dict[str, Any] = {}
     if newest.terms.privacy:
         members = [member.domain for member in left]
-        solution = solve_private(total, newest.terms, members, federation.prior, encoder.scale)
+        weights = solve_private(total.statistics, newest.terms.privacy, members, federation.prior, encoder.scale)
+        solution = Solution(weights, 0.0, 1.0, 0.0)
         more = {PRIVACY: manifest[PRIVACY]}
     else:
         solution = solve(total.statistics, encoder.scale, choices.ridge)

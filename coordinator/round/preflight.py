@@ -1,7 +1,7 @@
 """Asking every holder, before a round, what would stand in its way: who is there, and what each has to do.
 
-The question is `hello` with the cohort that a round of all holders would have; holders answer in codes, and nothing is
-opened or kept of it. Knows messages and the ledger. Knows nothing of the words in which it is shown.
+The question is `hello` with the cohort that a round of all holders would have; holders answer in codes, and
+nothing is opened or kept of it. Who waits for its next epoch is judged by what the round judges it by.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from ridgeway.common.protocol.messages import Hello, Here
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import cohort_of
+from ridgeway.coordinator.round.masked_round import plan_total
 from ridgeway.coordinator.round.progress import HolderChecked, HolderPresent, Watch
-from ridgeway.coordinator.round.remedies import LONGER_LOG, OTHER_RELEASE
+from ridgeway.coordinator.round.remedies import EPOCH_USED, OTHER_RELEASE
 
 
 def check_holders(federation: Federation, transport: Transport, watch: Watch) -> list[HolderChecked]:
@@ -31,15 +32,16 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
             watch(HolderPresent(answer.name))
             if (held := answer.message.release) and held != ledger.standing().delivered.get(answer.name):
                 ledger.note("delivered", name=answer.name, **held.model_dump())
-        log, ahead = len(ledger.opened_log()), ledger.standing().ahead
+        waiting = _waiting(federation, here)
+        ahead = ledger.standing().ahead
 
         def obstacles(name: str) -> Iterator[tuple[str, list[str]]]:
             if name not in here:
                 yield channel.refusals[name][0], []
                 return
             yield from ((each.code, channel.named(each.keys)) for each in here[name].obstacles)
-            if here[name].log > log:
-                yield LONGER_LOG, []
+            if name in waiting:
+                yield EPOCH_USED, []
             if name in ahead:
                 yield OTHER_RELEASE, []
 
@@ -47,3 +49,13 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
         for each in checked:
             watch(each)
         return checked
+
+
+def _waiting(federation: Federation, here: dict[str, Here]) -> frozenset[str]:
+    """Whose epoch is in an opened total already, unless that total is the one that a round would use again."""
+    terms = federation.terms
+    epochs = {name: each.epoch for name, each in here.items() if each.epoch}
+    if not terms.uses_masks or not epochs:
+        return frozenset()
+    plan = plan_total(federation.ledger, terms, epochs)
+    return frozenset() if plan.stored else plan.waiting

@@ -50,7 +50,6 @@ class RoundOpened(Event, kind="opened"):
     sampling: Mapping[str, int]
     weighting: str
     mass: int
-    ridges: Sequence[float]
     privacy: Mapping[str, Any] | None = None
 
 
@@ -90,8 +89,16 @@ class SealedReceived(Event, kind="sealed"):
     bytes: int
 
 
-class ScoresReceived(Event, kind="scored"):
+class CountsReceived(Event, kind="counted"):
+    """One holder's counts, not under masks."""
+
     name: str
+
+
+class HoldersWaiting(Event, kind="epoch_used"):
+    """These holders' epochs are in an opened total already; they take part again with their next ones."""
+
+    names: Sequence[str]
 
 
 class TotalReused(Event, kind="kept_total"):
@@ -109,7 +116,6 @@ class SumOpened(Event, kind="opened_sum"):
 
 
 class CountsMissing(Event, kind="not_counted"):
-    lot: str
     reason: str
 
 
@@ -145,16 +151,18 @@ class TotalSolved(Event, kind="solved"):
     condition: float
 
 
-class CandidateChosen(Event, kind="chosen"):
-    """accuracy: on held-out documents, in percent; None where there were none."""
+class RouterEvaluated(Event, kind="evaluated"):
+    """How the router does on held-out documents.
 
-    candidates: int
+    ridge: λ, relative to the mean diagonal of A; None in private rounds.
+    accuracy: in percent; None where there were no documents. interval: that of 95 %, where noise is in it.
+    """
+
     documents: int
-    ridge: float
-    normalise_columns: bool
+    ridge: float | None
     selector: str
-    k: int
     accuracy: float | None
+    interval: tuple[float, float] | None = None
 
 
 class ExpertsMeasured(Event, kind="measured"):
@@ -215,7 +223,7 @@ class HolderChecked(Event, kind="checked"):
 
 
 class DeliveryBlocked(Event, kind="delivery_blocked"):
-    """These holders have what a delivery does not fit to: another release of its number, or a longer log of sums."""
+    """These holders have what a delivery does not fit to: another release of its number."""
 
     code: str
     names: Sequence[str]

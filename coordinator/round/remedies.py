@@ -8,69 +8,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-AWAY, SILENT, BUNDLE, OTHER_RELEASE, LONGER_LOG = "away", "no_answer", "bundle_refused", "other_release", "longer_log"
+AWAY, SILENT, BUNDLE, OTHER_RELEASE, EPOCH_USED = "away", "no_answer", "bundle_refused", "other_release", "epoch_used"
 TERMS = "its owner must agree to these terms in `[policy]` of its client.toml, or the operator change coordinator.toml"
 REMEDIES: Mapping[str, str] = {
     AWAY: "see that `ridgeway client join DIR` runs there",
-    SILENT: "if it still sums, `ridgeway client ready DIR` does so ahead; else `logs/` in its folder says more",
+    SILENT: "`logs/` in its folder says more",
     BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
     OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
-    LONGER_LOG: "restore the newest backup, or take its `log/opened.json` over with `ridgeway coordinator recover`",
+    EPOCH_USED: "its data is in an opened total already: its owner opens a new epoch with `ridgeway client ready DIR`",
+    "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
+    "epoch_does_not_fit": "its owner opens an epoch under these terms with `ridgeway client ready DIR`",
     "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",
     "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
-    "corpus_unreadable": "it must mend its corpus; `logs/holder.log` in its folder says where",
-    "statistics_do_not_fit": "it must prepare its statistics again under these terms",
-    "forked_log": "its owner must compare logs with the other holders first (`ridgeway client roster DIR --log`)",
+    "too_few_of_roster": "more of the members that it has pinned must be there, or its owner unpins those who have left",
     "disk_full": "its owner must make room on the disk of its folder",
     "device_missing": "its owner must set `device` in client.toml to one that is there, or to cpu",
     "encoder_missing": "its owner must install the encoder, or name its place in client.toml (`encoder`)",
     "encoder_mismatch": "its owner must name the place of the round's encoder in client.toml (`encoder`)",
-    **dict.fromkeys(
-        (
-            *("encoder_not_allowed", "masking_required", "weighting_not_allowed", "window_not_allowed"),
-            *("mass_not_allowed", "lopsided_shares", "privacy_not_allowed"),
-        ),
-        TERMS,
-    ),
+    "encoder_not_allowed": TERMS,
+    "mode_not_allowed": TERMS,
+    "weighting_not_allowed": TERMS,
+    "window_not_allowed": TERMS,
+    "mass_not_allowed": TERMS,
+    "privacy_not_allowed": TERMS,
     "budget_spent": "what its documents may cost is spent: its owner may raise `max_epsilon`, or leave the federation",
-    "foreign_journal": "its owner must bring back the journal.db that belongs to its folder",
-    **dict.fromkeys(
-        ("prior_mismatch", "prior_missing"),
-        "`prior.safetensors` in the coordinator's folder is not what the terms name; run the round again",
-    ),
+    "prior_missing": "its owner takes the operator's newest invitation with `ridgeway client accept DIR --invite invite/`",
     "cohort_too_small": "more holders must take part, or its owner lower `min_cohort` in its client.toml",
-    "sets_apart": "another holder must join, leave or change at the same time",
-    "history_too_long": "too many sums hang together to be judged; a new federation, with new folders, starts afresh",
-    "too_many_to_judge": "its owner must lower `min_difference` in its client.toml, or fewer members take part",
     "wrong_domain": "admit it for the domain that it holds, or its owner sets `domain` in its client.toml",
     "unknown_coordinator": "its owner pinned another coordinator's key; it must `init` anew from this invitation",
-    **dict.fromkeys(
-        ("key_handed_over", "forked_key"),
-        "a key was handed over to another one; compare keys with its owner by another way, and see `client status`",
-    ),
+    "key_handed_over": "compare keys with its owner by another way, and see `client status`",
+    "forked_key": "compare keys with its owner by another way, and see `client status`",
     "repeated_holder": "one holder stands on the roster under two keys; remove the older one",
-    "source_changed": "its corpus changed during the round; run the round again",
-    "over_bound": "its sums are too large for these terms; set `max_tokens`, or weight domains equally",
+    "source_changed": "its owner opened a new epoch during the round; run the round again",
     "failed": "`logs/holder.log` in its folder says why",
 }
 """What is to be done, by the code. Where a code is not here, the reason that came with it says all there is."""
 
-CHECKED = ("online", "code", "members", "corpus", "disk", "policy")
+CHECKED = ("online", "code", "members", "epoch", "disk", "policy")
 """What is asked of a holder before a round, in the order in which it shows."""
 _CHECK_OF: Mapping[str, str] = {
-    **dict.fromkeys((AWAY, SILENT), "online"),
-    **dict.fromkeys((BUNDLE, "version"), "code"),
-    **dict.fromkeys(
-        ("forged_roster", "roster_not_pinned", "key_handed_over", "forked_key", "repeated_holder"), "members"
-    ),
+    AWAY: "online",
+    SILENT: "online",
+    BUNDLE: "code",
+    "version": "code",
+    "forged_roster": "members",
+    "roster_not_pinned": "members",
+    "too_few_of_roster": "members",
+    "key_handed_over": "members",
+    "forked_key": "members",
+    "repeated_holder": "members",
     "disk_full": "disk",
-    **dict.fromkeys(
-        (
-            *("corpus_unreadable", "statistics_do_not_fit", "encoder_missing", "encoder_mismatch", "device_missing"),
-            *("over_bound", "broken_identity", "failed"),
-        ),
-        "corpus",
-    ),
+    EPOCH_USED: "epoch",
+    "no_epoch": "epoch",
+    "epoch_does_not_fit": "epoch",
+    "encoder_missing": "epoch",
+    "encoder_mismatch": "epoch",
+    "device_missing": "epoch",
+    "prior_missing": "epoch",
+    "failed": "epoch",
 }
 
 
@@ -81,6 +76,10 @@ def check_of(code: str) -> str:
 
 def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""
-    missing = {AWAY: "did not answer", SILENT: "was asked and did not answer in time"}
+    missing = {
+        AWAY: "did not answer",
+        SILENT: "was asked and did not answer in time",
+        EPOCH_USED: "waits for its next epoch",
+    }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
     return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done

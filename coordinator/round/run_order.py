@@ -23,16 +23,13 @@ POLL_S = 0.1
 
 
 class RunOrder(Record):
-    """What a run is to do; under its name it writes what happens. accept_worse: domains that may get worse.
-
-    allow_missing: domains that may be lost. min_changed: the fewest holders that must be new or have changed.
-    even_unchanged: publish though nothing has changed.
-    """
+    """What a run is to do; under its name it writes what happens. The wishes are those of `RoundWishes`."""
 
     work: Work
     name: str = ""
     mode: Mode | None = None
     accept_worse: tuple[str, ...] = ()
+    accept_unevaluated: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
     min_changed: int = 0
     even_unchanged: bool = False
