@@ -40,6 +40,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import DocumentSums
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
+from ridgeway.common.statistics.sums import check_bound
 
 SMALLEST_CORPUS = 10
 """Sums over fewer documents than this are about single ones."""
@@ -168,7 +169,7 @@ def _summed(holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None) 
     encoder = holder.encoder(terms)
     if not terms.privacy:
         outcome = prepare(job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list)
-        outcome.prepared.statistics.check(own=True)
+        _check_sums(holder, terms, outcome.prepared, own=True)
         return outcome.prepared
     if not isinstance(encoder, TableEncoder) or encoder.more:
         raise InputError("documents are bounded one by one, for which a table of tokens alone is needed")
@@ -190,7 +191,17 @@ def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
         raise InputError(
             f"{holder.settings.statistics} holds sums of another domain, encoder or sampling; prepare it again"
         )
+    _check_sums(holder, terms, given, own=False)
     return given
+
+
+def _check_sums(holder: Holder, terms: Terms, made: Prepared, *, own: bool) -> None:
+    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too large."""
+    made.statistics.check(own=own)
+    if terms.mass:
+        made.statistics.weighted(terms.mass)
+    else:
+        check_bound(made.statistics.mass * max(len(holder.pinned_keys), 2))
 
 
 def _held_out(holder: Holder, terms: Terms) -> HeldOut:

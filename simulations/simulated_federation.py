@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-from ridgeway.client.round.holder import CARD, HolderSettings
+from ridgeway.client.round.holder import CARD, PRIOR, HolderSettings
 from ridgeway.client.round.roster import ROSTER, pin
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import write_whole
@@ -18,11 +18,10 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
-from ridgeway.common.privacy.public_prior import read_prior, write_prior
+from ridgeway.common.privacy.public_prior import prior_bytes, read_prior, write_prior
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
-    PRIOR,
     Federation,
     PrivacySettings,
     RoundSettings,
@@ -79,14 +78,15 @@ def create_simulated_federation(
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
         raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
-    if mode == "masked" and len(dealt) < SMALLEST_COHORT:
+    under_masks = mode == "masked" or (mode == "private" and privacy is not None and privacy.sums == "full")
+    if under_masks and len(dealt) < SMALLEST_COHORT:
         raise InputError(
-            f"a masked round needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with --holders, "
-            "or for a round in the clear with --clear"
+            f"a round under masks needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with "
+            "--holders, or for another --mode"
         )
     shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None
-    if privacy is not None and privacy.mode != "none":
+    if mode == "private":
         check_plain(shared)
     settings = usual_settings(
         shared,
@@ -104,7 +104,7 @@ def create_simulated_federation(
     for name, (domain, texts) in dealt.items():
         homes[name] = _holder(folder, name, domain, texts, federation, threads=threads)
         card = read_paper(homes[name] / CARD, Card)
-        federation.ledger.admit(name, card, weight=1)
+        federation.ledger.admit(name, card)
         roster.append(Place(name=name, domain=domain, key=card.key))
     pin(next(iter(homes.values())), roster)
     pinned = (next(iter(homes.values())) / ROSTER).read_bytes()  # the same for all: each has itself in it, too
@@ -141,10 +141,12 @@ def _holder(
 ) -> Path:
     corpus = folder / "corpora" / f"{name}.jsonl"
     corpora.write_texts(corpus, texts)
-    settings = federation.settings
-    fewest, cost = SMALLEST_COHORT if settings.mode == "masked" else 2, settings.privacy.epsilon
-    policy = agreed_policy(federation.terms, federation.identity.public, min_cohort=fewest, max_epsilon=cost)
+    settings, terms = federation.settings, federation.terms
+    allowed = {"max_round_epsilon": settings.privacy.epsilon, "max_epsilon": settings.privacy.epsilon}
+    fewest = SMALLEST_COHORT if terms.uses_masks else 2
+    policy = agreed_policy(terms, federation.identity.public, min_cohort=fewest, **allowed)
     home = folder / "holders" / name
+    papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}
     create_holder(
         home,
         HolderSettings(
@@ -153,9 +155,11 @@ def _holder(
             holdout=DEFAULT.holdout,
             threads=threads,
             encoder=settings.encoder if settings.encoder.startswith("dir:") else None,
+            spending=str((folder / "spending" / f"{name}.jsonl").resolve()),
             address=UNUSED_ADDRESS,
             bundles=(NO_BUNDLE,),
             policy=policy,
         ),
+        papers,
     )
     return home

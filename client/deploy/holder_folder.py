@@ -2,8 +2,8 @@
 and taking away what it has gathered over the years and can do without.
 
 Knows files and settings; knows no process. Nothing of a folder leaves but holder.pub, and that only when the holder
-hands it over. What is never taken away: the journal and the log of opened sums, by which sums are judged and what left
-is proved; keys and settings; the newest releases; the present sums.
+hands it over. What is never taken away: the journal, by which what left is proved; keys and settings; the newest
+releases; the present epoch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.client.deploy.notices import kept_notice
-from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings, earlier_key
+from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
-from ridgeway.common.base.identity import HandOver, create_identity, hand_over, make_next_key, write_key
+from ridgeway.common.base.identity import HandOver, create_identity, hand_over, make_next_key
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
@@ -40,12 +39,12 @@ domain = {domain}
 {source}
 # The field that holds the text, where records have several; of several names, the first a record has.
 text_field = {text_field}
-# The share of documents that is kept out of the sums, to evaluate candidates with.
+# The share of documents that is kept out of the sums, to evaluate routers with.
 holdout = {holdout}
 # Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows; only their sums leave.
 {scores}
 # The largest share of records that may be passed over because they cannot be read, such as 0.01; with 0, the first one
-# stops everything. Their files and lines are listed in statistics/broken.txt.
+# stops everything. Their files and lines are listed in broken.txt.
 skip_broken = {skip_broken}
 # Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else the CPU; or "cpu",
 # "cuda", or one card such as "cuda:0". The sums are the same.
@@ -54,6 +53,8 @@ device = {device}
 # Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,
 # contextual:NAME_OR_DIR or dir:PATH.
 {encoder}
+# The file, shared by all folders of this user, that keeps what corpora have cost their documents. Keep a copy of it.
+{spending}
 
 # Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
 address = {address}
@@ -67,8 +68,18 @@ bundles = {bundles}
 coordinator = {coordinator}
 # The encoders whose sums may leave, by fingerprint.
 encoders = {encoders}
-# Refuse rounds in which statistics travel in the clear, where the coordinator sees this holder's own.
-require_masking = {require_masking}
+# The rounds that this holder takes part in (docs/privacy.md):
+#   "private"  every document is bounded, and noise is added before anything leaves
+#   "masked"   exact sums under masks: the coordinator learns each epoch's exact total, and what changed between two
+#   "clear"    exact sums: the coordinator sees this holder's own
+modes = {modes}
+# How private rounds bound documents: "columns" (this holder's own noise hides them), or "full" (products of features,
+# too, under noise that members draw in shares). And what one round, and all that ever leaves, may cost a document: an ε,
+# at this δ. Whatever would cost more is refused. An exact sum costs infinity; inf allows anything.
+privacy = {privacy}
+max_round_epsilon = {max_round_epsilon}
+max_epsilon = {max_epsilon}
+max_delta = {max_delta}
 # "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
 weightings = {weightings}
 # How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
@@ -82,20 +93,11 @@ documents = {documents}
 units = {units}
 mistyped = {mistyped}
 max_tokens = {max_tokens}
-# The fewest holders that a cohort must have. Masked ones have three at least.
+# The fewest holders that a cohort must have; under masks there are three at least, and more than two thirds of the
+# members that this holder has pinned.
 min_cohort = {min_cohort}
-# Two masked totals that differ in one holder show that holder's sums. So this one helps to open a total only if no
-# combination of it with earlier ones leaves fewer members than this alone. 1 allows anything.
-min_difference = {min_difference}
-# The mass of every domain where domains weigh the same, and how many times the share of another holder of its domain a
-# holder may have: with others, a coordinator could make one holder stand out in a sum.
+# The mass of every domain where domains weigh the same.
 mass = {mass}
-share_ratio = {share_ratio}
-# "columns" or "full": refuse rounds in which documents are not bounded one by one and hidden under noise. And what all
-# that ever leaves under noise may cost a document together: an ε, at this δ. Whatever would cost more is refused.
-privacy = {privacy}
-max_epsilon = {max_epsilon}
-max_delta = {max_delta}
 # Whether rounds may learn the sums of the scores above, if there are any, together with those of the other holders.
 share_scores = {share_scores}
 """
@@ -108,9 +110,8 @@ def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
         encoders=(terms.encoder,),
         weightings=(terms.weighting,),
         **terms.sampling.sampling.to_json(),
-        require_masking=terms.mode == "masked",
-        privacy=terms.privacy.mode if terms.privacy else "none",
-        max_delta=terms.privacy.delta if terms.privacy else DEFAULT_DELTA,
+        modes=(terms.mode,),
+        **({"privacy": terms.privacy.mode, "max_delta": terms.privacy.delta} if terms.privacy else {}),
         **more,
     )
 
@@ -154,15 +155,12 @@ def _write_card(holder: Holder) -> None:
 def renew_identity(folder: Path) -> HandOver:
     """Give the holder another identity, which the one before signs for, and a card that says so.
 
-    The key before stays in the folder: data that was in a sum under it keeps the name that it had. A masked session
-    that is open is left, as after a crash.
+    A session under masks that is open is left, as after a crash.
     """
     holder = Holder(folder)
-    path, kept = folder / IDENTITY, earlier_key(folder, holder.identity.public)
+    path = folder / IDENTITY
     with holder.sessions.alone():
         link = hand_over(holder.identity, make_next_key(path), time.time_ns() // 1_000_000)
-        kept.unlink(missing_ok=True)
-        write_key(kept, path.read_bytes())
         holder.sessions.erase()
         holder.take_handovers([link])
         renewed = Holder(folder)
@@ -193,12 +191,13 @@ def settings_text(settings: HolderSettings) -> str:
     named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
     literals = {"statistics": '""'} | {name: toml_literal(value) for name, value in named}
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
+    spending = "spending = {spending}" if settings.spending else '# spending = "spending.jsonl"'
     proxy = "proxy = {proxy}" if settings.proxy else '# proxy = "http://proxy.example.org:3128"'
     source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
     if settings.held_out and not settings.corpus:
         source += "\nheld_out = {held_out}"
     scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
-    lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores}
+    lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores, "spending": spending}
     return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeway.client.round.epochs import Epoch, EpochStore
 from ridgeway.client.round.spending import Account, Output
-from ridgeway.common.base.errors import Refused
+from ridgeway.client.round.totals import used_up
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
 from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
@@ -81,7 +81,7 @@ class NoisyOutputs:
         if kept is not None and kept[1] == made_for:
             return as_statistics(sums, kept[0])
         if self._account.is_paid(self._epoch.name, "statistics", "private"):
-            raise Refused("epoch_used", "this holder's data of this epoch is in a sum with other members")
+            raise used_up("statistics")
         noisy = with_noise(exact, scales)
         self._epochs.keep_noisy(self._epoch, "statistics", noisy, made_for)
         return as_statistics(sums, noisy)
@@ -101,11 +101,7 @@ class NoisyOutputs:
         same = kept is not None and kept[1] == made_for and kept[0].size == exact.size
         if self._account.is_paid(self._epoch.name, output, "private"):
             if kept is None or not same:
-                raise Refused(
-                    "epoch_used",
-                    f"this holder's {output} of this epoch have left for other terms or another router, and "
-                    "leave once",
-                )
+                raise used_up(output)
             return kept[0]
         expense = self._account.expense(
             self._epoch.name, output, "private", self._privacy, self._epoch.holdout

@@ -18,6 +18,15 @@ from ridgeway.common.base.schema import record_json
 from ridgeway.common.protocol.messages import Lot
 
 SIGNED, OPENED = "signed", "opened"
+FEW_MEMBERS = 3
+"""Fewer members than this that joined or left between two totals are worth a notice."""
+
+
+def used_up(lot: Lot) -> Refused:
+    """Why an epoch takes part in no other sum."""
+    if lot == "statistics":
+        return Refused("epoch_used", "this holder's data of this epoch is in a total already, and in no other one")
+    return Refused("already_counted", "this holder has counted for another router in this epoch, and counts for one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,7 @@ class SignedTotals:
         opened = {entry.facts["total"] for entry in noted if entry.kind == OPENED}
         signed = {entry.facts["total"] for entry in noted if entry.facts["session"] != session}
         if (opened or signed) - {total.id}:
-            raise Refused(
-                "epoch_used",
-                f"this holder's data of this epoch is in a sum of {total.lot} already, and stays in that one alone",
-            )
+            raise used_up(total.lot)
         self._journal.append((SIGNED, {"session": session, **total.facts()}))
 
     def open(self, total: Total, session: str, round_: str) -> None:
@@ -92,7 +98,3 @@ class SignedTotals:
                 rounds = {"before": before["round"], "after": after["round"]}
                 found.append(rounds | {"members": sorted(differ)})
         return found
-
-
-FEW_MEMBERS = 3
-"""Fewer members than this that joined or left between two totals are worth a notice."""

@@ -3,7 +3,7 @@ away what it has gathered over the years and can do without.
 
 Knows files and settings. Certificates and processes are made by others. What is never taken away: the ledger, whole;
 every release's signed manifest; the sums and totals that the ledger still needs; keys and settings. So `verify` holds
-as before, and differences are judged by the same sums.
+as before.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ TEMPLATE = """\
 # Changing it makes every holder sum again.
 encoder = {encoder}
 
-# How statistics travel: "masked" (this coordinator sees their total only), or "clear" (it sees each holder's sums;
-# holders that require masking refuse). A round can be asked to run otherwise with --clear or --masked.
+# What leaves the holders, and what everybody may learn (docs/privacy.md):
+#   "private"  every document is bounded, and noise is added before anything leaves
+#   "masked"   exact sums under masks: this coordinator learns each epoch's exact total, and what changed between two
+#   "clear"    exact sums: this coordinator sees each holder's own
+# Holders take part only in the modes that they have agreed to. A round can be asked to run otherwise with --mode.
 mode = {mode}
 
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
@@ -61,9 +64,6 @@ experts = {experts}
 [round]
 # A round fails, and keeps what was accepted, if fewer holders than this take part.
 min_holders = {min_holders}
-# So many holders must join, leave or change between two masked totals: fewer could be told apart by comparing the two.
-# Holders see to this themselves; here it is only foreseen, before anybody is asked.
-min_difference = {min_difference}
 # How long to wait at the beginning for holders to come online, and in each step for their answers.
 wait = {wait}
 deadline = {deadline}
@@ -71,20 +71,21 @@ deadline = {deadline}
 may_lapse = {may_lapse}
 
 [privacy]
-# "columns" or "full": every document is bounded and its traces hidden under noise, so that a round costs it an ε of no
-# more than this, at this δ (docs/privacy.md). "none": sums are exact. The public prior lies in prior.safetensors, which
-# `ridgeway prior make FOLDER` makes of public text; if it is not there, the first round makes it of built-in text.
-mode = {privacy_mode}
+# Private rounds: what is summed under noise, and what a round costs each document at most: an ε, at this δ. "columns":
+# a mean direction for each domain; "full": products of features, too (`ridgeway plan` says which is more accurate).
+# The public prior lies in prior.safetensors, which `ridgeway prior make FOLDER` makes of public text; if it is not
+# there, it is made of built-in text. A new prior needs a new invitation, and new epochs of all holders.
+sums = {privacy_sums}
 epsilon = {privacy_epsilon}
 delta = {privacy_delta}
 
-[candidates]
-# What holders try on their own held-out documents. The first is released unless another is ahead of it, in the mean
-# accuracy over domains, by more than two standard errors. λ is relative to the mean diagonal of the sums; k belongs to
-# the selector "entropy". Holders try at most 64 candidates, all different, once for each masked total.
-ridges = {ridges}
+[router]
+# How a router is solved from exact sums: λ, relative to the mean diagonal of A, and how tokens decide ("average",
+# "entropy" by the k most certain tokens, "all"). A kept total is solved again under other settings without asking
+# holders for sums; they count for one router an epoch.
+ridge = {ridge}
 normalise_columns = {normalise_columns}
-selectors = {selectors}
+selector = {selector}
 k = {k}
 
 [abstention]
@@ -117,7 +118,7 @@ def create_federation(
 
 def settings_text(settings: FederationSettings) -> str:
     """coordinator.toml. Law: read back, it is the same settings."""
-    tables = (settings, settings.round, settings.candidates, settings.abstention)
+    tables = (settings, settings.round, settings.router, settings.abstention)
     literals = {
         name: toml_literal(value) for table in tables for name, value in table if not isinstance(value, Record | None)
     }

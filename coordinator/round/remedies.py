@@ -16,6 +16,7 @@ REMEDIES: Mapping[str, str] = {
     BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
     OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
     EPOCH_USED: "its data is in an opened total already: its owner opens a new epoch with `ridgeway client ready DIR`",
+    "already_counted": "it counts for one router an epoch: its owner opens a new one with `ridgeway client ready DIR`",
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
     "epoch_does_not_fit": "its owner opens an epoch under these terms with `ridgeway client ready DIR`",
     "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",

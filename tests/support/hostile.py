@@ -18,7 +18,6 @@ from ridgeway.client.round.answers import answer
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
-from ridgeway.common.masking.history import History, PastSum, pool_bytes, read_history
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.opening import Opening
@@ -28,8 +27,6 @@ from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
     LOTS,
     Announce,
-    Calibrate,
-    Candidate,
     Confirmed,
     ConfirmSum,
     Evaluate,
@@ -57,11 +54,10 @@ MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "
 NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
 FURTHER = "law-3"
 """A sixth that is pinned and admitted, and in no session unless a test says so."""
-BULKY = ("cache", "held-out", "logs")
+BULKY = ("cache", "logs")
 FEATURES = 7
-BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
 WEIGHTS = weights_blob(np.eye(FEATURES, 3))
-"""Such as no total was ever solved to."""
+"""Such as no total is solved to."""
 ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
 """The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies between LOCK and OPEN."""
 
@@ -82,7 +78,7 @@ class Hostile:
     """One round with some holders of a federation.
 
     replies: whatever any holder answered, in its order, with the name of the holder.
-    weights: what the opened total was solved to, for every λ.
+    weights: what the opened total was solved to.
     """
 
     parties: Parties
@@ -94,9 +90,7 @@ class Hostile:
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
     locks: dict[int, str] = field(default_factory=dict)
-    histories: list[History] = field(default_factory=lambda: [History()])
-    opened_total: str | None = None
-    weights: list[Blob] = field(default_factory=list)
+    weights: Blob = WEIGHTS
     replies: list[tuple[str, Opened[Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,15 +100,9 @@ class Hostile:
         self._roster = federation.ledger.standing().roster
         self.key_of = {name: holder.key for name, holder in self._roster.items()}
 
-    def told(self, content: Blob) -> History:
-        """A member's history; the sums that the ledger has are not told again."""
-        return read_history(content, {each.id: each.past for each in self.parties.federation().ledger.opened_log()})
-
     # One message
 
     def packet(self, message: Message, blobs: Sequence[Blob] = ()) -> Packet:
-        if isinstance(message, Share) and not blobs:
-            blobs = (pool_bytes(self.histories),)
         return seal_packet(message, self.identity, round=self.round, blobs=blobs)
 
     def send(self, name: str, packet: Packet) -> Opened[Any]:
@@ -136,15 +124,7 @@ class Hostile:
 
     def cohort(self, names: Collection[str] | None = None, terms: Terms | None = None) -> Cohort:
         members = {self.key_of[name]: self._roster[name] for name in names or self.names}
-        weights = {key: holder.weight for key, holder in members.items()}
-        return form_cohort(terms or self.terms, {key: holder.domain for key, holder in members.items()}, weights)
-
-    def lopsided(self, shares: Mapping[str, int]) -> Cohort:
-        """The cohort with other shares for some."""
-        plain = self.cohort()
-        given = {self.key_of[name]: share for name, share in shares.items()}
-        changed = [each.model_copy(update={"share": given.get(each.key, each.share)}) for each in plain.members]
-        return plain.model_copy(update={"members": tuple(changed)})
+        return form_cohort(terms or self.terms, {key: holder.domain for key, holder in members.items()})
 
     def agreement(self, cohort: Cohort | None = None, **changes: Any) -> Agreement:
         shown = cohort or self.cohort()
@@ -182,7 +162,6 @@ class Hostile:
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
             self.adverts[name] = offer.advert
-            self.histories.append(self.told(opened.blobs[0]))
 
     def share_request(self, cohort: Cohort | None = None, **changes: Any) -> Share:
         shown = cohort or self.cohort()
@@ -221,27 +200,28 @@ class Hostile:
         for name in self.shared:
             assert isinstance(self.ask(name, self.hold_request(Hold), (self.post(name),)).message, Held)
 
-    def question(self, lot: Lot, other: bool = False) -> tuple[Evaluate | Calibrate, tuple[Blob, ...]]:
-        """What is asked about the opened total, or something else that might be."""
-        about: dict[str, Any] = {"terms": self.terms, "session": self.session, "total": self.opened_total}
-        about["domains"] = tuple(sorted({self._roster[name].domain for name in self.names}))
-        if lot == "scores":
-            chosen = BEST.model_copy(update={"normalise_columns": other})
-            return Evaluate(candidates=(chosen,), **about), tuple(self.weights or [WEIGHTS])
-        return Calibrate(candidate=BEST, temperatures=(2.0,) if other else (1.0,), **about), tuple(
-            self.weights or [WEIGHTS]
-        )[:1]
+    def question(self, other: bool = False) -> tuple[Evaluate, tuple[Blob, ...]]:
+        """What is asked about the router of the opened total, or something else that might be."""
+        asked = Evaluate(
+            terms=self.terms,
+            domains=tuple(sorted({self._roster[name].domain for name in self.names})),
+            selector="all" if other else "average",
+            k=10,
+            temperatures=(1.0,),
+            session=self.session,
+        )
+        return asked, (self.weights,)
 
-    def count(self, lot: Lot, names: Collection[str] | None = None) -> None:
+    def count(self, names: Collection[str] | None = None) -> None:
         for name in names or self.shared:
-            self._keep(lot, name, *self.question(lot))
+            self._keep("counts", name, *self.question())
 
     def seal_lot(self, lot: Lot, names: Collection[str] | None = None) -> None:
         """Let these members seal a lot, whichever it is."""
         if lot == "statistics":
             self.seal(names)
         else:
-            self.count(lot, names)
+            self.count(names)
 
     def confirm_request(self, lot: Lot, sent: Collection[str]) -> ConfirmSum:
         return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
@@ -308,19 +288,13 @@ class Hostile:
         signatures = self.confirm(lot, there)
         total = self.total(lot, there, self.open(lot, there, there, signatures))
         if lot == "statistics":
-            self.learn(total, there)
+            self.learn(total)
         return total
 
-    def learn(self, total: NDArray[np.int64], sent: Collection[str]) -> None:
+    def learn(self, total: NDArray[np.int64]) -> None:
         """Solve an opened total, as it is to be asked about."""
-        cohort = self.cohort()
-        shares = {member.key: member.share or 1 for member in cohort.members}
-        adverts = [self.adverts[name] for name in sent]
-        parts = {advert.key: (advert.source, shares[advert.key]) for advert in adverts}
-        self.opened_total = PastSum.of("statistics", parts).id
-        sums = from_vector(total, self.terms.features, len(cohort.domains))
-        scale = self.parties.encoder.scale
-        self.weights = [weights_blob(solve(sums, scale, Ridge(each)).weights) for each in self.terms.ridges]
+        sums = from_vector(total, self.terms.features, len(self.cohort().domains))
+        self.weights = weights_blob(solve(sums, self.parties.encoder.scale, Ridge()).weights)
 
     def play(self, *lots: Lot) -> dict[Lot, NDArray[np.int64]]:
         """A whole session without a lie; the statistics come first."""
@@ -329,7 +303,7 @@ class Hostile:
         sums: dict[Lot, NDArray[np.int64]] = {}
         for lot in lots:
             if lot != "statistics":
-                self.count(lot)
+                self.count()
             sums[lot] = self.finish(lot)
         return sums
 
@@ -355,12 +329,12 @@ class Hostile:
     def _reveal(self, lot: Lot) -> None:
         reveals = self.open(lot, self.shared, self.shared, self.signatures)
         if lot == "statistics":
-            self.learn(self.total(lot, self.shared, reveals), self.shared)
+            self.learn(self.total(lot, self.shared, reveals))
 
     def request(self, step: int, lot: Lot, name: str) -> Packet:
         """What an honest coordinator asks a member for at a step."""
         if step == SEAL and lot != "statistics":
-            return self.packet(*self.question(lot))
+            return self.packet(*self.question())
         asked: dict[int, Callable[[], Packet]] = {
             ANNOUNCE: lambda: self.packet(Announce(terms=self.terms)),
             SHARE: lambda: self.packet(self.share_request()),
@@ -375,8 +349,7 @@ class Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
         sealed = {lot: dict(given) for lot, given in self.sealed.items()}
         known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures), dict(self.locks))
-        solved = self.opened_total, [*self.weights]
-        return Hostile(parties, self.names, self.round, *known, [*self.histories], *solved)
+        return Hostile(parties, self.names, self.round, *known, self.weights)
 
     def _keep(self, lot: Lot, name: str, request: Message, blobs: Sequence[Blob]) -> None:
         opened = self.ask(name, request, blobs)
@@ -416,7 +389,7 @@ class Stages:
 
 
 def way_to(step: int, lot: Lot) -> Way:
-    """The steps before this one: counts are of a total that was opened, and a calibration of evaluated candidates."""
+    """The steps before this one: counts are of a total that was opened."""
     way = [(each, LOTS[0]) for each in (ANNOUNCE, SHARE)]
     way += [(each, counted) for counted in LOTS for each in (SEAL, CONFIRM, LOCK, OPEN)]
     return way[:step] if lot == LOTS[0] or step < SEAL else way[: way.index((SEAL, lot)) + step - SEAL]
@@ -432,10 +405,7 @@ def plain_sum(parties: Parties, cohort: Cohort, names: Collection[str]) -> NDArr
     parts = []
     for name in names:
         holder = parties.holder(name)
-        member = cohort.member(holder.identity.public)
-        assert member is not None
-        own = holder.current(cohort.terms).statistics
-        weighted = own.weighted(member.share) if member.share else own
-        parts.append(weighted.placed(cohort.domains.index(holder.domain), len(cohort.domains)).as_vector())
+        own = holder.exact_sums(holder.epoch(cohort.terms), cohort)
+        parts.append(own.placed(cohort.domains.index(holder.domain), len(cohort.domains)).as_vector())
     total: NDArray[np.int64] = np.sum(parts, axis=0)
     return total

@@ -10,11 +10,13 @@ from typing import Any
 
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.holder import CARD, Holder, HolderSettings
+from ridgeway.client.ready import open_epoch
+from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.public_prior import prior_bytes
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -22,11 +24,9 @@ from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
 from ridgeway.coordinator.round.ledger import Admitted
 from ridgeway.coordinator.round.progress import Event
-from ridgeway.coordinator.solving.candidates import Grid
 from tests.support.corpora_on_disk import sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
-ONE_CANDIDATE = Grid(ridges=(1e-3,), normalise_columns=(False,), selectors=("average",), k=(10,))
 NO_BUNDLE = "0" * 64
 
 
@@ -56,20 +56,32 @@ class Parties:
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         window, limit = federation.settings.window, federation.settings.max_tokens
-        masked = federation.settings.mode == "masked"
+        terms = federation.terms
         agreed: dict[str, Any] = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,)}
-        agreed |= {"require_masking": masked, "min_cohort": 3 if masked else 2, **policy}
+        agreed |= {"modes": (terms.mode,), "min_cohort": 3 if terms.uses_masks else 2}
+        if terms.privacy:
+            agreed |= {"privacy": terms.privacy.mode, "max_round_epsilon": terms.privacy.epsilon}
+        agreed |= policy
         settings = HolderSettings(
             domain=domain,
             corpus=(str(corpus),),
             holdout=0.25,
             threads=1,
             encoder=f"dir:{self.folder / 'encoder'}",
+            spending=str(self.folder / "spending" / f"{name}.jsonl"),
             address="127.0.0.1:1",
             bundles=(NO_BUNDLE,),
             policy=Policy(coordinator=federation.identity.public, encoders=(self.encoder.fingerprint,), **agreed),
         )
-        return create_holder(self.homes[name], settings)
+        papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}
+        create_holder(self.homes[name], settings, papers)
+        return self.ready(name)
+
+    def ready(self, name: str) -> Holder:
+        """Let a holder's owner open an epoch with the corpus as it is now, on its explicit word."""
+        holder = self.holder(name)
+        open_epoch(holder, self.federation().terms, new_epoch=True)
+        return holder
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
@@ -79,14 +91,15 @@ class Parties:
         path.write_text(text.replace(old, new))
 
     def change_corpus(self, name: str) -> None:
-        """Let a holder have other texts than before, in another file."""
+        """Let a holder have other texts than before, in another file, and open an epoch with them."""
         domain = self.holder(name).domain
         [corpus] = self.holder(name).settings.corpus
-        changed = write_jsonl(Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 9))
+        changed = write_jsonl(Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 15))
         self.rewrite(name, f'"{corpus}"', f'"{changed}"')
+        self.ready(name)
 
-    def admit(self, name: str, weight: int = 1) -> Admitted:
-        return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card), weight)
+    def admit(self, name: str) -> Admitted:
+        return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card))
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
@@ -100,8 +113,13 @@ class Parties:
         for part in ("coordinator", "holders"):
             leave = shutil.ignore_patterns(*without)
             shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave, copy_function=shutil.copy)
+        if (self.folder / "spending").exists():
+            shutil.copytree(self.folder / "spending", folder / "spending")
         homes = {name: folder / "holders" / home.name for name, home in self.homes.items()}
-        return Parties(folder, self.encoder, homes)
+        moved = Parties(folder, self.encoder, homes)
+        for name in homes:
+            moved.rewrite(name, f'"{self.folder / "spending"}/', f'"{folder / "spending"}/')
+        return moved
 
 
 def found(folder: Path, *, encoder: TableEncoder | None = None, **settings: Any) -> Parties:
@@ -112,18 +130,17 @@ def found(folder: Path, *, encoder: TableEncoder | None = None, **settings: Any)
         "mode": "clear",
         "window": 8,
         "round": RoundSettings(wait=0.0, deadline=60.0),
-        "candidates": ONE_CANDIDATE,
         **settings,
     }
     create_federation(folder / "coordinator", FederationSettings(encoder=f"dir:{folder / 'encoder'}", **given))
     return parties
 
 
-def populate(parties: Parties, domains: Mapping[str, str], *, weights: Mapping[str, int] | None = None) -> None:
+def populate(parties: Parties, domains: Mapping[str, str]) -> None:
     """Settle and admit holders, each with texts that nobody else has."""
     for place, (name, domain) in enumerate(domains.items()):
         parties.settle(name, domain, own_texts(name, domain, 12 + place))
-        parties.admit(name, (weights or {}).get(name, 1))
+        parties.admit(name)
     parties.pin_all()
 
 
