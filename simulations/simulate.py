@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
 from ridgeway.simulations.dropouts import choose_dropouts
-from ridgeway.simulations.simulated_federation import create_simulated_federation
+from ridgeway.simulations.simulated_federation import create_simulated_federation, open_epochs
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
@@ -36,6 +36,12 @@ class FederationSettled(Event, kind="settled"):
 
     holders: Mapping[str, int]
     away: Sequence[str]
+
+
+class EpochOpened(Event, kind="epoch_opened"):
+    """A holder's owner has opened an epoch: its corpus is summed, and stands ready."""
+
+    name: str
 
 
 class DropoutsChosen(Event, kind="falling"):
@@ -108,6 +114,9 @@ def simulate(
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
         watch(DropoutsChosen(dropouts))
         clock.note("set_up")
+        for name in open_epochs(simulated):
+            watch(EpochOpened(name))
+        clock.note("summing")
         if engine == "memory":
             engines.run_in_memory(simulated, watch, dropouts, app)
         else:

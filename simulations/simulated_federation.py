@@ -5,21 +5,25 @@ Made with the same code that makes real ones. Knows nothing of how a round is ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-from ridgeway.client.round.holder import CARD, PRIOR, HolderSettings
+from ridgeway.client.ready import open_epoch
+from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.roster import ROSTER, pin
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.files import without_syncing, write_whole
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
+from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import prior_bytes, read_prior, write_prior
 from ridgeway.common.protocol.invitation import Card, Place, read_paper
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
     Federation,
@@ -134,6 +138,31 @@ def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, 
                 raise InputError(f"two holders would be called {name!r}; rename one of the domains")
             dealt[name] = (each.name, each.train[turn::own])
     return dict(sorted(dealt.items()))
+
+
+def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
+    """Let every holder sum its corpus, as its owner does before a round; yields names as they are done.
+
+    Many holders are shared out over as many processes as there are cores.
+    """
+    terms = simulated.federation.terms
+    if len(simulated.nodes) < MANY_HOLDERS:
+        for name, home in simulated.nodes.items():
+            open_epoch(Holder(home), terms)
+            yield name
+        return
+    find_encoder(simulated.federation.settings.encoder)  # before processes are forked, which then share it
+    jobs = [(home, terms) for home in simulated.nodes.values()]
+    with multiprocessing.get_context("fork").Pool(cores()) as pool:
+        names = iter(simulated.nodes)
+        for _ in pool.imap(_open_epoch, jobs, chunksize=8):
+            yield next(names)
+
+
+def _open_epoch(job: tuple[Path, Terms]) -> None:
+    home, terms = job
+    with without_syncing():
+        open_epoch(Holder(home), terms)
 
 
 def _holder(

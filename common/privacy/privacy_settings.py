@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 from pydantic import Field
 
@@ -18,7 +18,6 @@ from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.privacy.accountant import rho_for, sigma_for
 from ridgeway.common.privacy.document_bound import UNIT, PrivacyMode, moved_square
 
-PrivacyChoice = Literal["none", "columns", "full"]
 MAX_EPSILON = 20.0
 """A larger ε is a promise of nothing: e²⁰ is half a billion."""
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON)]
@@ -72,17 +71,17 @@ def _rho(epsilon: float, delta: float) -> Fraction:
     return rho_for(epsilon, delta)
 
 
-def check_privacy(mode: str, epsilon: float, delta: float = DEFAULT_DELTA) -> PrivacyChoice:
+def check_privacy(mode: str, epsilon: float, delta: float = DEFAULT_DELTA) -> PrivacyMode:
     """The mode of this name; raises InputError with one sentence if it, or what it is to cost, cannot be."""
-    if mode not in get_args(PrivacyChoice):
-        raise InputError(f"there is no privacy {mode!r}; there are {', '.join(get_args(PrivacyChoice))}")
+    if mode not in get_args(PrivacyMode):
+        raise InputError(f"private sums cannot be {mode!r}; they are {' or '.join(get_args(PrivacyMode))}")
     if not 0 < epsilon <= MAX_EPSILON:
         raise InputError(
             f"ε must be above 0 and at most {MAX_EPSILON:g}, not {epsilon:g}: 0.3 is strong, 1 is usual, and 8 is weak"
         )
     if not 1e-30 <= delta <= 1e-3:
         raise InputError(f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is {DEFAULT_DELTA:g}")
-    return cast(PrivacyChoice, mode)
+    return cast(PrivacyMode, mode)
 
 
 def delta_warning(delta: float, documents: int) -> str:

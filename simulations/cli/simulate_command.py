@@ -14,12 +14,14 @@ import typer
 
 from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAIN_ENCODER
-from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.route_commands import show_evaluation
-from ridgeway.common.cli.terminal import count, emit_json, step
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.cli.terminal import CountingBar, count, emit_json, step
 from ridgeway.coordinator.round.progress import Event, Watch
 
 if TYPE_CHECKING:
+    from ridgeway.common.base.schema import Mode
     from ridgeway.coordinator.round.federation import PrivacySettings
 
 
@@ -38,39 +40,46 @@ def simulate(
     drop_rate: Annotated[
         float, typer.Option(help="The part of the holders that fall away in the middle, at every stage of the round.")
     ] = 0.0,
-    masked: Masked = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="A private round, the default of a deployment: noise hides any document.")
+    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Exact sums without masks: the same router.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
     work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --privacy {PLAIN_ENCODER})"),
+        typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"),
     ] = None,
-    privacy: Annotated[
-        str, typer.Option(help="columns or full: documents are bounded one by one, and hidden under noise.")
-    ] = "none",
-    epsilon: Annotated[float, typer.Option(help="With --privacy: what the round may cost a document.")] = 1.0,
+    sums: Annotated[str, typer.Option(help="With --private: columns, or full, which sums products, too.")] = "columns",
+    epsilon: Annotated[float, typer.Option(help="With --private: what the round costs a document.")] = 1.0,
     delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
     prior: Annotated[Path | None, typer.Option(help="And a file of `prior make`. (default: of built-in text)")] = None,
     json: Json = False,
 ) -> None:
-    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it."""
+    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it.
+
+    Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs private rounds.
+    """
     from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.round.federation import PrivacySettings
     from ridgeway.simulations.simulate import simulate as run
 
-    asked = PrivacySettings(mode=check_privacy(privacy, epsilon, delta), epsilon=epsilon, delta=delta)
+    if private and clear:
+        raise InputError("--private and --clear are two modes; name one of them")
+    mode: Mode = "private" if private else "clear" if clear else "masked"
+    asked = PrivacySettings(sums=check_privacy(sums, epsilon, delta), epsilon=epsilon, delta=delta)
     with _place(work) as folder:
         done = run(
             Path(folder),
-            _watch(asked),
+            _watch(asked if private else None),
             data=data,
             holders=holders,
             engine=engine,
             drop=drop or [],
             drop_rate=drop_rate,
             out=out,
-            encoder=encoder or (DEFAULT.encoder if asked.mode == "none" else PLAIN_ENCODER),
-            mode="clear" if masked is False else "masked",
+            encoder=encoder or (PLAIN_ENCODER if private else DEFAULT.encoder),
+            mode=mode,
             privacy=asked,
             prior=prior,
         )
@@ -92,19 +101,30 @@ def _place(work: Path | None) -> AbstractContextManager[str | Path]:
     return nullcontext(work)
 
 
-def _watch(asked: PrivacySettings) -> Watch:
+def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
     from ridgeway.common.privacy.privacy_settings import delta_warning
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
     from ridgeway.simulations.dropouts import STAGES
-    from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled
+    from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
 
     narrator = Narrator()
+    bar = CountingBar()
+    expected = 0
 
     def watch(event: Event) -> None:
-        most = max(event.holders.values()) if isinstance(event, FederationSettled) and asked.mode != "none" else 0
-        if words := delta_warning(asked.delta, most):
-            step("warning", words)
+        nonlocal expected
+        if isinstance(event, FederationSettled):
+            expected = len(event.holders) - len(event.away)
+        if asked and isinstance(event, FederationSettled):
+            if words := delta_warning(asked.delta, max(event.holders.values())):
+                step("warning", words)
+        match event:
+            case EpochOpened():
+                bar.advance("summed", expected)
+                return
+            case _:
+                bar.close()
         match event:
             case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
                 for name, documents in holders.items():
