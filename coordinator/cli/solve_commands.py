@@ -180,6 +180,9 @@ def calibrate(
     text_field: Fields = "text",
     threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")] = None,
     fallback: Fallback = None,
+    public_text: Annotated[
+        bool, typer.Option("--public-text", help="The text is public: needed for releases of private rounds.")
+    ] = False,
     key_file: KeyFile = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -191,7 +194,8 @@ def calibrate(
 
     changes = _named({"threshold": threshold, "fallback": fallback})
     identity = signing_identity(key_file, make=False)
-    done = calibrate_release(release, data, field_names(text_field), changes, identity, model, device)
+    fields = field_names(text_field)
+    done = calibrate_release(release, data, fields, changes, identity, model, device, public_text=public_text)
     tell_left_out(data, done.evaluation.domains)
     if json:
         emit_json({"release": done.release, **done.figures})

@@ -214,12 +214,20 @@ def calibrate_release(
     identity: Identity,
     model: Path | None = None,
     device: str = "auto",
+    *,
+    public_text: bool = False,
 ) -> Calibrated:
     """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it.
 
     What lies beside it to tell leverage learns what is usual on this text.
+    public_text: the text may be known to everybody; a private release would give away what it learns of other text.
     """
     loaded = _own_release(folder, identity, model, device)
+    if PRIVACY in loaded.manifest and not public_text:
+        raise InputError(
+            "the release is of a private round, and calibrating publishes exact counts of the text; if the text is "
+            "public, say so with --public-text"
+        )
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
