@@ -581,11 +581,11 @@ def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(monkey
 
 def test_that_a_holder_was_let_in_is_known_for_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of a bounded number of addresses, the latest."""
+    now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(fleet_proxy, "time", clock)
     monkeypatch.setattr(fleet_proxy, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(fleet_proxy, "MAX_ADMITTED", 2)
-    now = 1000.0
     with listener() as made, ExitStack() as stack:
         for last in (1, 2, 3, 2):
             made.admit(f"127.2.0.{last}")
