@@ -10,8 +10,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,36 @@ def stages() -> dict[str, list[str]]:
 
 def compose() -> dict[str, Any]:
     return dict(yaml.safe_load((PACKAGES / "compose.yaml").read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """What a container sees of a volume. part: of its folders, the one that is seen; all of it if empty."""
+
+    source: str
+    target: str
+    read_only: bool
+    part: str = ""
+
+
+def mounts(service: Mapping[str, Any]) -> list[Mount]:
+    """Those of a service of the compose file, in either of its spellings."""
+    found = []
+    for mount in service["volumes"]:
+        if isinstance(mount, str):
+            source, target, *mode = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", mount).split(":")
+            found.append(Mount(source, target, mode == ["ro"]))
+        else:
+            part = mount.get("volume", {}).get("subpath", "")
+            found.append(Mount(mount["source"], mount["target"], mount.get("read_only", False), part))
+    return found
+
+
+def chart_resources(name: str) -> list[dict[str, Any]]:
+    """What a template of the chart makes, without what its own words decide."""
+    text = (PACKAGES / "chart" / "templates" / name).read_text()
+    text = re.sub(r"^\s*\{\{.*\}\}\s*$", "", text, flags=re.MULTILINE)
+    return [found for found in yaml.safe_load_all(re.sub(r"\{\{.*?\}\}", "x", text)) if found]
 
 
 def unit(path: Path) -> ConfigParser:
@@ -214,17 +245,66 @@ def test_a_holders_text_and_keys_are_its_own() -> None:
     """No two holders share a volume but for the papers; the service that routes only reads."""
     services = compose()["services"]
     for name in ("law", "code", "medicine"):
-        mounts = [mount.split(":")[0] for mount in services[name]["volumes"]]
-        assert mounts[:2] == [name, "papers"]
-        others = {mount for other, service in services.items() if name not in other for mount in service["volumes"]}
-        assert not {mount for mount in others if mount.startswith(f"{name}:") or f"/{name}:" in mount}
-    assert services["serve"]["volumes"][0] == "operator:/operator:ro"
+        own = [mount.source for mount in mounts(services[name])]
+        assert own[:2] == [name, "papers"]
+        others = {mount.source for other, service in services.items() if name not in other for mount in mounts(service)}
+        assert not {source for source in others if source.split("/")[-1] == name}
     assert set(compose()["volumes"]) == {"operator", "law", "code", "medicine", "papers", "keys"}
 
 
 def test_services_wait_for_services_that_are_there() -> None:
     services = compose()["services"]
     assert all(set(service.get("depends_on", {})) <= set(services) for service in services.values())
+
+
+# What the service that routes can see
+
+
+def is_releases_alone(seen: Mount) -> bool:
+    """Whether a mount of the operator's folder shows its releases, to be read, and nothing beside them."""
+    return (seen.target, seen.part, seen.read_only) == ("/releases", "coordinator/releases", True)
+
+
+def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -> None:
+    """Of the operator's volume one folder, where the coordinator writes its releases; else its own keys alone."""
+    services = compose()["services"]
+    [operators] = [mount for mount in mounts(services["coordinator"]) if mount.source == "operator"]
+    assert operators == Mount("operator", "/data", False)
+    assert "/data/coordinator" in services["coordinator-init"]["command"][0]
+    seen = {mount.source: mount for mount in mounts(services["serve"])}
+    assert set(seen) == {"operator", "keys"} and len(mounts(services["serve"])) == 2
+    assert is_releases_alone(seen["operator"])
+    assert services["serve"]["command"][:2] == ["serve", "/releases"]
+
+
+def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
+    """Of the coordinator's claim, which is mounted once, one folder."""
+    [pod] = [each["spec"]["template"]["spec"] for each in chart_resources("serve.yaml") if each["kind"] == "Deployment"]
+    [container] = pod["containers"]
+    assert not pod.get("initContainers")
+    claims = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
+    seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
+    [mount] = [Mount(each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")) for each in seen]
+    assert is_releases_alone(mount)
+    assert container["args"][:2] == ["serve", "/releases"]
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
+        *("persistentVolumeClaim", "secret", "emptyDir")
+    }
+    [operator] = [each for each in chart_resources("coordinator.yaml") if each["kind"] == "StatefulSet"]
+    assert operator["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "/data/coordinator"
+
+
+def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
+    """It is another user's, readable by that user alone, and hidden from the service besides."""
+    service = unit(PACKAGES / "systemd" / "ridgeway-serve.service")["Service"]
+    operator = unit(PACKAGES / "systemd" / "ridgeway-coordinator.service")["Service"]
+    assert operator["StateDirectoryMode"] == "0700" and service["User"] != operator["User"]
+    hidden = service["InaccessiblePaths"].split()
+    assert {"-/var/lib/ridgeway-coordinator", "-/var/lib/ridgeway-client"} <= set(hidden)
+    assert operator["ExecStart"].split()[-1].startswith("/var/lib/ridgeway-coordinator/")
+    assert not {"BindPaths", "BindReadOnlyPaths", "SupplementaryGroups", "Group"} & set(service)
+    read = [word for word in service["ExecStart"].split()[1:] if word.startswith("/")]
+    assert all(word.startswith("/var/lib/ridgeway-serve/") for word in read)
 
 
 # Units

@@ -1,7 +1,8 @@
 """The SuperNode as a process: Flower's own, with shorter waits, and an end that comes when its main loop ends.
 
 It stays connected where Flower's would not: a renewed authority holds from the next request on, and a connection that
-an earlier SuperNode of this holder left without goodbye is taken back at once.
+an earlier SuperNode of this holder left without goodbye is taken back at once. And it follows no redirect, as Flower's
+would: a coordinator cannot make a holder's SuperNode ask another address.
 
 Knows the inside of Flower 1.41's `start_client_internal` and of its connection to the SuperLink, and refuses to start
 where they have changed. Knows nothing of bundles.
@@ -119,6 +120,7 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
             self._trusted = stamp()
             self._earlier: list[httpx.Client] = []
             super().__init__(*words, **named)
+            self._client.follow_redirects = False
 
         def _send(self, *words: Any, **named: Any) -> Any:
             with contextlib.suppress(OSError):  # its owner may be writing it just now; an SSLError is one
@@ -127,7 +129,7 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
                     context.load_verify_locations(cafile=authority)
                     self._earlier.append(self._client)  # the other thread may be within a request
                     timeout = self._client.timeout
-                    self._client = httpx.Client(verify=context, timeout=timeout, follow_redirects=True)
+                    self._client = httpx.Client(verify=context, timeout=timeout, follow_redirects=False)
                     self._trusted = now
             return super()._send(*words, **named)
 

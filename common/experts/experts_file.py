@@ -109,7 +109,7 @@ class Expert(Record):
     timeout:         to the head of an answer, or to the end of one that is not streamed.
     silence:         between two pieces of a stream.
     max_concurrent:  requests at a time at each address; those that come then go to the fallback.
-    max_tokens:      a request that asks for more tokens is passed on with this number.
+    max_tokens:      of all answers to one request together; one that asks for more, or names none, gets this many.
     health:          a path that answers 200 while an address is well, asked every `health_interval`.
     slow_start:      how long an address takes after an outage until it has its full share again; 0: no time.
     """

@@ -257,11 +257,15 @@ def _verified_manifest(folder: Path, key: str | None, files: Mapping[str, bytes]
 
 
 def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
-    """Whether a key is the signer's, or was handed over to it, as the signature itself shows."""
+    """Whether a key is the signer's, or was handed over to it, as the signature itself shows.
+
+    A signer's key of which the same signature shows that it was handed over does not count.
+    """
+    signer = signature["key"]
     try:
-        links = [HandOver.of(each) for each in signature.get("handovers", ())]
-        before = [link.before for link in HandOvers().told(links).leading_to(signature["key"])]
-        return trusted in (signature["key"], *before)
+        known = HandOvers().told(HandOver.of(each) for each in signature.get("handovers", ()))
+        before = [link.before for link in known.leading_to(signer)]
+        return known.newest(signer) == signer and trusted in (signer, *before)
     except (ValueError, KeyError, TypeError, RidgewayError):
         raise ReleaseError(f"{path} was changed after it was signed; fetch the release again") from None
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["error", "warning", "info"]
 
-RELEASE_HELP = "The folder of a release, or a coordinator's folder: then its newest; or an https:// address."
+RELEASE_HELP = "The folder of a release, or a coordinator's folder or its releases/: then the newest."
 LEVEL_HELP = "error, warning, or info: with a line for each request, without what it asks."
-ServedRelease = Annotated[str, typer.Argument(metavar="RELEASE", envvar="RIDGEWAY_SERVE_RELEASE", help=RELEASE_HELP)]
+ServedRelease = Annotated[Path, typer.Argument(metavar="RELEASE", envvar="RIDGEWAY_SERVE_RELEASE", help=RELEASE_HELP)]
 ExpertsPath = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
 ]
@@ -56,7 +56,6 @@ Drain = Annotated[
 ]
 KeepAlive = Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")]
 Workers = Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")]
-PullEvery = Annotated[float, typer.Option(min=1, help="Seconds between looks at an https:// address.")]
 Threshold = Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")]
 Fallback = Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")]
 DriftShare = Annotated[
@@ -86,7 +85,6 @@ def serve(
     drain: Drain = 10.0,
     keep_alive: KeepAlive = 5.0,
     workers: Workers = 1,
-    pull_every: PullEvery = 60.0,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
@@ -108,8 +106,8 @@ def serve(
 ) -> None:
     """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
 
-    RELEASE is the folder of a release, or a coordinator's folder: then its newest release, and those that follow it;
-    or the https:// address of a release's folder, with --key.
+    RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest release, and those
+    with higher numbers that follow it.
     """
     from ridgeway.common.http.access_rules import make_rules
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate
@@ -127,7 +125,7 @@ def serve(
         tls=tls_cert is not None,
     )
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
-    source = SourceOptions(release, key, pull_every, model, device, changes, drift_share, drift_leverage, compare)
+    source = SourceOptions(release, key, model, device, changes, drift_share, drift_leverage, compare)
     times = drain, keep_alive, log_format, log_level
     _run(ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times), workers)
 
@@ -136,9 +134,8 @@ def serve(
 class SourceOptions:
     """Which releases are served and how, as the options say it."""
 
-    release: str
+    release: Path
     key: str | None
-    pull_every: float
     model: Path | None
     device: str
     changes: dict[str, Any]
@@ -202,14 +199,12 @@ def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, 
     from ridgeway.coordinator.serve.gateway.gateway import Gateway
     from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
     from ridgeway.coordinator.serve.routing.drift import DriftSettings
-    from ridgeway.coordinator.serve.routing.release_pull import SCHEME, PulledRelease
     from ridgeway.coordinator.serve.routing.routing_service import RoutingService
     from ridgeway.coordinator.serve.tracing import find_tracing
 
     asked = options.source
     known = find_experts(options.experts, options.mu)
-    pulled = PulledRelease(asked.release, asked.key, asked.pull_every) if asked.release.startswith(SCHEME) else None
-    folder = find_release(Path(asked.release)) if pulled is None else pulled.first()
+    folder = find_release(asked.release)
     check = known.check if known else None
     source = ReleaseSource(folder, asked.key, asked.model, asked.device, check, asked.changes)
     drift = DriftSettings(share=asked.drift_share, leverage=asked.drift_leverage)
@@ -219,8 +214,6 @@ def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, 
         else None
     )
     service = RoutingService(source, drift, tracing=find_tracing(), compared=other)
-    if pulled is not None:
-        service.watchers.append(pulled.watch)
     served = service.current.served
     step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
     if other is not None:

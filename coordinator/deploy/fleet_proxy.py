@@ -8,8 +8,9 @@ password, share one port. So the SuperLink listens on loopback, and holders reac
 Knows HTTP: ten paths, a look at its own health, the headers that carry a SuperNode's proof, and limits. Bodies stream
 through in both directions.
 uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed. No
-connection can be held for nothing, and one address cannot hold them all: SuperNodes ask every three seconds and wait
-thirty for an answer, so a head that is not there in ten is nobody's.
+connection can be held for nothing: SuperNodes ask every three seconds and wait thirty for an answer, so a head that is
+not there in ten is nobody's. And no few addresses can hold them all: when all are open, the address with the most loses
+one to an address with fewer, and one from which no SuperNode was let in loses it to one from which one was.
 Knows nothing of Flower's messages. It never answers 401 or 403 itself: a SuperNode takes these as the end.
 """
 
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import math
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
@@ -63,6 +65,21 @@ MAX_CONNECTIONS = 400
 MAX_CONNECTIONS_PER_ADDRESS = 100
 """Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the SuperLink."""
 
+MAX_LEAVING = 100
+"""Connections that lost their place and are not closed yet: they still take a file each."""
+
+MAX_WAITING = 2048
+"""Connections that the system keeps until they are taken."""
+
+MAX_TAKEN_AT_ONCE = 16
+"""Before the loop turns to those that are open, and closes the ones that lost their place."""
+
+ADMITTED_FOR_S = 7 * 86_400.0
+MAX_ADMITTED = 10_000
+"""How long, and of how many addresses, it is known that a SuperNode was let in from there."""
+
+REFUSALS_LOGGED_EVERY_S = 1.0
+
 HANDSHAKE_TIMEOUT_S = 10.0
 HEAD_TIMEOUT_S = 10.0
 """From the handshake, or from the last answer, to the whole head of a request."""
@@ -87,11 +104,14 @@ class Barred(Exception):
 class FleetProxy:
     """The proxy as an ASGI application over an httpx client of the SuperLink.
 
-    own: the files that it hands out itself, by their paths.
+    own:   the files that it hands out itself, by their paths.
+    admit: is told the address of a SuperNode that the SuperLink has let in.
     """
 
-    def __init__(self, client: httpx.AsyncClient, own: Mapping[bytes, Path]) -> None:
-        self._client, self._own = client, own
+    def __init__(self, client: httpx.AsyncClient, own: Mapping[bytes, Path], admit: Callable[[str], None]) -> None:
+        self._client = client
+        self._own = own
+        self._admit = admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -142,6 +162,8 @@ class FleetProxy:
             log.warning("the SuperLink did not answer: %s", type(error).__name__)
             await answer(send, 503 if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 502)
             return
+        if response.is_success and scope.get("client"):
+            self._admit(scope["client"][0])  # the SuperLink verifies a node's key at each of the paths
         if response.is_error:
             log.warning("the SuperLink refused %s with %d", _described(scope), response.status_code)
         try:
@@ -229,23 +251,87 @@ def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
 
 
 class ListeningSocket(socket.socket):
-    """Takes connections up to the limits, in all and for one address; those beyond are closed at once."""
+    """Takes connections up to the limits, in all and for one address; those beyond are closed at once.
+
+    When all are open, one of the address with the most makes room, of those first from which no SuperNode was let in.
+
+    Law: an address loses a connection only to one with fewer, or to one from which a SuperNode was let in while none
+    was from it. So whoever has no key and n addresses leaves 400 / (n + 1) connections to any other address.
+    """
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, list[CountedSocket]] = {}
+        self._leaving = 0
+        self._admitted: dict[str, float] = {}
+        self._logged = -math.inf
+
+    def listen(self, backlog: int = MAX_WAITING) -> None:
+        """The event loop names the number that it takes at once; that many may not be all that wait."""
+        super().listen(MAX_WAITING)
+
+    def admit(self, address: str) -> None:
+        """A SuperNode at this address was let in."""
+        network = client_network(address)
+        self._admitted.pop(network, None)
+        self._admitted[network] = time.monotonic()  # the last one is the latest
+        if len(self._admitted) > MAX_ADMITTED:
+            del self._admitted[next(iter(self._admitted))]
 
     def accept(self) -> tuple[socket.socket, Any]:
         plain, address = super().accept()
         network = client_network(address[0])
         connection = CountedSocket(fileno=plain.detach())
-        if self._open.total() >= MAX_CONNECTIONS or self._open[network] >= MAX_CONNECTIONS_PER_ADDRESS:
+        if not self._has_room(network):
             connection.close()
-            log.warning("refused a connection from %s: too many are open", address[0])
+            self._log_refusal(address[0])
             raise ConnectionAbortedError("too many connections")
-        self._open[network] += 1
-        connection.on_close = lambda: self._open.subtract([network])
+        self._open.setdefault(network, []).append(connection)
+        connection.on_close = lambda: self._forget(network, connection)
         return connection, address
+
+    def _has_room(self, network: str) -> bool:
+        """Whether an address can have one more; another may lose one for it."""
+        if len(self._open.get(network, ())) >= MAX_CONNECTIONS_PER_ADDRESS or self._leaving >= MAX_LEAVING:
+            return False
+        if sum(map(len, self._open.values())) < MAX_CONNECTIONS:
+            return True
+        last = max(self._open, key=self._rank)
+        is_unknown, count = self._rank(network)
+        if self._rank(last) <= (is_unknown, count + 1):
+            return False
+        self._end(last, self._open[last][0])
+        return True
+
+    def _rank(self, network: str) -> tuple[bool, int]:
+        """The highest one makes room: of an address without a known SuperNode, and with the most connections."""
+        is_known = self._admitted.get(network, -math.inf) > time.monotonic() - ADMITTED_FOR_S
+        return not is_known, len(self._open.get(network, ()))
+
+    def _end(self, network: str, connection: CountedSocket) -> None:
+        """Its two directions are shut; the event loop, which still uses it, sees that and closes it."""
+        self._forget(network, connection)
+        self._leaving += 1
+        connection.on_close = self._left
+        with contextlib.suppress(OSError):  # the other side may have been first
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, network: str, connection: CountedSocket) -> None:
+        kept = [each for each in self._open[network] if each is not connection]
+        if kept:
+            self._open[network] = kept
+        else:
+            del self._open[network]
+
+    def _left(self) -> None:
+        self._leaving -= 1
+
+    def _log_refusal(self, host: str) -> None:
+        """Not each one: there may be thousands a second."""
+        now = time.monotonic()
+        if now - self._logged >= REFUSALS_LOGGED_EVERY_S:
+            self._logged = now
+            log.warning("refused a connection from %s: too many are open", host)
 
 
 class CountedSocket(socket.socket):
@@ -323,11 +409,13 @@ def listen(host: str, port: int) -> ListeningSocket:
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     bundles = {f"{BUNDLE_PATH}{path.stem}".encode(): path for path in (folder / "bundles").glob("*.fab")}
     own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
+    listener = listen(host, port)
     config = uvicorn.Config(
-        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), own),
+        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), own, listener.admit),
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         http=FleetConnection,
+        backlog=MAX_TAKEN_AT_ONCE,
         ws="none",
         lifespan="on",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -339,7 +427,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     )
     log.info("listens on %s port %d for SuperNodes", host, port)
     with asyncio.Runner(loop_factory=DeadlineLoop) as runner:
-        runner.run(uvicorn.Server(config).serve([listen(host, port)]))
+        runner.run(uvicorn.Server(config).serve([listener]))
 
 
 def main() -> None:

@@ -42,7 +42,13 @@ STOP_S = 30.0
 Json = Mapping[str, Any]
 
 
-def release_of(folder: Path, domains: Sequence[str], identity: Identity | None = None, strength: int = 100) -> str:
+def release_of(
+    folder: Path,
+    domains: Sequence[str],
+    identity: Identity | None = None,
+    strength: int = 100,
+    number: int | None = None,
+) -> str:
     """A release in which each domain has a letter of its own, that of `prompt_for`; returns its id."""
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
@@ -55,6 +61,7 @@ def release_of(folder: Path, domains: Sequence[str], identity: Identity | None =
         "selector": {"name": "average", "k": 1},
         "confidence": Confidence().to_json(),
         "parent": None,
+        **({} if number is None else {"number": number}),
     }
     table = TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
     weights = np.zeros((2, len(domains)))

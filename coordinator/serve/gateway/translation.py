@@ -25,7 +25,15 @@ from ridgeway.coordinator.serve.gateway.sse import StreamTranslator
 from ridgeway.coordinator.serve.gateway.token_usage import WithoutUsage
 from ridgeway.coordinator.serve.request_bodies import GatewayBody
 
-TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+OWN_LIMITS: Mapping[Endpoint, tuple[str, ...]] = {
+    "/chat/completions": ("max_tokens", "max_completion_tokens"),
+    "/completions": ("max_tokens",),
+    "/responses": ("max_output_tokens",),
+    "/messages": ("max_tokens",),
+}
+"""The fields by which a request names a number of tokens; the first is set where it names none."""
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+"""All that are bounded wherever they stand; llama.cpp's server lets the last one go before the others."""
 
 
 class SaidSoFar(NamedTuple):
@@ -75,7 +83,9 @@ def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
 def expert_body(
     translation: Translation, expert: Expert, fields: Mapping[str, Any], said: SaidSoFar | None = None
 ) -> bytes:
-    """The request, with the expert's own name of its model and no more tokens than it grants. May raise Problem.
+    """The request, with the expert's own name of its model and no more tokens than it grants, in all answers together.
+
+    May raise Problem.
 
     A number that is too large for a computer is not a number of JSON, and becomes null.
     """
@@ -86,15 +96,39 @@ def expert_body(
         asked["model"] = expert.embedding_model or expert.model
         asked.pop("stream", None)  # vectors do not come so
     elif expert.max_tokens is not None:
-        for name in TOKEN_LIMITS:
-            wished = asked.get(name)
-            if wished is not None and not (type(wished) is int and 1 <= wished <= expert.max_tokens):
-                asked[name] = expert.max_tokens
+        asked |= _token_limits(asked, translation.endpoint, expert.max_tokens)
     if said is not None:
         limits = {name: asked[name] for name in (*TOKEN_LIMITS, "min_tokens") if type(asked.get(name)) is int}
         asked |= {name: max(name != "min_tokens", limit - said.tokens) for name, limit in limits.items()}
         asked |= {"continue_final_message": True, "add_generation_prompt": False} if expert.continues == "vllm" else {}
     return to_json(asked, inf_nan_mode="null")
+
+
+def _token_limits(asked: Mapping[str, Any], endpoint: Endpoint, granted: int) -> dict[str, int]:
+    """The limits of a request whose answers together may have the granted number of tokens."""
+    answers = _count(asked, "n", "best_of") * _prompts(asked.get("prompt"))
+    if answers > granted:
+        words = f"the expert grants {granted} tokens a request, and this asks for {answers} answers; ask for fewer"
+        raise Problem(400, words, code="too_many_answers", param="n")
+    most = granted // answers
+    wished = {name: asked[name] for name in TOKEN_LIMITS if asked.get(name) is not None}
+    limits = {name: wish if type(wish) is int and 1 <= wish <= most else most for name, wish in wished.items()}
+    is_named = any(name in limits for name in OWN_LIMITS[endpoint])
+    return limits if is_named else {**limits, OWN_LIMITS[endpoint][0]: most}
+
+
+def _count(asked: Mapping[str, Any], *names: str) -> int:
+    """The largest of some fields, each of which is 1 if it is left out. An expert may understand "2" or 2.0."""
+    counts = {name: asked[name] for name in names if asked.get(name) is not None}
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise Problem(400, f"{name}: give a whole number from 1 on", code="invalid_value", param=name)
+    return max(counts.values(), default=1)
+
+
+def _prompts(prompt: Any) -> int:
+    """How many texts are to be continued: a list of token ids is one."""
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 @dataclass(frozen=True, slots=True)

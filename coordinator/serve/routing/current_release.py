@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.routing import drift_sketch
 from ridgeway.common.routing.drift_sketch import DriftSketch
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_release
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_manifest, load_release
 from ridgeway.common.routing.router import Router, router_of
 
 log = logging.getLogger("ridgeway.serve")
@@ -48,6 +48,12 @@ class ServedRelease:
         object.__setattr__(self, "runs_a_model", self.router.compiled.runs_a_model)
         object.__setattr__(self, "is_quick", self.router.make_fast() and not self.runs_a_model)
 
+    @property
+    def number(self) -> int:
+        """Its number in its federation; 0 without one."""
+        number = self.release.manifest.get("number")
+        return number if isinstance(number, int) else 0
+
     def card(self) -> dict[str, Any]:
         manifest = self.release.manifest
         return {
@@ -74,7 +80,7 @@ def find_release(path: Path) -> Path:
 class ReleaseSource:
     """Where releases come from, and what is asked of them.
 
-    key:          the public key that must have signed them; without one, that of the first release.
+    key:          the public key that must have signed the first one; without one, whoever signed it is trusted.
     model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
     changes:      of the confidence that releases come with: threshold, fallback.
@@ -92,9 +98,12 @@ class ReleaseSource:
         return [stamp_if_there(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
 
     def open(self, signer: str | None = None) -> ServedRelease:
-        """Read and verify the release that is there now, and route a first prompt with it."""
+        """Read and verify the release that is there now, and route a first prompt with it.
+
+        signer: the newest key that is known of those who sign; an earlier one, also `key`, counts no more.
+        """
         folder = self.folder.resolve()
-        release = load_release(folder, key=self.key or signer, model=self.model, device=self.device)
+        release = load_release(folder, key=signer or self.key, model=self.model, device=self.device)
         if self.changes:
             release = replace(release, confidence=replace(release.confidence, **self.changes))
         router = router_of(release)
@@ -125,12 +134,18 @@ def _without_path(words: str, folder: Path) -> str:
 
 
 class CurrentRelease:
-    """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is refused."""
+    """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is refused.
+
+    It does not go back: neither to a lower number, nor to a release that it left, nor to a key
+    that was handed over. This is kept in memory: a new process begins with the release that is there.
+    """
 
     def __init__(self, source: ReleaseSource) -> None:
         self._source = source
         self._stamp = source.stamp()
+        self._older: set[str] = set()
         self.served = source.open()
+        self._signer = self.served.release.signer
         self.refused: str | None = None
 
     def look_again(self) -> None:
@@ -146,7 +161,10 @@ class CurrentRelease:
         self._stamp = stamp
         before = (self.served.id, self.refused)
         try:
-            taken = self._source.open(self.served.release.signer)
+            manifest = load_manifest(self._source.folder.resolve(), key=self._signer)
+            self._signer = str(manifest["signature"]["key"])  # newer, even if the release is refused
+            taken = self._source.open(self._signer)
+            self._check_order(taken)
         except OSError:
             self._stamp = []  # that may pass: look again
             self.refused = "it cannot be read now, and is tried again"
@@ -155,5 +173,18 @@ class CurrentRelease:
         else:
             self.refused = None
             if taken.id != self.served.id:
+                self._older.add(self.served.id)
                 self.served = taken
         return before != (self.served.id, self.refused)
+
+    def _check_order(self, taken: ServedRelease) -> None:
+        """Raise if a release is older than the one in use. Releases that no federation made have no number."""
+        if taken.number < self.served.number:
+            raise ReleaseError(
+                f"it is number {taken.number}, and number {self.served.number} is in use; "
+                "`coordinator rollback` publishes an earlier router under a higher number"
+            )
+        if taken.id in (*self._older, self.served.release.manifest.get("parent")):
+            raise ReleaseError(
+                "it is an earlier state of the one in use, or was replaced before; publish it under a higher number"
+            )

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from ridgeway.client.deploy import supernode_process
+from ridgeway.client.deploy.notices import Gate
 from ridgeway.client.deploy.supernode_process import (
     HEARTBEAT_S,
     IDLE_S,
@@ -28,12 +29,18 @@ from ridgeway.client.deploy.supernode_process import (
     quicken,
     stay_connected,
 )
+from ridgeway.common.base.errors import NodeError
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
 from tests.client.deploy.test_notices import serving
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, of click
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, DeactivateNodeRequest
+    from flwr.proto.fleet_pb2 import (
+        ActivateNodeRequest,
+        ActivateNodeResponse,
+        DeactivateNodeRequest,
+        PullMessagesRequest,
+    )
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
 LOOP = """
@@ -239,6 +246,72 @@ def test_a_connection_left_without_goodbye_is_taken_back_by_its_owner_alone(
     with joined(tmp_path, port) as client, pytest.raises(httpx.HTTPStatusError, match="412"):
         client.ActivateNode(ActivateNodeRequest())
     assert SuperLink.online == [7]
+
+
+class Inside(BaseHTTPRequestHandler):
+    """A service in the holder's own network, which notes what it is asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """A gate that answers everything with a redirect."""
+
+    status: ClassVar[int] = 302
+    location: ClassVar[str] = ""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(self.status)
+        self.send_header("location", self.location)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_redirect_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, renewed: bool
+) -> None:
+    """Neither by the client that Flower made, nor by that of a renewed authority, nor where notices are fetched."""
+    create_authority(tmp_path, [])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    monkeypatch.setattr(Inside, "asked", [])
+    with serving(Inside) as inside, serving(Redirecting, context) as port:
+        address = f"http://127.0.0.1:{inside}/latest/meta-data"
+        assert httpx.get(address, trust_env=False).status_code == 200
+        Inside.asked.clear()
+        monkeypatch.setattr(Redirecting, "status", status)
+        monkeypatch.setattr(Redirecting, "location", address)
+        with joined(tmp_path, port) as client:
+            first = client._client
+            if renewed:
+                os.utime(tmp_path / "ca.crt", ns=(1, 1))
+            with pytest.raises(httpx.HTTPStatusError, match=str(status)):
+                client.ActivateNode(ActivateNodeRequest())
+            with pytest.raises(httpx.HTTPStatusError, match=str(status)):
+                client.PullMessages(PullMessagesRequest())
+            assert (client._client is not first) == renewed
+        with pytest.raises(NodeError, match="did not hand over"):
+            Gate(tmp_path, f"127.0.0.1:{port}").fetch("/v1/ridgeway/notice", 100)
+    assert Inside.asked == []
 
 
 def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(tmp_path: Path) -> None:

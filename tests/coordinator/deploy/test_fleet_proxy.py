@@ -6,8 +6,10 @@ requests are written byte by byte where their spelling matters.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+import selectors
 import socket
 import ssl
 import subprocess
@@ -20,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -135,8 +138,8 @@ class Place:
         with self.plain() as plain, self.secured(plain) as secure:
             yield secure
 
-    def plain(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+    def plain(self, address: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30, source_address=(address, 0))
 
     def secured(self, plain: socket.socket) -> ssl.SSLSocket:
         return self._context().wrap_socket(plain, server_hostname="127.0.0.1")
@@ -439,6 +442,183 @@ def test_one_address_cannot_take_all_connections(place: Place) -> None:
         for each in first:
             each.close()
         wait_for("closed connections count no more", lambda: _is_served(place))
+
+
+class Crowd:
+    """Addresses without a key that hold as many connections as they get, and make one that is cut off again at once."""
+
+    def __init__(self, place: Place, addresses: list[str]) -> None:
+        self._place = place
+        self._addresses = addresses
+        self._watch = selectors.DefaultSelector()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._hold)
+        self.made = 0
+
+    def __enter__(self) -> Crowd:
+        self._thread.start()
+        share = fleet_proxy.MAX_CONNECTIONS
+        wait_for("the crowd has all connections", lambda: self.made > share + 2 * len(self._addresses))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for key in list(self._watch.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+
+    def _hold(self) -> None:
+        for _ in range(fleet_proxy.MAX_CONNECTIONS // len(self._addresses) + 10):
+            for address in self._addresses:
+                self._connect(address)
+        while not self._stop.is_set():
+            for key, _ in self._watch.select(0.05):
+                self._watch.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                self._connect(key.data)
+
+    def _connect(self, address: str) -> None:
+        """Every tenth one goes on to a request whose body never comes."""
+        self.made += 1
+        try:
+            found = self._place.plain(address)
+            if self.made % 10 == 0:
+                found.settimeout(2)
+                found = self._place.secured(found)
+                found.sendall(WHOLE_REQUEST.replace(b"Content-Length: 0", b"Content-Length: 9"))
+        except OSError:
+            return
+        self._watch.register(found, selectors.EVENT_READ, address)
+
+
+@pytest.mark.parametrize("count", [4, 8, 64])
+def test_a_few_addresses_without_a_key_cannot_shut_the_gate(place: Place, count: int) -> None:
+    """However they hold on, each request of a holder is answered, also of one that was never here before."""
+    with Crowd(place, [f"127.1.{count}.{last}" for last in range(1, count + 1)]) as crowd:
+        before, end, answered = crowd.made, time.monotonic() + 3, 0
+        while time.monotonic() < end:
+            with place.client(f"127.2.{count}.{answered % 100 + 1}") as holder:
+                assert holder.post(PATH, content=b"x").status_code == 200
+            answered += 1
+        assert crowd.made > before  # it lost connections, and came back
+    assert answered > 5
+
+
+@contextmanager
+def listener() -> Iterator[fleet_proxy.ListeningSocket]:
+    with fleet_proxy.listen("127.0.0.1", 0) as made:
+        made.listen()
+        yield made
+
+
+def reach(made: fleet_proxy.ListeningSocket, stack: ExitStack, address: str) -> socket.socket | None:
+    """The gate's end of a new connection from an address, or None if it was turned away."""
+    plain = socket.create_connection(made.getsockname(), timeout=30, source_address=(address, 0))
+    stack.enter_context(plain)
+    try:
+        return stack.enter_context(made.accept()[0])
+    except ConnectionAbortedError:
+        assert is_cut_off(plain)
+        return None
+
+
+def test_addresses_beyond_counting_shut_out_strangers_and_no_known_holder() -> None:
+    """One connection from each of 400 addresses; who was let in before takes the place of one that was not."""
+    with listener() as made, ExitStack() as stack:
+        made.admit("127.2.0.1")
+        taken = [
+            reach(made, stack, f"127.1.{number // 200}.{number % 200 + 1}")
+            for number in range(fleet_proxy.MAX_CONNECTIONS)
+        ]
+        assert None not in taken
+        assert reach(made, stack, "127.2.0.2") is None
+        for lost in range(2):
+            assert reach(made, stack, "127.2.0.1") is not None
+            victim = taken[lost]
+            assert victim is not None and is_cut_off(victim)
+            victim.close()
+        assert reach(made, stack, "127.2.0.2") is None
+
+
+def test_an_address_loses_connections_down_to_the_share_of_others_and_its_oldest_first() -> None:
+    """Nobody gains by making them again: whoever has as many as the others is turned away."""
+    share = fleet_proxy.MAX_CONNECTIONS_PER_ADDRESS
+    with listener() as made, ExitStack() as stack:
+        crowd = {last: [reach(made, stack, f"127.1.0.{last}") for _ in range(share)] for last in range(1, 5)}
+        assert all(None not in connections for connections in crowd.values())
+        given = 0
+        while (taken := reach(made, stack, "127.2.0.3")) is not None:
+            given += 1
+            ended = [each for some in crowd.values() for each in some if each is not None and _is_shut(each)]
+            assert len(ended) == 1 and any(ended[0] is some[0] for some in crowd.values())
+            for some in crowd.values():
+                some[:] = [each for each in some if each is not ended[0]]
+            ended[0].close()
+        assert given == fleet_proxy.MAX_CONNECTIONS // 5
+        assert {len(some) for some in crowd.values()} == {given}
+        assert taken is None and reach(made, stack, "127.1.0.1") is None
+
+
+def _is_shut(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold files open until the event loop has closed them."""
+    monkeypatch.setattr(fleet_proxy, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(fleet_proxy, "MAX_LEAVING", 3)
+    with listener() as made, ExitStack() as stack:
+        held = [reach(made, stack, "127.1.0.1") for _ in range(20)]
+        assert [reach(made, stack, "127.2.0.4") is not None for _ in range(5)] == [True] * 3 + [False] * 2
+        assert held[0] is not None
+        held[0].close()
+        assert reach(made, stack, "127.2.0.4") is not None
+
+
+def test_that_a_holder_was_let_in_is_known_for_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of a bounded number of addresses, the latest."""
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(fleet_proxy, "time", clock)
+    monkeypatch.setattr(fleet_proxy, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(fleet_proxy, "MAX_ADMITTED", 2)
+    with listener() as made, ExitStack() as stack:
+        for last in (1, 2, 3, 2):
+            made.admit(f"127.2.0.{last}")
+        assert reach(made, stack, "127.1.0.1") and reach(made, stack, "127.1.0.2")
+        assert reach(made, stack, "127.2.0.1") is None
+        assert reach(made, stack, "127.2.0.2") is not None
+        now += fleet_proxy.ADMITTED_FOR_S
+        assert reach(made, stack, "127.2.0.3") is None
+
+
+@pytest.mark.parametrize("status", [200, 401, 412])
+def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> None:
+    """A stranger's request, and one that asks for a notice, leave no mark."""
+    admitted: list[str] = []
+    place.upstream.status = status
+
+    async def ask() -> None:
+        client = fleet_proxy.superlink_client(place.internal_port, place.folder / "ca.crt")
+        proxy = fleet_proxy.FleetProxy(client, {NOTICE_PATH.encode(): place.folder / "ca.crt"}, admitted.append)
+
+        async def receive() -> fleet_proxy.Event:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(event: fleet_proxy.Event) -> None:
+            pass
+
+        for method, path in (("POST", PATH), ("GET", NOTICE_PATH), ("GET", "/health"), ("POST", "/v1/other")):
+            scope = {"type": "http", "method": method, "raw_path": path.encode(), "query_string": b""}
+            await proxy(scope | {"headers": [(b"content-length", b"0")], "client": ("127.3.0.1", 9)}, receive, send)
+        await client.aclose()
+
+    asyncio.run(ask())
+    assert admitted == (["127.3.0.1"] if status == 200 else [])
 
 
 def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Place) -> None:

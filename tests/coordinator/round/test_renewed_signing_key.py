@@ -12,7 +12,7 @@ from ridgeway.client.deploy.notices import take_notice
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.kept_log import kept_log
-from ridgeway.common.base.errors import FormatError, IdentityError, ReleaseError
+from ridgeway.common.base.errors import FormatError, IdentityError, InputError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
@@ -195,19 +195,75 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
             load_release(folder, key=old)
 
 
-def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: Parties) -> None:
-    """Without --key it trusts the first signer; the chain leads on from there, and then the old key counts no more."""
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: Parties, pinned: bool) -> None:
+    """With --key, or trusting the first signer: the chain leads on from there, and the old key counts no more."""
     latest = parties.federation().folder / "releases" / "latest"
     stolen = thief(parties)
-    current = CurrentRelease(ReleaseSource(latest))
+    current = CurrentRelease(ReleaseSource(latest, stolen.identity.public if pinned else None))
     parties.federation().renew_key()
     another_round(parties)
     assert current.refresh()
     assert (current.refused, current.served.release.signer) == (None, parties.federation().identity.public)
     latest.unlink()
+    amend_release(stolen.release_folder(1), {"number": 9}, stolen.identity)
     latest.symlink_to(stolen.release_folder(1))
     assert current.refresh()
     assert "not by the key you trust" in str(current.refused)
+    assert current.served.number == 2
+
+
+def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_use(parties: Parties) -> None:
+    """It was signed, so the old key counts no more, although no expert serves the release."""
+    latest = parties.federation().folder / "releases" / "latest"
+    stolen = thief(parties)
+    first = parties.federation().newest
+    assert first is not None
+
+    def check(router: Router) -> None:
+        if router.release != first.release:
+            raise InputError("nobody serves this")
+
+    current = CurrentRelease(ReleaseSource(latest, stolen.identity.public, check=check))
+    parties.federation().renew_key()
+    another_round(parties)
+    assert current.refresh()
+    assert current.refused == "nobody serves this"
+    amend_release(stolen.release_folder(1), {"number": 9}, stolen.identity)
+    latest.unlink()
+    latest.symlink_to(stolen.release_folder(1))
+    assert current.refresh()
+    assert "not by the key you trust" in str(current.refused)
+
+
+def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(parties: Parties) -> None:
+    """Also by whoever pinned the old key: the release itself shows that this key counts no more."""
+    stolen = thief(parties)
+    parties.federation().renew_key()
+    sign_again(stolen.release_folder(1), stolen.identity, {})
+    assert load_release(stolen.release_folder(1), key=stolen.identity.public).signer == stolen.identity.public
+    manifest = stolen.release_folder(1) / "manifest.json"
+    body = json.loads(manifest.read_bytes())
+    body["signature"]["handovers"] = [each.to_json() for each in parties.federation().identity.handovers]
+    manifest.write_bytes(canonical_json(body))
+    with pytest.raises(ReleaseError, match="not by the key you trust"):
+        Router.load(stolen.release_folder(1), key=stolen.identity.public)
+
+
+def test_a_running_service_does_not_go_back_to_an_earlier_release(parties: Parties) -> None:
+    """Whoever moves the link cannot bring release 1 back; what `rollback` publishes is taken."""
+    latest = parties.federation().folder / "releases" / "latest"
+    current = CurrentRelease(ReleaseSource(latest, parties.federation().identity.public))
+    another_round(parties)
+    assert current.refresh()
+    latest.unlink()
+    latest.symlink_to(parties.federation().release_folder(1))
+    assert current.refresh()
+    assert str(current.refused).startswith("it is number 1, and number 2 is in use")
+    assert current.served.number == 2
+    assert rollback(parties.federation(), 1).published is not None
+    assert current.refresh()
+    assert (current.served.number, current.refused) == (3, None)
 
 
 def test_an_invitation_leads_those_who_pinned_the_old_key_on(parties: Parties) -> None:

@@ -9,14 +9,19 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from pydantic_core import from_json
 
+from ridgeway.common.experts.experts_file import Expert as NamedExpert
+from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
+from ridgeway.coordinator.serve.gateway.expert_link import Endpoint
+from ridgeway.coordinator.serve.gateway.translation import expert_body, translation_for
 from tests.support.faulty_experts import Expert, wait_for, well
 from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, sent
 from tests.support.in_process import experts_toml, served
 from tests.support.serving import complaint, prompt_for
 
-WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8), (None, None)]
+WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8)]
 
 
 # Who is asked
@@ -181,6 +186,103 @@ def test_more_tokens_than_an_expert_grants_are_cut(cast: GatewayMaker, field: st
     with cast(max_tokens=8) as play:
         play.local.chat("law", **{field: wished})
         assert sent(play.experts["law"])[field] == granted
+
+
+CHAT = {"model": "law", "messages": [{"role": "user", "content": "hello"}]}
+COMPLETION = {"model": "law", "prompt": "hello"}
+RESPONSE = {"model": "law", "input": "hello"}
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+
+
+def limits_in(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name in LIMITS}
+
+
+def limits_of(expert: Expert) -> dict[str, Any]:
+    return limits_in(sent(expert))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "limits"),
+    [
+        ("/v1/chat/completions", CHAT, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "max_tokens": None}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 5}, {"max_completion_tokens": 5}),
+        ("/v1/chat/completions", {**CHAT, "max_output_tokens": 5}, {"max_tokens": 60, "max_output_tokens": 5}),
+        ("/v1/chat/completions", {**CHAT, "n_predict": -1}, {"max_tokens": 60, "n_predict": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": None, "best_of": None}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": 1}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": 7}, {"max_tokens": 8}),
+        ("/v1/chat/completions", {**CHAT, "n": 7, "max_completion_tokens": 60}, {"max_completion_tokens": 8}),
+        ("/v1/chat/completions", {**CHAT, "n": 60, "n_predict": 60}, {"max_tokens": 1, "n_predict": 1}),
+        ("/v1/chat/completions", {**CHAT, "n": 2, "best_of": 4}, {"max_tokens": 15}),
+        ("/v1/completions", COMPLETION, {"max_tokens": 60}),
+        ("/v1/completions", {**COMPLETION, "max_completion_tokens": 9}, {"max_tokens": 60, "max_completion_tokens": 9}),
+        ("/v1/completions", {**COMPLETION, "best_of": 3, "max_tokens": 50}, {"max_tokens": 20}),
+        ("/v1/completions", {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9}, {"max_tokens": 9}),
+        ("/v1/completions", {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2}, {"max_tokens": 10}),
+        ("/v1/completions", {**COMPLETION, "prompt": [1, 2, 3]}, {"max_tokens": 60}),
+        ("/v1/completions", {**COMPLETION, "prompt": [[1, 2], [3]]}, {"max_tokens": 30}),
+        ("/v1/responses", RESPONSE, {"max_output_tokens": 60}),
+        ("/v1/responses", {**RESPONSE, "max_output_tokens": 61}, {"max_output_tokens": 60}),
+        ("/v1/responses", {**RESPONSE, "max_tokens": 9}, {"max_output_tokens": 60, "max_tokens": 9}),
+        ("/v1/responses", {**RESPONSE, "n": 3}, {"max_output_tokens": 20}),
+        ("/v1/messages", {**CHAT, "max_tokens": 61}, {"max_tokens": 60}),
+        ("/v1/messages", {**CHAT, "max_tokens": 59}, {"max_tokens": 59}),
+    ],
+)
+def test_all_answers_to_a_request_together_have_no_more_tokens_than_granted(
+    cast: GatewayMaker, endpoint: str, body: dict[str, Any], limits: dict[str, int]
+) -> None:
+    """Also if it names no number, or names one by a field that its endpoint does not know."""
+    with cast(max_tokens=60) as play:
+        play.local.post(endpoint, body)
+        assert limits_of(play.experts["law"]) == limits
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("name", ["n", "best_of"])
+def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(
+    cast: GatewayMaker, endpoint: str, name: str
+) -> None:
+    """An expert may understand what is not a number; without a bound everything passes as it came."""
+    body = {**CHAT, **COMPLETION, **RESPONSE}
+    with cast(max_tokens=60) as play:
+        for count in (61, 10**30, 0, -1, "2", 2.0, True, [2]):
+            response = play.local.post(endpoint, {**body, name: count})
+            is_many = type(count) is int and count > 60
+            code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
+            assert response.status_code == 400
+            assert (complaint(response)["code"], complaint(response)["param"]) == (code, param)
+        assert not play.experts["law"].asked
+    with cast() as play:
+        play.local.post(endpoint, {**body, name: "2"})
+        assert sent(play.experts["law"])[name] == "2"
+        assert limits_of(play.experts["law"]) == {}
+
+
+@pytest.mark.parametrize(("granted", "wished", "limit"), [(60, None, 60), (9000, None, 4096), (60, 5, 5), (60, 99, 60)])
+@pytest.mark.parametrize("endpoint", ["/chat/completions", "/messages"])
+def test_an_expert_of_anthropics_api_grants_no_more_either(
+    endpoint: Endpoint, granted: int, wished: int | None, limit: int
+) -> None:
+    """From a client of either API; Anthropic's own always name a number, and several answers cannot be asked for."""
+    expert = NamedExpert(api="anthropic", base_url="http://127.0.0.1/v1", model="m", max_tokens=granted)
+    translation = translation_for(endpoint, expert)
+    body = {**CHAT, "max_tokens": wished}
+    if wished is None and endpoint == "/messages":
+        body["max_tokens"] = limit
+    assert limits_in(from_json(expert_body(translation, expert, body))) == {"max_tokens": limit}
+    more = {**body, "n": 61}
+    if granted == 60:
+        with pytest.raises(Problem):
+            expert_body(translation, expert, more)
+
+
+def test_embeddings_have_no_number_of_tokens(cast: GatewayMaker) -> None:
+    with cast(max_tokens=60) as play:
+        play.local.post("/v1/embeddings", {"model": "law", "input": ["a"] * 100})
+        assert limits_of(play.experts["law"]) == {}
 
 
 def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError, ReleaseError
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, find_release
 from tests.support.making import fixed_identity
@@ -189,3 +189,54 @@ def test_a_release_that_cannot_be_read_just_now_is_tried_again(folder: Path, mon
         assert current.refresh()
     assert current.refresh()
     assert current.served.id == newest
+
+
+# It does not go back
+
+
+@pytest.mark.parametrize("number", [None, 1, 3])
+def test_a_release_with_a_lower_number_or_none_is_refused(folder: Path, number: int | None) -> None:
+    """A higher number is taken, over one that was refused too; and then the lower one is refused again."""
+    shutil.rmtree(folder)
+    release_of(folder, DOMAINS, number=4)
+    current = CurrentRelease(ReleaseSource(folder))
+    release_of(folder, DOMAINS, strength=50, number=number)
+    assert current.refresh()
+    assert str(current.refused).startswith(f"it is number {number or 0}, and number 4 is in use")
+    assert current.served.number == 4
+    newest = release_of(folder, DOMAINS, strength=50, number=5)
+    assert current.refresh()
+    assert (current.served.id, current.refused) == (newest, None)
+    release_of(folder, DOMAINS, number=4)
+    assert current.refresh()
+    assert current.served.id == newest
+
+
+@pytest.mark.parametrize("number", [None, 4])
+def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(folder: Path, number: int | None) -> None:
+    """Calibrating keeps the number; a process that has only met the amended one refuses the one before too."""
+    shutil.rmtree(folder)
+    release_of(folder, DOMAINS, number=number)
+    before = (folder / MANIFEST).read_bytes()
+    met_both = CurrentRelease(ReleaseSource(folder))
+    amended = amend_release(folder, {"evaluation": None}, fixed_identity())
+    assert met_both.refresh()
+    assert met_both.served.id == amended
+    met_one = CurrentRelease(ReleaseSource(folder))
+    (folder / MANIFEST).write_bytes(before)
+    for current in (met_both, met_one):
+        assert current.refresh()
+        assert (current.served.id, "an earlier state" in str(current.refused)) == (amended, True)
+
+
+def test_a_release_without_a_number_is_not_taken_twice(folder: Path, tmp_path: Path) -> None:
+    """Whoever keeps an old copy cannot bring it back while the service runs."""
+    shutil.copytree(folder, tmp_path / "old")
+    current = CurrentRelease(ReleaseSource(folder))
+    for strength in (50, 60):
+        newest = release_of(folder, DOMAINS, strength=strength)
+        assert current.refresh()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "old", folder)
+    assert current.refresh()
+    assert (current.served.id, "was replaced before" in str(current.refused)) == (newest, True)
