@@ -6,6 +6,7 @@ Knows TOML and pydantic. Knows nothing of what the settings mean.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -23,6 +24,13 @@ KNOWN = {
     "missing": "this is missing; add it",
 }
 """What is said in our own words."""
+EARLIER = {
+    "require_masking": "name the modes that you agree to in `modes`",
+    "min_difference": "an epoch is in one total now",
+    "share_ratio": "holders of a domain have equal shares now",
+    "candidates": "λ and the selector stand in [router]",
+}
+"""Settings of earlier versions, and what has taken their place."""
 
 
 def read_settings(path: Path, model: type[Model]) -> Model:
@@ -39,6 +47,8 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
+        if first["type"] == "extra_forbidden" and (last := str(first["loc"][-1])) in EARLIER:
+            reason = f"this setting of an earlier version is gone: {EARLIER[last]}; remove it"
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 
@@ -56,4 +66,6 @@ def plain_reason(words: str) -> str:
 
 def toml_literal(value: str | float | Sequence[str | float]) -> str:
     """A string, a number, a truth value or a list of them, as TOML writes it."""
+    if value == math.inf:
+        return "inf"
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
