@@ -26,7 +26,7 @@ from ridgeway.common.base.errors import BoundExceeded, FormatError, Refused
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.privacy.accountant import epsilon_of, in_all
+from ridgeway.common.privacy.accountant import Cost, epsilon_of, in_all
 from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
 from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -68,7 +68,7 @@ def expenses(journal: Journal) -> list[Expense]:
     ]
 
 
-def spent(paid: Sequence[Expense]) -> Fraction:
+def spent(paid: Sequence[Expense]) -> Cost:
     """What a document has cost at most.
 
     One is either summed or held out, by its own hash, so it pays for one of the two; if the share that is held out was
