@@ -1,18 +1,21 @@
 """What noise costs: ρ, which adds up, and the (ε, δ) that it stands for.
 
-ρ of a vector is half the square of how far one document can move it, in standard deviations of its noise. μ² = 2ρ is the
-parameter of Gaussian differential privacy (Dong, Roth and Su 2022), in which composition is exact: ρ of several vectors
-is the sum, whatever was asked in whichever order, and ε is that of one Gaussian mechanism (Balle and Wang 2018):
+ρ of a vector is half the square of how far one document can move it, in standard deviations of its
+noise. μ² = 2ρ is the parameter of Gaussian differential privacy (Dong, Roth and Su 2022), in which
+composition is exact: ρ of several vectors is the sum, whatever was asked in whichever order, and ε
+is that of one Gaussian mechanism (Balle and Wang 2018):
 
     δ(ε) = Q(ε/μ − μ/2) − e^ε · Q(ε/μ + μ/2), where Q is the upper tail of the normal distribution.
 
-Discrete noise costs next to nothing more. Let s² = σ² − τ², let X be a normal number with variance s², and round q + X
-to an integer z with a probability in proportion to exp(−(z − q − X)²/2τ²). That is post-processing of the Gaussian
-mechanism with s. By Poisson's summation the sums that normalise lie within a factor 1 ± e of each other, with
-e < 2.01·exp(−2π²τ²), so z has the probability that discrete noise with σ gives it, within a factor (1 + e)/(1 − e).
-For τ = 4 and σ ≥ SMALLEST_SIGMA = 2¹², 2ρ grows by a factor below 1 + 2⁻¹⁹, which is charged, and e < 10⁻¹³⁶: over 1,000
-vectors of 2²⁰ numbers each, ε grows by less than 10⁻¹²⁵, and δ by such a part of itself. The same holds for sums of
-shares: two discrete Gaussian numbers add up to one, within 1 ± 2.01·exp(−π²·min σ²).
+Discrete noise costs next to nothing more. Let X be a normal number with variance σ² − τ², and round
+q + X to an integer z with a probability in proportion to exp(−(z − q − X)²/2τ²). That is
+post-processing of a Gaussian mechanism. By Poisson's summation the sums that normalise these
+probabilities are constant within a factor 1 ± e, e < 2.01·exp(−2π²τ²), so z has the probability
+that discrete noise with σ gives it, within a factor (1 + e)/(1 − e). For τ = 4 and σ of at least
+SMALLEST_SIGMA = 2¹², 2ρ grows by a factor below 1 + 2⁻¹⁹, which is charged, and e < 10⁻¹³⁶: over
+1,000 vectors of 2²⁰ numbers each, ε grows by less than 10⁻¹²⁵, and δ by such a part of itself. The
+same holds for sums of shares: two discrete Gaussian numbers with σ and σ′ add up to one with
+√(σ² + σ′²), within 1 ± 5·exp(−π²·min(σ, σ′)²).
 
 Everything is computed in decimals of 50 digits, alike on every machine, and rounded up.
 Knows nothing of noise, journals or messages.
@@ -42,8 +45,8 @@ STEPS = 10**9
 
 PRECISE = Context(prec=50)
 ERROR = Decimal("1e-20")
-"""More than a computed δ is off by, as a part of itself: Mills' ratio has 37 digits, and where ρ is 2^−64, the
-difference of two of them loses ten."""
+"""More than a computed δ is off by, as a part of itself: Mills' ratio has 37 digits, and where ρ is
+2^−64, the difference of two of them loses ten."""
 TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
 FAR = 5
 """From here on Mills' ratio is computed as a continued fraction."""
