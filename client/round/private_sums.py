@@ -22,13 +22,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from ridgeway.common.base.errors import BoundExceeded, FormatError, Refused
+from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.privacy.accountant import Cost, epsilon_of, in_all
 from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
-from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers
+from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers, check_documents
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, prior_of_bytes, read_prior, write_prior
 from ridgeway.common.statistics.sums import Statistics, single_domain
@@ -36,7 +36,6 @@ from ridgeway.common.statistics.sums import Statistics, single_domain
 FOLDER, PRIOR, SUMS, NOISY = "private", "prior.safetensors", "documents.sums", ".noisy"
 SPENT = "spent"
 """The kind of a journal's entry about a vector that was noised."""
-MAX_DOCUMENTS = 1 << 28
 
 Noised = Literal["statistics", "scores"]
 
@@ -199,8 +198,7 @@ class NoisyVectors:
         members, session: of how many members' shares the noise on products is made up, and in which session; 1: it is
                  all here. That on the column is always all here: in a domain with one holder nobody else adds to it.
         """
-        if sums.documents > MAX_DOCUMENTS:
-            raise BoundExceeded(f"at most {MAX_DOCUMENTS:_} documents can be summed under noise")
+        check_documents(sums.mode, sums.documents, members)
         name = self.name(source, privacy, session)
         exact, scales = laid_out(sums, privacy, members)
         return opened(sums, self._noisy(name, "statistics", privacy, holdout, exact, scales))
