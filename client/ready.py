@@ -37,7 +37,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
 from ridgeway.common.statistics.sums import check_bound
@@ -179,7 +179,9 @@ def _summed(holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None) 
             f"this folder has not got the public prior {terms.privacy.prior[:12]} of these terms; ask the "
             "operator for an invitation, and take it with `ridgeway client accept`"
         )
-    return sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
+    made = sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
+    check_documents(made.mode, made.documents, len(holder.pinned_keys))
+    return made
 
 
 def _made_ahead(holder: Holder, terms: Terms) -> Prepared:

@@ -16,7 +16,7 @@ from ridgeway.client.round.totals import used_up
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
 from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
-from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers
+from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers, check_documents
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.statistics.sums import Statistics, single_domain
 
@@ -75,6 +75,7 @@ class NoisyOutputs:
         They are paid for when their total is signed; from then on they are in no other cohort's total.
         """
         sums = self._epochs.document_sums(self._epoch)
+        check_documents(sums.mode, sums.documents, members)
         exact, scales = laid_out(sums, self._privacy, members)
         made_for = self._name("statistics", cohort)
         kept = self._epochs.noisy(self._epoch, "statistics")

@@ -21,17 +21,14 @@ from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import state_folder, syncs
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.privacy.accountant import epsilon_of, in_all
+from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 SPENT = "spent"
 """The kind of a journal's entry about an output that was paid for."""
 FILE = "spending.jsonl"
-EXACT = math.inf
-"""The ρ of an output without noise."""
 
 Output = Literal["statistics", "counts"]
-Rho = Fraction | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Expense:
     epoch: str
     output: Output
     mode: Mode
-    rho: Rho
+    rho: Cost
     holdout: float
     corpus: tuple[str, ...]
     federation: str
@@ -74,7 +71,7 @@ def shared_file() -> Path:
     return state_folder() / FILE
 
 
-def spent(paid: Sequence[Expense]) -> Rho:
+def spent(paid: Sequence[Expense]) -> Cost:
     """What a document has cost at most.
 
     A document is either summed or held out, by its own hash, so it pays for one of the two; if the share
@@ -114,11 +111,10 @@ class Account:
 
     def epsilon(self, more: Iterable[Expense] = ()) -> float:
         """What a document has cost so far, or with some outputs more."""
-        cost = spent([*self.expenses(), *more])
-        return math.inf if cost == EXACT else epsilon_of(Fraction(cost), self.delta)
+        return epsilon_of(spent([*self.expenses(), *more]), self.delta)
 
     def expense(self, epoch: str, output: Output, mode: Mode, privacy: Privacy | None, holdout: float) -> Expense:
-        rho: Rho = privacy.rho if privacy else EXACT
+        rho: Cost = privacy.rho if privacy else EXACT
         return Expense(epoch, output, mode, rho, holdout, self._corpus, self._federation)
 
     def check_affordable(self, more: Sequence[Expense]) -> None:

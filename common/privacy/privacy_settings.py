@@ -15,6 +15,7 @@ from pydantic import Field
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Digest, Record
 from ridgeway.common.base.settings import DEFAULT_DELTA
+from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.privacy.accountant import rho_for, sigma_for
 from ridgeway.common.privacy.document_bound import UNIT, PrivacyMode, moved_square
 
@@ -57,13 +58,28 @@ class Privacy(Record):
         return sigma_for(UNIT**2, self.rho)
 
     def shared(self, members: int) -> tuple[int, int]:
-        """σ of the noise that one of several members adds, and that on products: with a third gone, enough is left."""
-        left = members - members // 3
-        return tuple(math.isqrt((sigma**2 - 1) // left) + 1 for sigma in (self.sigma, self.product_sigma))  # type: ignore[return-value]
+        """σ of the noise that one of several members adds, and that on products.
+
+        The noise of those members who surely add it, honest ones in a sum that opens, is all of σ.
+        """
+        sure = surely_noised(members)
+        own, products = (math.isqrt((sigma**2 - 1) // sure) + 1 for sigma in (self.sigma, self.product_sigma))
+        return own, products
 
     def facts(self) -> dict[str, Any]:
         """What a release's manifest says of it."""
         return {**self.model_dump(mode="json"), "adjacency": "add or remove one document", "rho": str(self.rho)}
+
+
+def surely_noised(members: int) -> int:
+    """How many honest members' shares of noise are at least in a sum of so many members who were asked.
+
+    A member draws its share before it knows who falls away. A hostile coordinator lets as many fall
+    away as leave a sum that opens, honest ones alone; colluders, fewer than a third of all who were
+    asked, stay, and know their own shares or have drawn none.
+    """
+    colluders = (members - 1) // 3
+    return threshold_for(members) - colluders
 
 
 @lru_cache(maxsize=16)

@@ -19,7 +19,7 @@ from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import BoundExceeded, InputError, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS, CosineFeatures, WordFeatures
 from ridgeway.common.encoding.table_encoder import with_cosines, with_words
-from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
+from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums, max_documents
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms
@@ -411,8 +411,9 @@ def test_more_documents_than_have_room_are_refused(parties: Parties) -> None:
     holder, privacy = parties.holder("law-1"), parties.federation().privacy
     assert privacy is not None
     sums = exact(parties, "law-1")
-    many = DocumentSums(sums.mode, sums.products, sums.column * (1 << 28))
-    with pytest.raises(BoundExceeded, match="documents can be summed"):
+    times = max_documents(sums.mode) // sums.documents + 1
+    many = DocumentSums(sums.mode, sums.products, sums.column * times)
+    with pytest.raises(BoundExceeded, match="documents are too many"):
         holder.noisy.sums(many, "source", privacy, 0.25)
 
 
