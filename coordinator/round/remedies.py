@@ -15,8 +15,8 @@ REMEDIES: Mapping[str, str] = {
     SILENT: "`logs/` in its folder says more",
     BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
     OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
-    EPOCH_USED: "its data is in an opened total already: its owner opens a new epoch with `ridgeway client ready DIR`",
-    "already_counted": "it counts for one router an epoch: its owner opens a new one with `ridgeway client ready DIR`",
+    EPOCH_USED: "data of one epoch is in one total: its owner opens the next with `ridgeway client ready DIR`",
+    "already_counted": "its owner opens the next epoch with `ridgeway client ready DIR`",
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
     "epoch_does_not_fit": "its owner opens an epoch under these terms with `ridgeway client ready DIR`",
     "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",
@@ -80,7 +80,7 @@ def why(code: str, reason: str = "") -> str:
     missing = {
         AWAY: "did not answer",
         SILENT: "was asked and did not answer in time",
-        EPOCH_USED: "waits for its next epoch",
+        EPOCH_USED: "must open a new epoch",
     }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
     return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done
