@@ -39,9 +39,14 @@ class FederationSettled(Event, kind="settled"):
 
 
 class EpochOpened(Event, kind="epoch_opened"):
-    """A holder's owner has opened an epoch: its corpus is summed, and stands ready."""
+    """A holder's owner has opened an epoch: its corpus is summed, and stands ready.
+
+    opened: of how many that is true by now. holders: of how many it will be.
+    """
 
     name: str
+    opened: int
+    holders: int
 
 
 class DropoutsChosen(Event, kind="falling"):
@@ -114,8 +119,8 @@ def simulate(
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
         watch(DropoutsChosen(dropouts))
         clock.note("set_up")
-        for name in open_epochs(simulated):
-            watch(EpochOpened(name))
+        for opened, name in enumerate(open_epochs(simulated), start=1):
+            watch(EpochOpened(name, opened, len(simulated.nodes)))
         clock.note("summing")
         if engine == "memory":
             engines.run_in_memory(simulated, watch, dropouts, app)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAIN_ENCODER
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.route_commands import show_evaluation
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import CountingBar, count, emit_json, step
 from ridgeway.coordinator.round.progress import Event, Watch
 
@@ -110,27 +110,26 @@ def _watch(asked: PrivacySettings | None) -> Watch:
 
     narrator = Narrator()
     bar = CountingBar()
-    expected = 0
+
+    def settled(event: FederationSettled) -> None:
+        holders, away = event.holders, event.away
+        if words := delta_warning(asked.delta, max(holders.values())) if asked else "":
+            step("warning", words)
+        if len(holders) > MAX_HOLDERS_BY_NAME:
+            step("settled", count(len(holders), "holder"))
+            return
+        for name, documents in holders.items():
+            step("holder", name, count(documents, "document"), "not there" if name in away else "")
 
     def watch(event: Event) -> None:
-        nonlocal expected
-        if isinstance(event, FederationSettled):
-            expected = len(event.holders) - len(event.away)
-        if asked and isinstance(event, FederationSettled):
-            if words := delta_warning(asked.delta, max(event.holders.values())):
-                step("warning", words)
         match event:
-            case EpochOpened():
-                bar.advance("summed", expected)
-                return
-            case _:
+            case EpochOpened(_, opened, holders) if opened < holders:
+                bar.advance("summed", holders)
+            case EpochOpened(_, _, holders):
                 bar.close()
-        match event:
-            case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
-                for name, documents in holders.items():
-                    step("holder", name, count(documents, "document"), "not there" if name in away else "")
-            case FederationSettled(holders):
-                step("settled", count(len(holders), "holder"))
+                step("summed", f"text of {count(holders, 'holder')}")
+            case FederationSettled():
+                settled(event)
             case DropoutsChosen(names):
                 for name, answers in names.items():
                     step("will fall", name, STAGES[answers])
