@@ -50,24 +50,34 @@ def simulate(
         str | None,
         typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"),
     ] = None,
-    sums: Annotated[str, typer.Option(help="With --private: columns, or full, which sums products, too.")] = "columns",
-    epsilon: Annotated[float, typer.Option(help="With --private: what the round costs a document.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
-    prior: Annotated[Path | None, typer.Option(help="And a file of `prior make`. (default: of built-in text)")] = None,
+    sums: Annotated[
+        str | None, typer.Option(help="With --private: columns, or full, which sums products, too. (default: columns)")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --private: what the round costs a document. (default: 1)")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help=f"With --private: the δ that goes with it. (default: {DEFAULT_DELTA:g})")
+    ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(help="With --private: a file of `prior make`. (default: of built-in text)")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it.
 
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs private rounds.
     """
-    from ridgeway.common.privacy.privacy_settings import check_privacy
-    from ridgeway.coordinator.round.federation import PrivacySettings
     from ridgeway.simulations.simulate import simulate as run
 
     if private and clear:
         raise InputError("--private and --clear are two modes; name one of them")
+    given = {"--sums": sums, "--epsilon": epsilon, "--delta": delta, "--prior": prior}
+    named = [name for name, value in given.items() if value is not None]
+    if named and not private:
+        raise InputError(f"{' and '.join(named)} belong to private rounds; give --private, too, or leave them out")
     mode: Mode = "private" if private else "clear" if clear else "masked"
-    asked = PrivacySettings(sums=check_privacy(sums, epsilon, delta), epsilon=epsilon, delta=delta)
+    asked = _asked(sums, epsilon, delta)
     with _place(work) as folder:
         done = run(
             Path(folder),
@@ -91,6 +101,17 @@ def simulate(
     if out is not None:
         step("wrote", str(out), done.release[:12])
     show_evaluation(done.evaluation)
+
+
+def _asked(sums: str | None, epsilon: float | None, delta: float | None) -> PrivacySettings:
+    """What private rounds are to be like; what was not named is as in a deployment."""
+    from ridgeway.common.privacy.privacy_settings import check_privacy
+    from ridgeway.coordinator.round.federation import PrivacySettings
+
+    usual = PrivacySettings()
+    cost = usual.epsilon if epsilon is None else epsilon
+    chance = usual.delta if delta is None else delta
+    return PrivacySettings(sums=check_privacy(sums or usual.sums, cost, chance), epsilon=cost, delta=chance)
 
 
 def _place(work: Path | None) -> AbstractContextManager[str | Path]:
