@@ -75,7 +75,7 @@ def simulate(
     given = {"--sums": sums, "--epsilon": epsilon, "--delta": delta, "--prior": prior}
     named = [name for name, value in given.items() if value is not None]
     if named and not private:
-        raise InputError(f"{' and '.join(named)} belong to private rounds; give --private, too, or leave them out")
+        raise InputError(f"give --private with {' and '.join(named)}: other rounds have no noise")
     mode: Mode = "private" if private else "clear" if clear else "masked"
     asked = _asked(sums, epsilon, delta)
     with _place(work) as folder:

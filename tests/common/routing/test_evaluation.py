@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.base.settings import Selector
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
     CURVES,
-    MAX_HELD_OUT_DOCUMENTS,
     Curve,
     Evaluation,
     calibrate,
