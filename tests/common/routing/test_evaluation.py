@@ -19,7 +19,6 @@ from ridgeway.common.routing.evaluation import (
     Curve,
     Evaluation,
     calibrate,
-    calibrated_together,
     confidence_gap,
     evaluate,
     paired,
@@ -225,14 +224,3 @@ def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
     found = unpaired(paired(row) * holders + paired(more))
     assert (found[: row.size] == row * holders + more).all()
     assert not found[row.size :].any()
-
-
-@given(domains=st.integers(1, 40), places=st.lists(st.integers(0, 39), max_size=8))
-def test_the_row_that_domains_share_holds_each_count_once(domains: int, places: list[int]) -> None:
-    """Whether rows are added up by holders, by the coordinator or by both, and in whatever order."""
-    rows = [np.eye(domains, dtype=np.int64)[[place % domains]].T * np.arange(1, 4) for place in places]
-    whole = calibrated_together(sum(rows, np.zeros((domains, 3), dtype=np.int64)))
-    assert (whole.sum(axis=0) == len(places) * np.arange(1, 4)).all()
-    assert not whole[1:].any()
-    assert (whole == sum(map(calibrated_together, rows), np.zeros_like(whole))).all()
-    assert (whole == calibrated_together(whole)).all()
