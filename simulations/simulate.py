@@ -24,7 +24,7 @@ from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
-from ridgeway.simulations.dropouts import choose_dropouts
+from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.simulated_federation import create_simulated_federation, open_epochs
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class EpochOpened(Event, kind="epoch_opened"):
 
 
 class DropoutsChosen(Event, kind="falling"):
-    """The holders that will fall away, and after how many answers."""
+    """The holders that will fall away, and at which stage of the round."""
 
-    names: Mapping[str, int]
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,10 @@ def simulate(
         simulated = create_simulated_federation(
             work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy, prior=prior
         )
-        dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
+        stages = STAGES if simulated.federation.terms.uses_masks else UNMASKED_STAGES
+        dropouts = choose_dropouts(list(simulated.nodes), drop_rate, stages=stages)
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
-        watch(DropoutsChosen(dropouts))
+        watch(DropoutsChosen({name: stages[answers] for name, answers in dropouts.items()}))
         clock.note("set_up")
         for opened, name in enumerate(open_epochs(simulated), start=1):
             watch(EpochOpened(name, opened, len(simulated.nodes)))

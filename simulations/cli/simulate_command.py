@@ -126,7 +126,6 @@ def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
     from ridgeway.common.privacy.privacy_settings import delta_warning
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
-    from ridgeway.simulations.dropouts import STAGES
     from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
 
     narrator = Narrator()
@@ -152,8 +151,8 @@ def _watch(asked: PrivacySettings | None) -> Watch:
             case FederationSettled():
                 settled(event)
             case DropoutsChosen(names):
-                for name, answers in names.items():
-                    step("will fall", name, STAGES[answers])
+                for name, stage in names.items():
+                    step("will fall", name, stage)
             case _:
                 narrator(event)
 
