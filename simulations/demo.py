@@ -29,7 +29,8 @@ def main() -> int:
     for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     _say("Six holders with real text that is on this machine anyway: source code, headers, licences, documentation.")
-    _say("Each sums its own files and sends the sums under masks; the coordinator learns their total and nothing else.")
+    _say("Each sums its own files and sends the sums under masks; the coordinator learns their exact total.")
+    _say("So rounds are in the published method. A deployment's are private unless it is told otherwise: under noise.")
     _run("simulate", "--out", FOLDER / "release", "--work", FOLDER / "federation")
     _say("All that one holder has sent:")
     _run("client", "status", next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))))
@@ -47,10 +48,10 @@ def _say(words: str) -> None:
 
 
 def _run(*words: str | Path) -> None:
-    """Show a command and run it, with a cache and a key of the demo's own."""
+    """Show a command and run it, with a cache, a key and a record of spending of the demo's own."""
     arguments = [str(word) for word in words]
     print(f"\n$ ridgeway {shlex.join(arguments)}", file=sys.stderr, flush=True)
-    folders = {"RIDGEWAY_CACHE": str(FOLDER / "cache"), "RIDGEWAY_CONFIG": str(FOLDER / "config")}
+    folders = {f"RIDGEWAY_{name.upper()}": str(FOLDER / name) for name in ("cache", "config", "state")}
     subprocess.run([str(COMMAND), *arguments], check=True, env=os.environ | folders)
 
 

@@ -24,10 +24,13 @@ APP_FILES = ("simulations/__init__.py", "simulations/dropouts.py")
 """What the bundle of a simulation holds beside the rooms of a round."""
 
 STAGES = {1: "before sharing", 2: "after sharing", 3: "after sending", 4: "before opening"}
-"""After how many answers a holder drops out, and what that means in a masked round."""
+UNMASKED_STAGES = {1: "before sending", 2: "before counting", 3: "before the delivery"}
+"""After how many answers a holder drops out, and what that means: in a round under masks, and in one without."""
 
 
-def choose_dropouts(names: Sequence[str], rate: float, seed: int = 0) -> dict[str, int]:
+def choose_dropouts(
+    names: Sequence[str], rate: float, seed: int = 0, stages: Mapping[int, str] = STAGES
+) -> dict[str, int]:
     """Which holders drop out, and after how many answers: the given part of them, spread over the stages.
 
     seed: another one chooses others, and begins with another stage.
@@ -37,7 +40,7 @@ def choose_dropouts(names: Sequence[str], rate: float, seed: int = 0) -> dict[st
     order = sorted(names)
     random.Random(f"ridgeway falls {seed}" if seed else "ridgeway falls").shuffle(order)
     chosen = order[: round(rate * len(order))]
-    return {name: 1 + (place + seed) % len(STAGES) for place, name in enumerate(chosen)}
+    return {name: 1 + (place + seed) % len(stages) for place, name in enumerate(chosen)}
 
 
 def write_dropouts(folder: Path, dropouts: Mapping[str, int]) -> None:

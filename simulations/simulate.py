@@ -24,7 +24,7 @@ from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
-from ridgeway.simulations.dropouts import choose_dropouts
+from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.simulated_federation import create_simulated_federation, open_epochs
 
 if TYPE_CHECKING:
@@ -39,15 +39,20 @@ class FederationSettled(Event, kind="settled"):
 
 
 class EpochOpened(Event, kind="epoch_opened"):
-    """A holder's owner has opened an epoch: its corpus is summed, and stands ready."""
+    """A holder's owner has opened an epoch: its corpus is summed, and stands ready.
+
+    opened: of how many that is true by now. holders: of how many it will be.
+    """
 
     name: str
+    opened: int
+    holders: int
 
 
 class DropoutsChosen(Event, kind="falling"):
-    """The holders that will fall away, and after how many answers."""
+    """The holders that will fall away, and at which stage of the round."""
 
-    names: Mapping[str, int]
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +115,13 @@ def simulate(
         simulated = create_simulated_federation(
             work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy, prior=prior
         )
-        dropouts = choose_dropouts(list(simulated.nodes), drop_rate)
+        stages = STAGES if simulated.federation.terms.uses_masks else UNMASKED_STAGES
+        dropouts = choose_dropouts(list(simulated.nodes), drop_rate, stages=stages)
         watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
-        watch(DropoutsChosen(dropouts))
+        watch(DropoutsChosen({name: stages[answers] for name, answers in dropouts.items()}))
         clock.note("set_up")
-        for name in open_epochs(simulated):
-            watch(EpochOpened(name))
+        for opened, name in enumerate(open_epochs(simulated), start=1):
+            watch(EpochOpened(name, opened, len(simulated.nodes)))
         clock.note("summing")
         if engine == "memory":
             engines.run_in_memory(simulated, watch, dropouts, app)

@@ -22,8 +22,8 @@ from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import prior_bytes, read_prior, write_prior
-from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.invitation import Card, Place, read_paper
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
     Federation,
@@ -86,7 +86,7 @@ def create_simulated_federation(
     if under_masks and len(dealt) < SMALLEST_COHORT:
         raise InputError(
             f"a round under masks needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with "
-            "--holders, or for another --mode"
+            "--holders, or for one in the clear with --clear"
         )
     shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None

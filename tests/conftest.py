@@ -232,13 +232,14 @@ def _close_logs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a cache and a configuration folder of its own."""
+    """Each test has a cache, a configuration and a record of spending of its own."""
     _live_in(next(_homes), monkeypatch)
 
 
 def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
     patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
+    patch.setenv("RIDGEWAY_STATE", str(home / "state"))
 
 
 @pytest.fixture(params=["everybody", "neighbours"])

@@ -20,7 +20,7 @@ from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
 from ridgeway.client.round.readiness import obstacles
 from ridgeway.client.round.scoring import Scorer, Weights, router_table
-from ridgeway.client.round.totals import Total
+from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.files import sha256
@@ -192,7 +192,7 @@ def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epo
         rows = paired(counts), quality
         return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
-    holder.totals.sign(Total("counts", message.terms.id, epoch.name, own, question), question)
+    holder.totals.sign(SignedTotal("counts", message.terms.id, epoch.name, own, question), question)
     holder.pay_exact(message.terms, epoch, "counts")
     answer = messages.Counted(
         counts=tuple(counts.tolist()),

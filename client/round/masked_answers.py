@@ -17,7 +17,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_members
 from ridgeway.client.round.policy import check_cohort, check_members_of_sum
 from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
-from ridgeway.client.round.totals import Total
+from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors, place_of
@@ -335,12 +335,12 @@ def _question(state: SessionState, lot: Lot) -> str:
     return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
 
 
-def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Total:
+def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> SignedTotal:
     """The total over these members."""
     session, known = state.session, holder.handovers
     epochs = {known.owner(session.keys[place - 1]): session.sources[place - 1] for place in sent}
     question = state.question if lot == "counts" else ""
-    return Total(lot, session.terms.id, state.advert.source, epochs, question)
+    return SignedTotal(lot, session.terms.id, state.advert.source, epochs, question)
 
 
 def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> None:

@@ -30,7 +30,7 @@ def used_up(lot: Lot) -> Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class SignedTotal:
     """A total that a holder is asked to sign.
 
     epoch:    the holder's own. epochs: those of all members, by the owners of their keys.
@@ -59,7 +59,7 @@ class SignedTotals:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def sign(self, total: Total, session: str) -> None:
+    def sign(self, total: SignedTotal, session: str) -> None:
         """Write down a total that is about to be signed; raises Refused if the epoch is in another one.
 
         Within one session a member signs smaller and smaller sets and opens the last one, so totals of
@@ -76,7 +76,7 @@ class SignedTotals:
             raise used_up(total.lot)
         self._journal.append((SIGNED, {"session": session, **total.facts()}))
 
-    def open(self, total: Total, session: str, round_: str) -> None:
+    def open(self, total: SignedTotal, session: str, round_: str) -> None:
         """Write down a total whose shares are about to be revealed."""
         self._journal.append((OPENED, {"round": round_, "session": session, **total.facts()}))
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.prepare import PrepareJob, held_out_documents
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
-from ridgeway.common.routing.evaluation import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.statistics.sums import Integers
 
 MAX_DOCUMENT_CHARACTERS = 20_000

@@ -59,6 +59,8 @@ ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words 
 EQUAL_MASS = 1 << 24
 """The public sample mass that every domain is normalised to under `equal` weighting."""
 
+MAX_HELD_OUT_DOCUMENTS = 2000
+"""The most documents that a holder evaluates on; larger counts are refused."""
 
 DEFAULT_DELTA = 1e-8
 """The δ of private rounds, unless they name another."""

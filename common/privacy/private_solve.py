@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.privacy.document_bound import UNIT
+from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 PUBLIC_TEMPERATURE, PUBLIC_GROWTH = 1.0, 0.4

@@ -26,8 +26,6 @@ Counts = NDArray[np.int64]
 BINS = 10
 BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on beginnings of these lengths, as if they were prompts of that length. Two tokens are none."""
-MAX_HELD_OUT_DOCUMENTS = 2000
-"""The most documents that a holder evaluates on; larger counts are refused."""
 CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import Evaluate
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
-    MAX_HELD_OUT_DOCUMENTS,
     calibration_size,
     split_calibration,
     unpaired,

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.round import holder, roster, session_store, weights_check
+from ridgeway.client.round import holder, roster, scoring, session_store
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base import identity
 from ridgeway.common.cli.terminal import ticking
-from ridgeway.common.masking import differencing, history
-from ridgeway.common.protocol import opened_log, packet
+from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.simulations.bench.measuring import Result, at_most, figure, measured_apart, peak_gb
@@ -44,13 +43,10 @@ SHARED_READINGS: tuple[Any, ...] = (
     packet._header,
     packet._message,
     packet._digest_of_request,
-    weights_check._equations,
+    scoring._compiled,
     holder._verified_release,
     session_store._agreed,
     roster._members,
-    opened_log._statement,
-    differencing._shown,
-    history._past_sum,
 )
 """What is done once for many holders in one process."""
 

@@ -34,7 +34,7 @@ LETTERS = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isola
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
 DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
 NARROW, WIDE = 576, 4096
-MOST_SECONDS = {"masked": 30.0, "clear": 15.0, f"masked, h = {WIDE}": 60.0}
+MOST_SECONDS = {"masked": 30.0, "private": 15.0, f"masked, h = {WIDE}": 60.0}
 MOST_EXCHANGE_SECONDS = 2.0
 MOST_MEGABYTES = 2000.0
 START_SECONDS, STOP_SECONDS = 300.0, 60.0
@@ -69,11 +69,10 @@ def bench_deployment() -> list[Result]:
     """Seconds of rounds, and of an exchange in them; the wide encoder is that of large models."""
     measured: dict[str, RoundFigures] = {}
     with ticking("deployment", len(MOST_SECONDS)) as tick:
-        for width, modes in ((NARROW, ("masked", "clear")), (WIDE, ("masked",))):
-            with tempfile.TemporaryDirectory() as work, loopback(Path(work), width) as federation:
-                for mode in modes:
-                    measured[mode if width == NARROW else f"{mode}, h = {WIDE}"] = federation.round(mode)
-                    tick()
+        for width, mode in ((NARROW, "masked"), (NARROW, "private"), (WIDE, "masked")):
+            with tempfile.TemporaryDirectory() as work, loopback(Path(work), width, mode) as federation:
+                measured[mode if width == NARROW else f"{mode}, h = {WIDE}"] = federation.round()
+                tick()
     return [result for name, figures in measured.items() for result in _results(name, figures)]
 
 
@@ -106,10 +105,14 @@ class LoopbackFederation:
         self.folder, self.coordinator = folder, folder / "coordinator"
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **{f"RIDGEWAY_{name.upper()}": str(self.folder / name) for name in ("cache", "state")}}
+
     def call(self, *words: str | Path) -> bytes:
         """Run a command to its good end; raises ProcessError with its last words otherwise."""
-        environment = {**os.environ, "RIDGEWAY_CACHE": str(self.folder / "cache")}
-        done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, env=environment, check=False)
+        command = [*COMMAND, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, env=self._environment, check=False)
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise ProcessError(
@@ -121,9 +124,8 @@ class LoopbackFederation:
         """Start a command that goes on, and wait until it has told of a step by this word."""
         log = self.folder / f"{name}.log"
         with log.open("wb") as said:
-            environment = {**os.environ, "RIDGEWAY_CACHE": str(self.folder / "cache")}
             self._started[name] = subprocess.Popen(
-                [*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
+                [*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self._environment
             )
         until = time.monotonic() + START_SECONDS
         while word not in log.read_text(errors="replace"):
@@ -131,11 +133,11 @@ class LoopbackFederation:
                 raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-500:]}")
             time.sleep(LOOK_SECONDS)
 
-    def round(self, mode: str) -> RoundFigures:
+    def round(self) -> RoundFigures:
         before, own = self._spent(), _own_children()
         began = time.monotonic()
         with self._peaks() as peaks:
-            told = json.loads(self.call("coordinator", "round", self.coordinator, f"--{mode}", "--json"))
+            told = json.loads(self.call("coordinator", "round", self.coordinator, "--json"))
         wall = time.monotonic() - began
         after = self._spent()
         spent = {"the command": _own_children() - own} | {who: after[who] - before.get(who, 0.0) for who in after}
@@ -192,26 +194,26 @@ class LoopbackFederation:
 
 
 @contextlib.contextmanager
-def loopback(folder: Path, width: int) -> Iterator[LoopbackFederation]:
-    """A federation of three holders that allow both kinds of round, up and connected."""
+def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation]:
+    """A federation of three holders whose epochs are open, up and connected."""
     federation = LoopbackFederation(folder)
     alphabet = sorted(set("".join(ALPHABETS.values())))
     save_encoder(word_encoder(alphabet, LETTERS, width), folder / "encoder")
     encoder, coordinator = f"dir:{folder / 'encoder'}", federation.coordinator
-    federation.call("coordinator", "init", coordinator, "--listen", f"127.0.0.1:{free_port()}", "--encoder", encoder)
+    listen = ("--listen", f"127.0.0.1:{free_port()}")
+    federation.call("coordinator", "init", coordinator, *listen, "--encoder", encoder, "--mode", mode)
     federation.call("coordinator", "invite", coordinator)
     invite = ("--invite", coordinator / "invite")
     for name, letters in ALPHABETS.items():
         corpus, home = folder / f"{name}.jsonl", folder / name
         write_texts(corpus, _texts(name, letters))
-        settle = ("client", "init", home, *invite, "--domain", name, "--corpus", corpus, "--encoder", encoder)
-        federation.call(*settle)
-        settings = home / "client.toml"
-        settings.write_text(settings.read_text().replace("require_masking = true", "require_masking = false"))
+        about = ("--domain", name, "--corpus", corpus, "--encoder", encoder)
+        federation.call("client", "init", home, *invite, *about, "--accept-mode", mode)
         federation.call("coordinator", "admit", coordinator, home / "holder.pub", "--name", name)
     federation.call("coordinator", "invite", coordinator)
     for name in ALPHABETS:
         federation.call("client", "pin", folder / name, *invite)
+        federation.call("client", "ready", folder / name)
     try:
         federation.start("up", "up ", "coordinator", "up", coordinator)
         for name in ALPHABETS:

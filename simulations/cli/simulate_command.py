@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAIN_ENCODER
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.route_commands import show_evaluation
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import CountingBar, count, emit_json, step
 from ridgeway.coordinator.round.progress import Event, Watch
 
@@ -50,24 +50,34 @@ def simulate(
         str | None,
         typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"),
     ] = None,
-    sums: Annotated[str, typer.Option(help="With --private: columns, or full, which sums products, too.")] = "columns",
-    epsilon: Annotated[float, typer.Option(help="With --private: what the round costs a document.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="And the δ that goes with it.")] = DEFAULT_DELTA,
-    prior: Annotated[Path | None, typer.Option(help="And a file of `prior make`. (default: of built-in text)")] = None,
+    sums: Annotated[
+        str | None, typer.Option(help="With --private: columns, or full, which sums products, too. (default: columns)")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --private: what the round costs a document. (default: 1)")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help=f"With --private: the δ that goes with it. (default: {DEFAULT_DELTA:g})")
+    ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(help="With --private: a file of `prior make`. (default: of built-in text)")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it.
 
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs private rounds.
     """
-    from ridgeway.common.privacy.privacy_settings import check_privacy
-    from ridgeway.coordinator.round.federation import PrivacySettings
     from ridgeway.simulations.simulate import simulate as run
 
     if private and clear:
         raise InputError("--private and --clear are two modes; name one of them")
+    given = {"--sums": sums, "--epsilon": epsilon, "--delta": delta, "--prior": prior}
+    named = [name for name, value in given.items() if value is not None]
+    if named and not private:
+        raise InputError(f"give --private with {' and '.join(named)}: other rounds have no noise")
     mode: Mode = "private" if private else "clear" if clear else "masked"
-    asked = PrivacySettings(sums=check_privacy(sums, epsilon, delta), epsilon=epsilon, delta=delta)
+    asked = _asked(sums, epsilon, delta)
     with _place(work) as folder:
         done = run(
             Path(folder),
@@ -93,6 +103,17 @@ def simulate(
     show_evaluation(done.evaluation)
 
 
+def _asked(sums: str | None, epsilon: float | None, delta: float | None) -> PrivacySettings:
+    """What private rounds are to be like; what was not named is as in a deployment."""
+    from ridgeway.common.privacy.privacy_settings import check_privacy
+    from ridgeway.coordinator.round.federation import PrivacySettings
+
+    usual = PrivacySettings()
+    cost = usual.epsilon if epsilon is None else epsilon
+    chance = usual.delta if delta is None else delta
+    return PrivacySettings(sums=check_privacy(sums or usual.sums, cost, chance), epsilon=cost, delta=chance)
+
+
 def _place(work: Path | None) -> AbstractContextManager[str | Path]:
     """The folder of the federation: a new one that is kept, or one that ends with the block."""
     if work is None:
@@ -105,35 +126,33 @@ def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
     from ridgeway.common.privacy.privacy_settings import delta_warning
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
-    from ridgeway.simulations.dropouts import STAGES
     from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
 
     narrator = Narrator()
     bar = CountingBar()
-    expected = 0
+
+    def settled(event: FederationSettled) -> None:
+        holders, away = event.holders, event.away
+        if words := delta_warning(asked.delta, max(holders.values())) if asked else "":
+            step("warning", words)
+        if len(holders) > MAX_HOLDERS_BY_NAME:
+            step("settled", count(len(holders), "holder"))
+            return
+        for name, documents in holders.items():
+            step("holder", name, count(documents, "document"), "not there" if name in away else "")
 
     def watch(event: Event) -> None:
-        nonlocal expected
-        if isinstance(event, FederationSettled):
-            expected = len(event.holders) - len(event.away)
-        if asked and isinstance(event, FederationSettled):
-            if words := delta_warning(asked.delta, max(event.holders.values())):
-                step("warning", words)
         match event:
-            case EpochOpened():
-                bar.advance("summed", expected)
-                return
-            case _:
+            case EpochOpened(_, opened, holders) if opened < holders:
+                bar.advance("summed", holders)
+            case EpochOpened(_, _, holders):
                 bar.close()
-        match event:
-            case FederationSettled(holders, away) if len(holders) <= MAX_HOLDERS_BY_NAME:
-                for name, documents in holders.items():
-                    step("holder", name, count(documents, "document"), "not there" if name in away else "")
-            case FederationSettled(holders):
-                step("settled", count(len(holders), "holder"))
+                step("summed", f"text of {count(holders, 'holder')}")
+            case FederationSettled():
+                settled(event)
             case DropoutsChosen(names):
-                for name, answers in names.items():
-                    step("will fall", name, STAGES[answers])
+                for name, stage in names.items():
+                    step("will fall", name, stage)
             case _:
                 narrator(event)
 

@@ -23,12 +23,15 @@ from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import no_watch
-from ridgeway.coordinator.solving.publish import RouterChoices
 from ridgeway.simulations.dropouts import dropout_app
 from ridgeway.simulations.engines import NO_DROPOUTS, memory_transport
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation
+from ridgeway.simulations.simulated_federation import (
+    SimulatedFederation,
+    create_simulated_federation,
+    open_epochs,
+)
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.ask import PeerAnswer, Transport
@@ -57,10 +60,9 @@ def settled(
 ) -> SimulatedFederation:
     """A federation over a dataset, every holder's text summed: what a round takes after that is the round's own."""
     simulated = create_simulated_federation(folder, dataset.corpora, holders=holders, encoder=plan.encoder, mode=mode)
-    federation = Federation(simulated.federation.folder, encoder=simulated.federation.encoder)
-    for home in simulated.nodes.values():
-        Holder(home).ready(federation.terms)
-    return replace(simulated, federation=federation)
+    for _ in open_epochs(simulated):
+        pass
+    return simulated
 
 
 def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
@@ -73,22 +75,15 @@ def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
 
 
 def own_sums(simulated: SimulatedFederation, name: str) -> Prepared:
-    """A holder's raw sums, as it would offer them."""
-    return Holder(simulated.nodes[name]).current(simulated.federation.terms)
+    """A holder's raw sums: those of its epoch."""
+    holder = Holder(simulated.nodes[name])
+    return holder.epochs.statistics(holder.epoch(simulated.federation.terms))
 
 
 def newest(federation: Federation) -> Release:
     found = federation.newest
     assert found is not None
     return load_release(federation.release_folder(found.number), key=federation.identity.public)
-
-
-def choices_in_words(manifest: Mapping[str, Any]) -> str:
-    """What was chosen for a release, as it stands in a table: `average, λ 0.001`."""
-    choices = RouterChoices.of_manifest(manifest)
-    voters = f" of {choices.selector.k}" if choices.selector.name == "entropy" else ""
-    columns = ", columns normalised" if choices.normalise_columns else ""
-    return f"{choices.selector.name}{voters}, λ {choices.ridge.value:g}{columns}"
 
 
 # Rounds

@@ -23,7 +23,6 @@ from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.membership import Change, remove, retire
-from ridgeway.coordinator.solving.candidates import Grid
 from ridgeway.simulations.experiments import experiment_rounds as rounds
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan, Tick
@@ -36,7 +35,7 @@ SHORT_TRAIN_TEXTS, SHORT_TEST_TEXTS = 1500, 150
 """Of each domain, in a short run."""
 FIRST_DOMAINS = 2
 """Domains at the start, and at the end: a router needs them."""
-CODE = 2
+CODE = 3
 
 METHOD = (
     f"A federation begins with {FIRST_DOMAINS} domains, the others join one by one, and then leave, the first to come "
@@ -52,7 +51,6 @@ class MembershipChange:
 
     change:  start, join, leave.
     seconds: of the whole change, as production makes it: a round, or `remove`.
-    chosen:  the selector and λ of the release.
     retired: accuracy where every domain that left was retired instead. retire_seconds: of dropping the column.
     """
 
@@ -61,7 +59,6 @@ class MembershipChange:
     present: Sequence[str]
     accuracy: float
     seconds: float
-    chosen: str
     retired: float | None = None
     retire_seconds: float | None = None
 
@@ -119,7 +116,7 @@ class ChangingFederation:
             retire(self._federation, name)
         made = [self._change("start", " and ".join(first), first, self._round(first))]
         for count, name in enumerate(later, start=FIRST_DOMAINS + 1):
-            self._federation.ledger.admit(name, read_paper(self._simulated.nodes[name] / CARD, Card), weight=1)
+            self._federation.ledger.admit(name, read_paper(self._simulated.nodes[name] / CARD, Card))
             made.append(self._change("join", name, order[:count], self._round(order[:count])))
         return made
 
@@ -142,8 +139,7 @@ class ChangingFederation:
 
     def _change(self, change: str, domain: str, present: Sequence[str], seconds: float) -> MembershipChange:
         self._tick()
-        chosen = rounds.choices_in_words(rounds.newest(self._federation).manifest)
-        return MembershipChange(change, domain, sorted(present), self._accuracy(self._federation), seconds, chosen)
+        return MembershipChange(change, domain, sorted(present), self._accuracy(self._federation), seconds)
 
     def _accuracy(self, federation: Federation) -> float:
         return evaluate(router_of(rounds.newest(federation)), self._simulated.tests).accuracy
@@ -163,19 +159,17 @@ def _table(name: str, changes: Sequence[MembershipChange]) -> Table:
     columns = (
         *(Column("change"), Column("domain"), Column("present", digits=0), Column("accuracy", "%", 2)),
         *(Column("time", "s", 2), Column("accuracy after retire", "%", 2), Column("time of retire", "s", 2)),
-        Column("chosen"),
     )
     rows = tuple(
         (
             *(each.change, each.domain, len(each.present), each.accuracy, each.seconds),
-            *(each.retired, each.retire_seconds, each.chosen),
+            *(each.retired, each.retire_seconds),
         )
         for each in changes
     )
     note = (
-        "Accuracy over the test texts of the domains present. Time: of a whole round, in which holders evaluate "
-        f"{len(Grid().candidates())} candidates, or of `remove`. A round chooses λ and selector by the holders' "
-        "held-out text; `retire` and `remove` keep those of the release before."
+        "Accuracy over the test texts of the domains present. Time: of a whole round, in which holders count for the "
+        "router on their held-out text, or of `remove`. λ and selector are the same in all of them."
     )
     return Table(f"{KEY}-{name}", f"Joining and leaving, {name}", columns, rows, note)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.masking.agreement import Advert, Agreement
+from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.protocol import packet as packet_module
 from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
@@ -21,12 +22,11 @@ from ridgeway.common.protocol.messages import (
     LOTS,
     MAX_BLOBS,
     Announce,
-    Calibrate,
-    Candidate,
     ClearStatistics,
     Collect,
     Confirmed,
     ConfirmSum,
+    Counted,
     Deliver,
     Envelopes,
     Evaluate,
@@ -38,14 +38,14 @@ from ridgeway.common.protocol.messages import (
     Locked,
     LockSum,
     Message,
+    NoisyStatistics,
     Obstacle,
     Offer,
+    OpenEpoch,
     OpenSum,
     Receipt,
     Refusal,
-    Reliability,
     Revealed,
-    Scores,
     Seal,
     SealedSums,
     Share,
@@ -56,8 +56,8 @@ from ridgeway.common.protocol.packet import (
     Packet,
     open_packet,
     seal_packet,
-    statistics_blobs,
-    statistics_of,
+    vector_blob,
+    vector_of,
     weights_blob,
     weights_of,
 )
@@ -87,37 +87,40 @@ CODES = {"malformed", "bad_signature", "version", "too_large"}
 
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 names = st.text("abcxyz019_-.", min_size=1, max_size=12).map(lambda word: f"d{word}")
-counts = st.integers(0, 1 << 53)
+counts = st.integers(-(1 << 53), 1 << 53)
+
+
+privacies = st.builds(
+    Privacy,
+    mode=st.sampled_from(("columns", "full")),
+    epsilon=st.floats(0.01, 20),
+    delta=st.floats(1e-30, 1e-3),
+    prior=digests,
+)
 
 
 @st.composite
 def terms(draw: st.DrawFn) -> Terms:
-    equal = draw(st.booleans())
+    mode = draw(st.sampled_from(("private", "masked", "clear")))
+    equal = mode != "private" and draw(st.booleans())
     return Terms(
-        mode=draw(st.sampled_from(("clear", "masked"))),
+        mode=mode,
         encoder=draw(digests),
         encoder_name=draw(st.sampled_from(("tiny", "smollm2", "hf:some/model"))),
         features=draw(st.integers(2, 1 << 16)),
         sampling=SamplingTerms(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
-        ridges=tuple(draw(st.lists(st.floats(1e-6, 10), max_size=4))),
+        privacy=draw(privacies) if mode == "private" else None,
     )
 
 
 @st.composite
 def cohorts(draw: st.DrawFn) -> Cohort:
     domains = draw(st.dictionaries(digests, names, min_size=1, max_size=4))
-    return form_cohort(draw(terms()), domains, {key: draw(st.integers(1, 9)) for key in domains})
+    return form_cohort(draw(terms()), domains)
 
 
-candidates = st.builds(
-    Candidate,
-    ridge=st.integers(0, MAX_BLOBS - 1),
-    normalise_columns=st.booleans(),
-    selector=st.sampled_from(("average", "entropy", "all")),
-    k=st.integers(1, 1 << 20),
-)
 some_domains = st.lists(names, min_size=2, max_size=4).map(tuple)
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 
@@ -130,6 +133,7 @@ signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(LOTS)
 obstacles = st.builds(Obstacle, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
+epochs = st.builds(OpenEpoch, name=digests, used=st.booleans())
 held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
 adverts = st.builds(
@@ -162,21 +166,13 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         Evaluate,
         terms=terms(),
         domains=some_domains,
-        candidates=several(candidates),
+        selector=st.sampled_from(("average", "entropy", "all")),
+        k=st.integers(1, 1 << 20),
         session=st.none() | digests,
-        total=st.none() | digests,
+        holders=st.just(()) | several(names),
         last=st.none() | digests,
         temperatures=st.just(()) | several(positive),
         experts=st.lists(names, max_size=3, unique=True).map(tuple),
-    ),
-    Calibrate: st.builds(
-        Calibrate,
-        terms=terms(),
-        domains=some_domains,
-        candidate=candidates,
-        temperatures=several(positive),
-        session=st.none() | digests,
-        total=st.none() | digests,
     ),
     Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
     Hold: st.builds(Hold, session=digests, shared=member_places),
@@ -191,18 +187,23 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         confirmations=several(st.tuples(st.integers(1, 99), signatures)),
     ),
     Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
-    Here: st.builds(Here, release=held, log=st.integers(0, 99), obstacles=several(obstacles)),
+    Here: st.builds(Here, release=held, epoch=st.none() | epochs, obstacles=several(obstacles)),
     Offer: st.builds(
         Offer,
         domain=names,
-        source=digests,
+        epoch=epochs,
         holdout=st.floats(0, 1, exclude_max=True),
         release=held,
         advert=st.none() | adverts,
     ),
     ClearStatistics: st.builds(ClearStatistics, cohort=digests, source=digests),
-    Scores: st.builds(Scores, counts=st.lists(several(counts), max_size=3).map(tuple), quality=several(counts)),
-    Reliability: st.builds(Reliability, counts=several(counts)),
+    NoisyStatistics: st.builds(NoisyStatistics, cohort=digests, source=digests),
+    Counted: st.builds(
+        Counted,
+        counts=several(counts),
+        quality=st.just(()) | several(counts),
+        reliability=st.just(()) | several(counts),
+    ),
     Envelopes: st.builds(Envelopes, session=digests),
     Held: st.builds(Held, session=digests),
     SealedSums: st.builds(SealedSums, session=digests, lot=lots),
@@ -280,11 +281,82 @@ def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, 
         assert [bytes(blob) for blob in arrived.blobs] == [bytes(blob) for blob in packet.blobs]
 
 
-@given(samples=drawn_samples(4), place=st.integers(0, 2))
-def test_statistics_travel_bit_for_bit(samples: Any, place: int) -> None:
-    """Through their bulk and back, with the column where it was."""
+@given(samples=drawn_samples(4), place=st.integers(0, 2), given_terms=terms())
+def test_statistics_travel_bit_for_bit(samples: Any, place: int, given_terms: Terms) -> None:
+    """Through their bulk and back, with the column where it was; columns alone where no products are sent."""
     placed = one_domain(samples).placed(place, 3)
-    assert statistics_of(statistics_blobs(placed), 4, 3).equals(placed)
+    agreed = given_terms.model_copy(update={"features": 4})
+    bulk = vector_blob(agreed.vector_of(placed))
+    arrived = agreed.statistics_of(vector_of(bulk, agreed.vector_size(3)), 3)
+    assert (arrived.cross == placed.cross).all()
+    columns_alone = agreed.privacy is not None and agreed.privacy.mode == "columns"
+    assert columns_alone or arrived.equals(placed)
+    assert columns_alone == (memoryview(bulk).nbytes == 8 * 4 * 3)
+
+
+# Cohorts
+
+
+@given(given_terms=terms(), domains=st.dictionaries(digests, names, min_size=1, max_size=9))
+def test_the_shares_of_a_domain_add_up_to_the_mass(given_terms: Terms, domains: dict[str, str]) -> None:
+    """And are as equal as integers can be; where nothing is weighted, there are none."""
+    cohort = form_cohort(given_terms, domains)
+    assert set(cohort.shares) == set(domains)
+    for domain in cohort.domains:
+        own = [cohort.shares[key] for key in domains if domains[key] == domain]
+        assert sum(own) == given_terms.mass
+        assert max(own) - min(own) <= 1
+        assert bool(given_terms.mass) == all(own)
+
+
+@given(given_terms=terms(), domains=st.dictionaries(digests, names, min_size=2, max_size=9), data=st.data())
+def test_a_cohort_does_not_depend_on_the_order_of_its_holders(
+    given_terms: Terms, domains: dict[str, str], data: st.DataObject
+) -> None:
+    """The same holders under the same terms are one cohort, with one name; fewer of them are another."""
+    shuffled = dict(data.draw(st.permutations(list(domains.items()))))
+    cohort = form_cohort(given_terms, domains)
+    assert form_cohort(given_terms, shuffled) == cohort
+    gone = data.draw(st.sampled_from(sorted(domains)))
+    fewer = form_cohort(given_terms, {key: domain for key, domain in domains.items() if key != gone})
+    assert fewer.id != cohort.id
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": "private"}, "noise belongs to private rounds"),
+        ({"privacy": Privacy(mode="columns", epsilon=1, prior="0" * 64)}, "noise belongs to private rounds"),
+        ({"mass": 0}, "a mass belongs to equal weighting"),
+        ({"weighting": "tokens"}, "a mass belongs to equal weighting"),
+        (
+            {"mode": "private", "privacy": Privacy(mode="full", epsilon=1, prior="0" * 64)},
+            "bounded documents weigh the same",
+        ),
+    ],
+)
+def test_terms_that_contradict_themselves_are_refused(changes: dict[str, Any], words: str) -> None:
+    """Noise is for private rounds alone, and there nothing is weighted."""
+    plain = Terms(
+        mode="masked",
+        encoder="0" * 64,
+        encoder_name="tiny",
+        features=4,
+        sampling=SamplingTerms(window=4, max_tokens=0),
+        weighting="equal",
+        mass=EQUAL_MASS,
+    )
+    with pytest.raises(ValueError, match=words):
+        Terms.model_validate(plain.model_dump() | changes)
+
+
+@given(given_terms=terms(), ridges=st.lists(st.floats(1e-6, 10), max_size=4))
+def test_terms_in_ledgers_of_earlier_versions_are_read(given_terms: Terms, ridges: list[float]) -> None:
+    """They named every λ, and private rounds were masked ones with noise."""
+    earlier = given_terms.model_dump(mode="json") | {"ridges": ridges}
+    if given_terms.mode == "private":
+        earlier["mode"] = "masked"
+    assert Terms.model_validate(earlier) == given_terms
 
 
 @given(weights=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
@@ -491,11 +563,11 @@ def test_a_record_of_any_form_is_refused_or_holds_a_packet(parts: dict[str, Any]
 )
 def test_bulk_of_any_bytes_is_refused_or_has_its_shape(blobs: list[bytes]) -> None:
     """Sums and weights are made of the right number of bytes, or not at all."""
-    try:
-        assert statistics_of(blobs, 4, 1).shape == (4, 1)
-    except Refused as error:
-        assert error.code == "shape_mismatch"
     for blob in blobs:
+        try:
+            assert vector_of(blob, 10).shape == (10,)
+        except Refused as error:
+            assert error.code == "shape_mismatch"
         try:
             assert np.isfinite(weights_of(blob, 4, 1)).all()
         except Refused as error:
@@ -506,11 +578,9 @@ def test_bulk_is_kept_with_its_digest_only_if_it_is_small(monkeypatch: pytest.Mo
     """What was sent stays in a holder's memory up to a bound; and small or large, changed bulk is refused."""
     monkeypatch.setattr(packet_module, "KEPT_BLOB_BYTES", 2)
     packet_module._digest_of_request.cache_clear()
-    packet = seal_packet(
-        Deliver(number=1, release="0" * 64), SENDER, round=ROUND, blobs=(b"ab", b"abc", b"abcd", b"abcde")
-    )
+    packet = seal_packet(Deliver(number=1, release="0" * 64), SENDER, round=ROUND, blobs=(b"ab", b"abc", b"abcd"))
     for _ in range(2):
         open_packet(packet)
     assert packet_module._digest_of_request.cache_info().currsize == 1
-    for blobs in ((b"aX", b"abc", b"abcd", b"abcde"), (b"ab", b"abc", b"abcd", b"abcdX")):
+    for blobs in ((b"aX", b"abc", b"abcd"), (b"ab", b"abc", b"abcX")):
         assert opened_or_refused(Packet(packet.header, packet.signature, blobs)) == "malformed"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.common.privacy import noisy_solve
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums, moved_square
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
+from ridgeway.common.privacy.noisy_solve import Matrix, solve_columns, solve_full
 from ridgeway.common.privacy.public_prior import MEAN_BITS, Integers, PublicPrior, make_prior
-from ridgeway.coordinator.solving import noisy_solve
-from ridgeway.coordinator.solving.noisy_solve import Matrix, solve_columns, solve_full
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder(width=8)

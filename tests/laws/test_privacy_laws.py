@@ -33,10 +33,10 @@ from ridgeway.common.privacy.document_bound import (
 )
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy, delta_warning
+from ridgeway.common.privacy.private_solve import likeliest_counts
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics.sums import SUM_BOUND
-from ridgeway.coordinator.solving.private_solve import likeliest_counts
 from tests.support.tiny import LETTERS, tiny_encoder
 
 WIDTH = 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from ridgeway.coordinator.solving.candidates import LEAST_LOSS, SIGNIFICANCE, DomainChange, worse
+from ridgeway.coordinator.solving.release_comparison import LEAST_LOSS, SIGNIFICANCE, DomainChange, worse
 
 counts = st.integers(0, 2000)
 

@@ -29,7 +29,7 @@ from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
-from ridgeway.coordinator.solving.candidates import temperatures
+from ridgeway.coordinator.solving.calibration import temperatures
 from ridgeway.coordinator.solving.nowhere import familiar_weights
 from ridgeway.coordinator.solving.publish import PublishedRelease, RouterChoices, publish
 from ridgeway.coordinator.solving.solve import Matrix, solve

@@ -15,21 +15,24 @@ from hypothesis import strategies as st
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.private_sums import expenses
 from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.privacy.document_bound import DocumentSums
-from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.dropouts import STAGES, choose_dropouts
+from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.engines import run_in_memory, run_on_flower
-from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation
+from ridgeway.simulations.simulated_federation import (
+    SimulatedFederation,
+    create_simulated_federation,
+    open_epochs,
+)
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.making import contents
@@ -46,10 +49,12 @@ def three_corpora() -> list[Corpus]:
 
 
 def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
-    """Five holders of three domains."""
+    """Five holders of three domains, whose epochs are open."""
     save_encoder(tiny_encoder(WIDTH), folder / "encoder")
     encoder = f"dir:{folder / 'encoder'}"
-    return create_simulated_federation(folder / "work", three_corpora(), holders=5, encoder=encoder, **options)
+    simulated = create_simulated_federation(folder / "work", three_corpora(), holders=5, encoder=encoder, **options)
+    assert sorted(open_epochs(simulated)) == sorted(MEMBERS)
+    return simulated
 
 
 @pytest.fixture
@@ -137,7 +142,7 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     law = EQUAL_MASS if counted else EQUAL_MASS // 2
     assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
     assert manifest["evaluation"]["documents"] > 0
-    assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "scores"] for name in MEMBERS}
+    assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "counts"] for name in MEMBERS}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ def test_a_round_fails_if_one_holder_too_many_falls_at_any_stage(
     with pytest.raises(RoundFailed, match=words):
         run_in_memory(simulated, no_watch, {"law-2": stage, "code-1": stage})
     standing = simulated.federation.ledger.standing()
-    assert (standing.releases, standing.total, standing.opened) == ([], None, {})
+    assert (standing.releases, standing.totals) == ([], [])
     revealed = [name for name, lots in opened(simulated).items() if lots]
     assert len(revealed) == (3 if stage == BEFORE_OPENING else 0)
 
@@ -169,6 +174,35 @@ def test_a_domain_whose_only_holder_falls_is_not_in_the_release(simulated: Simul
     assert loaded.manifest["masses"] == {"code": EQUAL_MASS, "law": EQUAL_MASS}
     for domain in ("code", "law"):
         assert router_of(loaded).route(sentences(domain, 50)[45]).domain == domain
+
+
+def test_a_domain_of_which_nobody_is_left_to_count_is_not_published(simulated: SimulatedFederation) -> None:
+    """Its sums are in the total, which is kept, and nobody has said that its texts need not be counted."""
+    with pytest.raises(RoundFailed, match="--accept-unevaluated medicine"):
+        run_in_memory(simulated, no_watch, {"medicine": BEFORE_OPENING})
+    standing = simulated.federation.ledger.standing()
+    assert standing.releases == []
+    assert [member.name for member in standing.totals[-1].members] == sorted(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "counted"),
+    [("before sending", "collect", False), ("before counting", "evaluate", True), ("before the delivery", "deliver", True)],
+)
+def test_a_private_round_goes_on_without_a_holder_that_falls_at_any_stage(
+    tmp_path: Path, stage: str, step: str, counted: bool
+) -> None:
+    """Whoever had sent is in the total; the others of its domain count for it."""
+    write_prior(make_prior(tiny_encoder(WIDTH), [each.test for each in three_corpora()]), tmp_path / "prior")
+    simulated = five_holders(tmp_path, mode="private", prior=tmp_path / "prior")
+    answers = {words: number for number, words in UNMASKED_STAGES.items()}
+    run_in_memory(simulated, no_watch, {"law-2": answers[stage]})
+    newest = simulated.federation.newest
+    assert newest is not None
+    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert absences(simulated)["law-2"] == step
+    assert not (simulated.nodes["law-2"] / "releases" / "0001").exists()
+    assert (simulated.nodes["law-1"] / "releases" / "0001").exists()
 
 
 def test_the_command_tells_who_will_fall(tmp_path: Path) -> None:
@@ -204,18 +238,15 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(t
     """On Flower's simulation engine a holder falls after sharing as it does in this process: the router is the same.
 
     The others end the round as if nobody had fallen: the release, its signature with it, is what each of them holds.
-    What a holder has noised once leaves again as it is: the same vectors, under other masks.
+    What a holder has noised once leaves again as it is: the same vectors.
     """
     write_prior(make_prior(tiny_encoder(WIDTH), [each.test for each in three_corpora()]), tmp_path / "prior")
-    simulated = five_holders(tmp_path, privacy=PrivacySettings(mode="columns"), prior=tmp_path / "prior")
+    simulated = five_holders(tmp_path, mode="private", privacy=PrivacySettings(sums="full"), prior=tmp_path / "prior")
     federation = simulated.federation
-    privacy = federation.privacy
-    assert privacy is not None
+    members = {holder.key: holder.domain for holder in federation.ledger.standing().active.values()}
+    cohort = form_cohort(federation.terms, members)
     for holder in map(Holder, simulated.nodes.values()):
-        holder.noisy.take_prior(prior_bytes(federation.prior), privacy, federation.terms.encoder)
-        sums = holder.sums(federation.terms)
-        assert isinstance(sums, DocumentSums)
-        holder.noisy.sums(sums, holder.source(sums), privacy, holder.settings.holdout)
+        holder.noisy(holder.epoch(federation.terms), federation.privacy).shared_sums(len(members), cohort.id)
     dropouts = {"law-2": AFTER_SHARING}
     folder = tmp_path / "flower"
     shutil.copytree(simulated.folder, folder, symlinks=True)
@@ -235,7 +266,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(t
         assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
         stayed = [home for name, home in each.nodes.items() if name != "law-2"]
         assert [contents(home / "releases" / "0001") == contents(release) for home in stayed] == [True] * 4
-        assert [len(expenses(Holder(home).journal)) for home in stayed] == [2] * 4
+        assert [len(Holder(home).account.expenses()) for home in stayed] == [2] * 4
         assert each.federation.ledger.verify()["totals"] == 1
         assert not (each.nodes["law-2"] / "releases" / "0001").exists()
         assert Journal(each.nodes["law-2"] / "journal.db").entries()

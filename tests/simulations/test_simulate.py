@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,11 +23,17 @@ from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
 from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
-from ridgeway.simulations.simulated_federation import SimulatedFederation, create_simulated_federation, deal
+from ridgeway.simulations.simulated_federation import (
+    SimulatedFederation,
+    create_simulated_federation,
+    deal,
+    open_epochs,
+)
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.flower_parts import forked_grid, local_grid
@@ -51,6 +57,15 @@ def corpora() -> list[Corpus]:
     return [Corpus(domain, tuple(sentences(domain, 40)), tuple(sentences(domain, 50)[40:])) for domain in ALPHABETS]
 
 
+def ready(folder: Path, **options: Any) -> SimulatedFederation:
+    """A federation of small corpora whose epochs are open."""
+    encoder = f"dir:{folder.parent / 'encoder'}"
+    save_encoder(tiny_encoder(WIDTH), folder.parent / "encoder")
+    simulated = create_simulated_federation(folder, corpora(), encoder=encoder, **options)
+    assert list(open_epochs(simulated)) == list(simulated.nodes)
+    return simulated
+
+
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5), data=st.data())
 def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataObject) -> None:
     """No text is lost or dealt twice, every holder has some, and there are as many holders as were asked for."""
@@ -69,17 +84,10 @@ def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataO
 @pytest.mark.parametrize(("weighting", "holders"), [("tokens", 3), ("tokens", 7), ("equal", 3)])
 def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_path: Path) -> None:
     """Rounds in the clear and masked, files of sums that are added, and one machine with all text: the same bytes."""
-    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
     found, routers = corpora(), set()
-    for mode in get_args(Mode):
-        simulated = create_simulated_federation(
-            tmp_path / mode,
-            found,
-            holders=holders,
-            encoder=f"dir:{tmp_path / 'encoder'}",
-            mode=mode,
-            weighting=weighting,
-        )
+    modes: tuple[Mode, ...] = ("masked", "clear")
+    for mode in modes:
+        simulated = ready(tmp_path / mode, holders=holders, mode=mode, weighting=weighting)
         run_in_memory(simulated, no_watch)
         federation = simulated.federation
         assert federation.newest is not None
@@ -88,7 +96,8 @@ def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_pa
     choices = RouterChoices.of_manifest(load_release(release).manifest)
     texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling.sampling
     pooled = prepared(texts, federation.encoder, tmp_path / "text", sampling, DEFAULT.holdout)
-    files = [Holder(home).current(federation.terms) for home in simulated.nodes.values()]
+    opened = [(holder, holder.epoch(federation.terms)) for holder in map(Holder, simulated.nodes.values())]
+    files = [holder.epochs.statistics(epoch) for holder, epoch in opened]
     for name, parts in (("pooled", pooled), ("added", files)):
         publish(parts, federation.encoder, choices, federation.identity, tmp_path / name)
         routers.add((tmp_path / name / ROUTER).read_bytes())
@@ -105,7 +114,8 @@ def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> N
     assert done.json["holders"] == 3
     loaded = load_release(workshop / "out")
     assert loaded.id == done.json["release"]
-    assert loaded.manifest["evaluation"]["candidates"] == 48
+    assert loaded.manifest["evaluation"]["documents"] > 0
+    assert done.json["mode"] == "masked"
     assert router_of(loaded).route(sentences("law", 1)[0]).domain == "law"
 
 
@@ -123,25 +133,33 @@ def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) ->
     assert gone.json["order"] == ["code", "medicine"]
 
 
-@pytest.mark.parametrize("mode", ["columns", "full"])
-def test_a_private_round_needs_one_option(workshop: Workshop, mode: str) -> None:
+@pytest.mark.parametrize("sums", ["columns", "full"])
+def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None:
     """The release says what it promises, and with much text for the noise its router routes."""
     for domain in ALPHABETS:
         write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
     write_prior(
         make_prior(tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]), workshop / "prior"
     )
-    words = ["--data", "data", "--encoder", workshop.encoder, "--privacy", mode, "--epsilon", "8", "--prior", "prior"]
-    done = workshop.call("simulate", *words, "--out", "out", "--json")
+    words = ["--private", "--data", "data", "--encoder", workshop.encoder, "--epsilon", "8", "--prior", "prior"]
+    named = [] if sums == "columns" else ["--sums", sums]
+    done = workshop.call("simulate", *words, *named, "--out", "out", "--json")
     assert done.code == 0, done.stderr
-    assert load_release(workshop / "out").manifest["privacy"]["mode"] == mode
+    assert done.json["mode"] == "private"
+    assert load_release(workshop / "out").manifest["privacy"]["mode"] == sums
     assert done.json["accuracy"] > 90
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--privacy", "columns", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
+        (["--private", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
+        (["--private", "--clear"], "--private and --clear are two modes; name one of them"),
+        (["--private", "--sums", "rows"], "private sums cannot be 'rows'; they are columns or full"),
+        (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
+        (["--private", "--delta", "1"], "δ must lie between 1e-30 and 0.001, not at 1"),
+        (["--epsilon", "1"], "give --private with --epsilon: other rounds have no noise"),
+        (["--clear", "--sums", "full", "--prior", "p"], "give --private with --sums and --prior"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
@@ -150,7 +168,7 @@ def test_a_private_round_needs_one_option(workshop: Workshop, mode: str) -> None
         (["--work", "data"], "data exists already and is not empty"),
         (["--out", "data"], "in use by something that is not a release"),
         (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
-        (["--drop", "law"], "2 holders can take part, and a masked round needs 3"),
+        (["--drop", "law"], "2 holders can take part, and a round under masks needs 3"),
         (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
     ],
 )
@@ -169,7 +187,7 @@ def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentenc
 
 def test_a_private_round_with_cosines_is_refused_before_anything_is_written(workshop: Workshop) -> None:
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
-    words = ["--data", "data", "--encoder", f"{workshop.encoder}+cosines", "--privacy", "full", "--work", "new"]
+    words = ["--data", "data", "--encoder", f"{workshop.encoder}+cosines", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
     assert done.code == 2 and "features of tokens alone" in done.stderr and "--encoder smollm2" in done.stderr
     assert not (workshop / "new").exists()
@@ -192,8 +210,7 @@ def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
 
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
     """Holders may answer in any order."""
-    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    simulated = create_simulated_federation(tmp_path / "one", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    simulated = ready(tmp_path / "one")
     other = moved(simulated, tmp_path / "other")
     run_in_memory(simulated, no_watch)
     run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
@@ -204,15 +221,26 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, also where one falls away in the middle."""
-    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    encoder = f"dir:{tmp_path / 'encoder'}"
-    simulated = create_simulated_federation(tmp_path / "one", corpora(), holders=6, encoder=encoder)
+    simulated = ready(tmp_path / "one", holders=6)
     other = moved(simulated, tmp_path / "other")
     gone = {next(iter(simulated.nodes)): 2}
     run_in_memory(simulated, no_watch, gone)
     monkeypatch.setattr(local_grid, "forked_grid", lambda app, nodes, processes: forked_grid(app, nodes, 2))
     run_in_memory(other, no_watch, gone)
     assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
+
+
+def test_epochs_that_processes_open_hold_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many holders are shared out over processes; what stands ready is what one process makes, under other names."""
+    one = ready(tmp_path / "one")
+    other = moved(one, tmp_path / "other")
+    monkeypatch.setattr(simulated_federation, "MANY_HOLDERS", 1)
+    assert list(open_epochs(other)) == list(other.nodes)
+    for name in one.nodes:
+        first, second = Holder(one.nodes[name]), Holder(other.nodes[name])
+        before, after = first.epoch(one.federation.terms), second.epoch(other.federation.terms)
+        assert before.name != after.name
+        assert first.epochs.statistics(before).content == second.epochs.statistics(after).content
 
 
 def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path) -> None:
@@ -222,10 +250,10 @@ def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path
     assert not (tmp_path / "work").exists()
 
 
-def test_nothing_private_reaches_the_coordinator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["masked", "clear"])
+def test_nothing_private_reaches_the_coordinator(mode: Mode, tmp_path: Path) -> None:
     """No word of a text and no path of a corpus stands in anything the coordinator keeps."""
-    save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    simulated = create_simulated_federation(tmp_path / "work", corpora(), encoder=f"dir:{tmp_path / 'encoder'}")
+    simulated = ready(tmp_path / "work", mode=mode)
     run_in_memory(simulated, no_watch)
     kept = b"".join(path.read_bytes() for path in simulated.federation.folder.rglob("*") if path.is_file())
     assert len(kept) > 10_000

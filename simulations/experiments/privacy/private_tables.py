@@ -31,14 +31,14 @@ from ridgeway.simulations.experiments.privacy.private_trials import (
 )
 from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, Series, Table
 
-CODE = 2
+CODE = 3
 FAR, NEAR = "built-in text", "and other datasets"
 MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 ROUND_MODE, ROUND_EPSILON = MODES[1], 1.0
 EXPLAINED = (
     "Under differential privacy each document adds one vector of bounded length, seen through a public prior, and "
-    "holders add noise. What a masked round opens is the plain sum of what its members have noised, so rounds are "
-    "added up in the open here, with noise drawn from seeds; one masked round is run as holders run it.",
+    "holders add noise. What a round adds up is the plain sum of what its members have noised, so rounds are added up "
+    "here, with noise drawn from seeds; one round is run as holders run it.",
     "An attack that compares documents of one half with sums of the other half is held against the best one that this "
     "noise leaves to someone who knows all else, against documents planted for the purpose, and against what ε allows.",
 )
@@ -62,11 +62,11 @@ FULL = PrivateSizes(epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), seeds=
 
 @dataclass(frozen=True, slots=True)
 class PrivateFigures:
-    """What trials of one dataset came to: accuracies by trial, one a seed; a masked round's; that without privacy."""
+    """What trials of one dataset came to: accuracies by trial, one a seed; of a round that was run; without privacy."""
 
     dataset: Dataset
     found: Mapping[PrivateTrial, Sequence[float]]
-    masked: float | None
+    run: float | None
     plain: float
 
 
@@ -110,21 +110,21 @@ def _figures(plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround) ->
             key = _key(plan, ground, trial=asdict(trial), seeds=size.seeds)
             found[trial] = plan.cache.kept("private-trial", key, partial(_draws, plan, size, ground, trial))
             tick()
-        masked = None
+        run = None
         if len(dataset.domains) >= SMALLEST_COHORT:
             key = _key(plan, ground, mode=ROUND_MODE, epsilon=ROUND_EPSILON)
-            masked = plan.cache.kept("private-round", key, partial(_masked_round, plan, ground))
+            run = plan.cache.kept("private-round", key, partial(_round, plan, ground))
         tick()
         row = tried(plan, dataset, OURS)["rows"][0]
         tick()
-    return PrivateFigures(dataset, found, masked, evaluation(dataset.domains, row["routed"]).accuracy)
+    return PrivateFigures(dataset, found, run, evaluation(dataset.domains, row["routed"]).accuracy)
 
 
 def _draws(plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround, trial: PrivateTrial) -> list[float]:
     return [accuracy(ground, trial, plan.seed + draw) for draw in range(size.seeds)]
 
 
-def _masked_round(plan: ExperimentPlan, ground: PrivateGround) -> float:
+def _round(plan: ExperimentPlan, ground: PrivateGround) -> float:
     """A round as holders run it, one holder a domain, with the system's own randomness."""
     from ridgeway.common.privacy.public_prior import write_prior
     from ridgeway.coordinator.round.federation import PrivacySettings
@@ -134,9 +134,10 @@ def _masked_round(plan: ExperimentPlan, ground: PrivateGround) -> float:
     work = plan.work / f"private-{ground.dataset.name}"
     corpora.write(ground.dataset.corpora, work / "data")
     write_prior(ground.priors[FAR], work / "prior")
-    privacy = PrivacySettings(mode=ROUND_MODE, epsilon=ROUND_EPSILON)
+    privacy = PrivacySettings(sums=ROUND_MODE, epsilon=ROUND_EPSILON)
     given = {"data": work / "data", "prior": work / "prior", "encoder": bare_name(plan.encoder)}
-    return simulate(work / "federation", no_watch, privacy=privacy, **given).evaluation.accuracy  # type: ignore[arg-type]
+    done = simulate(work / "federation", no_watch, mode="private", privacy=privacy, **given)  # type: ignore[arg-type]
+    return done.evaluation.accuracy
 
 
 def _attacks(plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround) -> Table:
@@ -183,9 +184,8 @@ def accuracy_table(figures: PrivateFigures) -> Table:
         (each.prior, str(each.documents or whole), each.mode, f"{each.epsilon:g}", mean(own), min(own), max(own))
         for each, own in found.items()
     ]
-    masked = figures.masked
-    if masked is not None:
-        rows.append((FAR, whole, f"{ROUND_MODE}, a masked round", f"{ROUND_EPSILON:g}", masked, masked, masked))
+    if figures.run is not None:
+        rows.append((FAR, whole, f"{ROUND_MODE}, a round", f"{ROUND_EPSILON:g}", *[figures.run] * 3))
     rows.append(("–", whole, "no privacy", "–", *[figures.plain] * 3))
     draws = len(next(iter(found.values())))
     note = f"Mean over domains of the test texts that reach theirs, over {draws} draws of noise; δ is 10⁻⁸."

@@ -1,9 +1,9 @@
 """Private rounds over a dataset: how well their routers do by ε, mode, documents and prior, and what attacks find.
 
-    texts ──▶ rows through a prior ──▶ sums ──▶ noise of a masked round, drawn from a seed ──▶ router ──▶ test texts
+    texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶ test texts
 
-Sums, noise, solver and router are production's. What a masked round opens is the plain sum of what its members have
-noised, which a test of private rounds shows byte for byte; so totals are added up in the open here.
+Sums, noise, solver and router are production's. What a round adds up, in the open or under masks, is the plain sum of
+what its members have noised, which a test of private rounds shows byte for byte; so totals are added up here.
 Knows nothing of tables and plots.
 """
 
@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from ridgeway.client.private_audit import audit_halves, halves
-from ridgeway.client.round.private_sums import laid_out, opened, with_noise
+from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import DEFAULT, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms
 from ridgeway.common.routing.token_table import compile_table, tally_texts, winners
 from ridgeway.common.statistics.sums import Integers
-from ridgeway.coordinator.solving.private_solve import solve_private
 from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.canaries import canaries, plant
 from ridgeway.simulations.experiments.baselines.routing_method import evaluation
@@ -74,12 +74,12 @@ class PrivateGround:
         return Privacy(mode=trial.mode, epsilon=trial.epsilon, prior=self.priors[trial.prior].fingerprint)
 
     def terms(self, privacy: Privacy) -> Terms:
-        """The terms of a masked round."""
+        """The terms of a round."""
         encoder = self.encoder
         about: dict[str, Any] = {"encoder": encoder.fingerprint, "encoder_name": encoder.name}
         sampling = SamplingTerms(**DEFAULT.sampling.to_json())
         shape: dict[str, Any] = {"features": encoder.width + 1, "weighting": "tokens", "mass": 0, "sampling": sampling}
-        return Terms(mode="masked", privacy=privacy, **about, **shape)
+        return Terms(mode="private", privacy=privacy, **about, **shape)
 
 
 def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
@@ -92,11 +92,11 @@ def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
     parts, drawn = [], seed if trial.documents else 0
     for name in domains:
         sums = _summed(ground, trial.prior, name, trial.mode, trial.documents, drawn)
-        parts.append((name, opened(sums, with_noise(*laid_out(sums, privacy, len(domains)), rng.bytes)), 0.0))
-    terms = ground.terms(privacy)
-    total = add_weighted(parts, terms)
-    solution = solve_private(total, terms, total.domains, prior, ground.encoder.scale)
-    table = compile_table(ground.encoder.table, ground.encoder.scale, solution.weights)
+        noisy = with_noise(*laid_out(sums, privacy, len(domains)), rng.bytes)
+        parts.append((name, as_statistics(sums, noisy), 0.0))
+    total = add_weighted(parts, ground.terms(privacy))
+    weights = solve_private(total.statistics, privacy, total.domains, prior, ground.encoder.scale)
+    table = compile_table(ground.encoder.table, ground.encoder.scale, weights)
     routed = {
         name: winners(tally_texts(table, Selector("average"), own.ids, own.lengths)).tolist()
         for name, own in ground.tests.items()

@@ -10,6 +10,7 @@ import json
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from ridgeway.common.base.settings import DEFAULT, FEATURE_LIMIT, Confidence, Ri
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import ClearStatistics, SealedSums
-from ridgeway.common.protocol.packet import Blob, seal_packet, statistics_blobs
+from ridgeway.common.protocol.packet import Blob, seal_packet, vector_blob
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics, vector_size
@@ -39,7 +40,7 @@ from ridgeway.simulations.bench.round_bench import watched
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.experiments.dataset import Dataset, Tokens, in_turn, sums_of
 from ridgeway.simulations.experiments.experiment_rounds import packet_bytes, watched_round
-from ridgeway.simulations.simulated_federation import create_simulated_federation
+from ridgeway.simulations.simulated_federation import create_simulated_federation, open_epochs
 
 WORDS, ROUND_WIDTH, ROUND_DOMAINS = 300, 64, 3
 DOCUMENTS_PER_HOLDER, WORDS_PER_DOCUMENT = 20, 40
@@ -58,24 +59,32 @@ CHOICES = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_colu
 
 
 def round_costs(holders: int, mode: Mode, seed: int, folder: str | Path) -> dict[str, Any]:
-    """Seconds, bytes and memory of a round. A holder's seconds are those of its answers, summing and scoring apart."""
+    """Seconds, bytes and memory of a round. A holder's seconds are those of its answers, scoring apart.
+
+    summing: of all holders, before the round.
+    """
     home = Path(folder).resolve()
     words = [f"w{number}" for number in range(WORDS)]
     save_encoder(word_encoder(words, {"type": "WhitespaceSplit"}, ROUND_WIDTH), home / "encoder")
     corpora, encoder = [_random_corpus(place, holders, seed) for place in range(ROUND_DOMAINS)], f"dir:{home}/encoder"
     simulated = create_simulated_federation(home / "federation", corpora, holders=holders, encoder=encoder, mode=mode)
+    began = time.monotonic()
+    for _ in open_epochs(simulated):
+        pass
+    summing = time.monotonic() - began
     with watched() as watch:
         done = watched_round(simulated)
     if done.refused:
         raise RoundFailed(done.refused)
-    reading, scoring, solving = watch.seconds.values()
+    scoring, solving = watch.seconds.values()
     down, up = sum(done.down.values()), sum(done.up.values())
     return {
         "holders": holders,
         "seconds": done.seconds,
-        "summing": reading + scoring,
+        "summing": summing,
+        "scoring": scoring,
         "solving": solving,
-        "holder": (done.holders - reading - scoring) / holders,
+        "holder": (done.holders - scoring) / holders,
         "coordinator": done.seconds - done.holders - solving,
         "up": up / holders,
         "down": down / holders,
@@ -111,7 +120,7 @@ def holder_costs(width: int, seed: int) -> dict[str, float]:
 
     session, before = bench_session(MEMBERS), peak_gb()
     sums = summed()
-    sent = _sent_bytes(ClearStatistics(cohort="0" * 64, source="0" * 64), statistics_blobs(sums))
+    sent = _sent_bytes(ClearStatistics(cohort="0" * 64, source="0" * 64), [vector_blob(sums.as_vector())])
     vector = sums.placed(0, DOMAINS).as_vector()
     summing, sealing = seconds_in_turns(summed, lambda: sealed_vector(session, 1, vector), **_repeats(width))
     return {"bytes": sent, "summing": summing, "sealing": sealing, "holder_memory": peak_gb() - before}

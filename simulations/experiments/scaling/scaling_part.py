@@ -24,7 +24,7 @@ from ridgeway.simulations.experiments.scaling import scaling_costs as costs
 
 KEY = "scaling"
 TITLE = "What grows, and how fast"
-CODE = 4
+CODE = 5
 MODES: tuple[Mode, ...] = ("masked", "clear")
 Point = Mapping[str, Any]
 apart: Callable[..., dict[str, Any]] = partial(measured_apart, costs.__name__)
@@ -107,7 +107,8 @@ def _rounds(mode: Mode) -> Sweep:
         "holders",
         (
             Cost("seconds", "round", "s", digits=2),
-            Cost("summing", "summing and scoring", "s", digits=2),
+            Cost("summing", "summing before it", "s", digits=2),
+            Cost("scoring", "scoring", "s", digits=2),
             Cost("solving", "solving", "s", digits=3),
             Cost("holder", "protocol at a holder", "ms", 1e3, 1),
             Cost("coordinator", "protocol at the coordinator", "s", 1, 2),
@@ -118,8 +119,8 @@ def _rounds(mode: Mode) -> Sweep:
         ),
         {"seconds": ("holder", "coordinator"), "bytes": ("up", "down", "total")},
         f"Random text, {costs.DOCUMENTS_PER_HOLDER} documents a holder, {costs.ROUND_DOMAINS} domains, "
-        f"h = {costs.ROUND_WIDTH}; all holders one after the other in one process, the round's seconds are therefore "
-        "theirs together. Bytes are those of packets: headers, signatures and numbers.",
+        f"h = {costs.ROUND_WIDTH}; all holders of a round one after the other in one process, its seconds are "
+        "therefore theirs together. Bytes are those of packets: headers, signatures and numbers.",
     )
 
 

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.base.settings import Selector
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
     CURVES,
-    MAX_HELD_OUT_DOCUMENTS,
     Curve,
     Evaluation,
     calibrate,
-    calibrated_together,
     confidence_gap,
     evaluate,
     paired,
@@ -226,14 +224,3 @@ def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
     found = unpaired(paired(row) * holders + paired(more))
     assert (found[: row.size] == row * holders + more).all()
     assert not found[row.size :].any()
-
-
-@given(domains=st.integers(1, 40), places=st.lists(st.integers(0, 39), max_size=8))
-def test_the_row_that_domains_share_holds_each_count_once(domains: int, places: list[int]) -> None:
-    """Whether rows are added up by holders, by the coordinator or by both, and in whatever order."""
-    rows = [np.eye(domains, dtype=np.int64)[[place % domains]].T * np.arange(1, 4) for place in places]
-    whole = calibrated_together(sum(rows, np.zeros((domains, 3), dtype=np.int64)))
-    assert (whole.sum(axis=0) == len(places) * np.arange(1, 4)).all()
-    assert not whole[1:].any()
-    assert (whole == sum(map(calibrated_together, rows), np.zeros_like(whole))).all()
-    assert (whole == calibrated_together(whole)).all()
