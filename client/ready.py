@@ -67,9 +67,7 @@ class ReadyReport:
     cost: float
 
 
-def open_epoch(
-    holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False
-) -> ReadyReport:
+def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False) -> ReadyReport:
     """Sum the corpus as it is now, and open an epoch with it. Raises InputError if the owner must say more.
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.

@@ -239,6 +239,7 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
 def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
     patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
+    patch.setenv("RIDGEWAY_STATE", str(home / "state"))
 
 
 @pytest.fixture(params=["everybody", "neighbours"])

@@ -79,9 +79,7 @@ class EpochStore:
         try:
             return Epoch.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
-            ) from None
+            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
     def open(self, epoch: Epoch, fill: Callable[[Path], None]) -> None:
         """Put an epoch in place whole, and make it the current one; those before it go."""
@@ -98,6 +96,11 @@ class EpochStore:
 
     def statistics(self, epoch: Epoch) -> Prepared:
         return load_prepared(self._path(epoch, STATISTICS), own=True)
+
+    def statistics_file(self, epoch: Epoch) -> Path | None:
+        """The file with the exact sums; None where documents are bounded."""
+        path = self._path(epoch, STATISTICS)
+        return path if path.exists() else None
 
     def document_sums(self, epoch: Epoch) -> DocumentSums:
         arrays = self._arrays(epoch, DOCUMENTS)
@@ -135,9 +138,7 @@ class EpochStore:
         try:
             return load_file(path)
         except (FileNotFoundError, SafetensorError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
-            ) from None
+            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
 
 def write_statistics(draft: Path, prepared: Prepared) -> None:

@@ -158,7 +158,9 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
 def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
     current = holder.epoch(state.session.terms)
     if current.name != state.advert.source:
-        raise Refused("source_changed", "this holder has opened a new epoch since the round was announced; run it again")
+        raise Refused(
+            "source_changed", "this holder has opened a new epoch since the round was announced; run it again"
+        )
     return current
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ridgeway.common.base.errors import Refused
@@ -92,7 +93,7 @@ class SignedTotals:
         """
         totals = [each.facts for each in self._journal.entries(OPENED) if each.facts["lot"] == "statistics"]
         found = []
-        for before, after in zip(totals, totals[1:], strict=False):
+        for before, after in pairwise(totals):
             differ = set(before["members"]) ^ set(after["members"])
             if before["total"] != after["total"] and len(differ) < FEW_MEMBERS:
                 rounds = {"before": before["round"], "after": after["round"]}
