@@ -205,7 +205,9 @@ class HolderRecord:
                     f"two totals of {facts['lot']} with the data of epoch {facts['epoch'][:12]} were opened, "
                     "and only one may be; keep this journal, and report it"
                 )
-        return f"{len(opened)} totals with this holder in them were opened, one of an epoch, each signed before"
+        return (
+            f"{len(opened)} totals with this holder in them were opened, one for each epoch and lot, each signed before"
+        )
 
     def _check_spending(self) -> str:
         """Whatever holds numbers of the corpus and was seen must have been paid for."""

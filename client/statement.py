@@ -7,6 +7,7 @@ Needs no key and writes nothing.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -33,8 +34,8 @@ LEARNT: dict[Mode, str] = {
     "under noise. Whoever sees all of them learns of any one document at most what the ε and δ above allow, and who "
     "took part, and when.",
     "masked": "Exact sums leave under masks, once an epoch. The coordinator learns the exact total of each epoch. "
-    "Where this holder is the only one of its domain, that domain's column of the total is this holder's own. Two epochs' "
-    "totals tell the sum of what changed, came and went between them. No ε bounds this.",
+    "Where this holder is the only one of its domain, that domain's column of the total is this holder's own. Two "
+    "epochs' totals tell the sum of what changed, came and went between them. No ε bounds this.",
     "clear": "Exact sums leave as they are. The coordinator learns everything in them. No ε bounds this.",
 }
 TRUST: dict[Mode, str] = {
@@ -94,7 +95,6 @@ def statement(record: HolderRecord, made_at: str) -> Statement:
             _about(record, made_at),
             _meaning(),
             _spent(record, privacy),
-            _modes(record),
             _outputs(record),
             _trust(record, privacy),
             Section("What is not protected", points=NOT_PROTECTED),
@@ -114,7 +114,7 @@ def _about(record: HolderRecord, made_at: str) -> Section:
         ("Domain", record.settings.domain),
         ("Holder's key", record.key),
         ("Coordinator's key", record.handovers.newest(record.settings.policy.coordinator)),
-        ("Stated at (UTC)", made_at[:19]),
+        ("Stated at (UTC)", _time(made_at)),
         ("Current epoch", f"{current}, of {len(epochs)} opened so far"),
         ("Read from", "this folder's journal, and " + _shared_words(record) if shared else "this folder's journal"),
     ]
@@ -160,21 +160,11 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
     return Section("What a document has cost, and may cost", tuple(notes), headings=("", ""), rows=tuple(rows))
 
 
-def _modes(record: HolderRecord) -> Section:
-    accepted = record.settings.policy.modes
-    used = {each.mode for each in record.account.expenses()}
-    rows = [
-        (mode, "yes" if mode in accepted else "no", "yes" if mode in used else "no", MODE_SENTENCES[mode])
-        for mode in MODE_SENTENCES
-    ]
-    return Section("Modes", headings=("Mode", "Accepted", "Used so far", "It means"), rows=tuple(rows))
-
-
 def _outputs(record: HolderRecord) -> Section:
     account, own = record.account, set(record.handovers.keys(record.settings.policy.coordinator))
     rows = [
         (
-            each.time[:19],
+            _time(each.time),
             OUTPUTS[each.output],
             each.mode,
             each.epoch[:SHOWN_DIGITS],
@@ -185,25 +175,28 @@ def _outputs(record: HolderRecord) -> Section:
     ]
     paragraphs = () if rows else ("Nothing that was made of this corpus has left.",)
     if rows:
-        paragraphs = (
-            "Each is written down before it leaves, so that one of them may have got lost on the way; none left that "
-            "is not here.",
-        )
+        paragraphs = ("Each is written down before it leaves, so one of them may have got lost on the way.",)
     headings = ("Time (UTC)", "What left", "Mode", "Epoch", "ε", "Federation")
     return Section("Every output that left", paragraphs, headings=headings if rows else (), rows=tuple(rows))
 
 
 def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
     """For every mode that is accepted, or was used: what everybody may learn for ever, and whom one trusts."""
-    concerned = {*record.settings.policy.modes, *(each.mode for each in record.account.expenses())}
+    accepted = record.settings.policy.modes
+    used = {each.mode for each in record.account.expenses()}
     in_shares = (privacy.mode if privacy else record.settings.policy.privacy) == "full"
     rows = tuple(
-        (mode, LEARNT[mode], TRUST_IN_SHARES if mode == "private" and in_shares else TRUST[mode])
+        (
+            f"{mode}: {'accepted' if mode in accepted else 'not accepted'}, {'used' if mode in used else 'not used'}",
+            LEARNT[mode],
+            TRUST_IN_SHARES if mode == "private" and in_shares else TRUST[mode],
+        )
         for mode in MODE_SENTENCES
-        if mode in concerned
+        if mode in accepted or mode in used
     )
-    headings = ("Mode", "What others may learn, for ever", "Whom one must trust")
-    return Section("Whom one must trust, and with what", points=ASSUMPTIONS, headings=headings, rows=rows)
+    headings = ("Mode of rounds", "What others may learn, for ever", "Whom one must trust")
+    paragraphs = ("Rounds of modes that are not accepted are refused. In all of them it is assumed:",)
+    return Section("Whom one must trust, and with what", paragraphs, ASSUMPTIONS, headings, rows)
 
 
 # Figures
@@ -276,6 +269,10 @@ def _rounds_words(record: HolderRecord, privacy: Privacy) -> str:
     return f"more than {MAX_ROUNDS_FORESEEN:,}" if found is None else f"{found:,}"
 
 
+def _time(iso: str) -> str:
+    return iso[:19].replace("T", " ")
+
+
 def _epsilon(value: float) -> str:
     return "∞" if value == math.inf else f"{value:.3g}"
 
@@ -292,14 +289,12 @@ def as_text(stated: Statement) -> str:
     for section in stated.sections:
         parts += ["", section.title, "-" * len(section.title)]
         parts += [line for words in section.paragraphs for line in _wrapped(words)]
-        parts += _text_table(section)
         parts += [line for words in section.points for line in _wrapped(words, "- ")]
+        parts += _text_table(section)
     return "\n".join(parts) + "\n"
 
 
 def _wrapped(words: str, mark: str = "") -> list[str]:
-    import textwrap
-
     return textwrap.wrap(words, WRAPPED, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
@@ -311,33 +306,34 @@ def _text_table(section: Section) -> Iterable[str]:
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if sum(widths) + 2 * len(widths) <= WRAPPED + 40 and max(widths) <= WRAPPED:
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [
-        line
-        for row in section.rows
-        for heading, cell in zip(section.headings, row, strict=True)
-        for line in _wrapped(f"{heading}: {cell}" if heading else cell)
-    ]
+    return [line for row in section.rows for line in _under_each_other(section.headings, row)]
+
+
+def _under_each_other(headings: Sequence[str], row: Sequence[str]) -> list[str]:
+    """A row whose cells are long: the first one, and below it all others under their headings."""
+    lines = [row[0]]
+    for heading, cell in zip(headings[1:], row[1:], strict=True):
+        lines += textwrap.wrap(f"{heading}: {cell}", WRAPPED, initial_indent="  ", subsequent_indent="    ")
+    return lines
 
 
 # As a page
 
 STYLE = """
-@page { size: A4; margin: 16mm 15mm; }
+@page { size: A4; margin: 13mm 15mm; }
 * { box-sizing: border-box; }
-body { font: 10.5pt/1.45 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; color: #1b1f24;
+body { font: 9pt/1.35 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; color: #1b1f24;
   background: #fff; max-width: 180mm; margin: 0 auto; padding: 8mm 4mm; }
-h1 { font-size: 17pt; line-height: 1.2; margin: 0 0 5mm; padding-bottom: 3mm; border-bottom: 2px solid #1b1f24; }
-h2 { font-size: 11.5pt; margin: 6mm 0 1.5mm; break-after: avoid; }
-p { margin: 0 0 2mm; }
-ul { margin: 0 0 2mm; padding-left: 5mm; }
-li { margin-bottom: 1mm; }
-table { border-collapse: collapse; width: 100%; margin: 1mm 0 2mm; font-size: 9.5pt; }
-th, td { text-align: left; vertical-align: top; padding: 1.1mm 3mm 1.1mm 0; border-bottom: 1px solid #d0d5db;
-  overflow-wrap: anywhere; }
+h1 { font-size: 15pt; line-height: 1.2; margin: 0 0 3mm; padding-bottom: 2mm; border-bottom: 2px solid #1b1f24; }
+h2 { font-size: 10pt; margin: 3.5mm 0 1mm; break-after: avoid; }
+p { margin: 0 0 1.2mm; }
+ul { margin: 0 0 1.2mm; padding-left: 5mm; }
+table { border-collapse: collapse; width: 100%; margin: 0.5mm 0 1mm; font-size: 8.5pt; line-height: 1.35; }
+th, td { text-align: left; vertical-align: top; padding: 0.6mm 3mm 0.6mm 0; border-bottom: 1px solid #d0d5db; }
 thead { display: table-header-group; }
 thead th { border-bottom: 1.5px solid #6b7480; font-weight: 600; }
 tbody th { width: 34%; font-weight: 500; color: #4a525c; }
-.wide td:first-child { width: 13%; font-weight: 600; }
+.wide td:first-child { min-width: 30mm; }
 tr { break-inside: avoid; }
 @media print { body { max-width: none; padding: 0; } }
 """
@@ -359,10 +355,10 @@ def as_html(stated: Statement) -> str:
 def _html_section(section: Section) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(words)}</p>" for words in section.paragraphs]
-    if section.rows:
-        parts.append(_html_table(section.headings, section.rows))
     if section.points:
         parts.append("<ul>" + "".join(f"<li>{escape(words)}</li>" for words in section.points) + "</ul>")
+    if section.rows:
+        parts.append(_html_table(section.headings, section.rows))
     return "<section>\n" + "\n".join(parts) + "\n</section>"
 
 
