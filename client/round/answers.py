@@ -201,7 +201,7 @@ def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epo
         rows = paired(counts), quality
         return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
-    holder.totals.sign(Total("counts", message.terms.id, epoch.name, own, question), question)
+    holder.totals.sign(Total("counts", message.terms.id, epoch.name, own, question=question), question)
     holder.pay_exact(message.terms, epoch, "counts")
     answer = messages.Counted(
         counts=tuple(counts.tolist()),

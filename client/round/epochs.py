@@ -5,6 +5,7 @@
     epochs/NAME/documents.sums      sums over bounded documents, without noise; they stay here
     epochs/NAME/held-out.ids        the documents that are counted, as token ids; they stay here
     epochs/NAME/documents.digests   one number for each document, by which changes are counted
+    epochs/NAME/in-total.digests    those of an earlier epoch, the last that is in a total, if this one is in none
     epochs/NAME/OUTPUT.noisy        what left under noise, or may have
 
 The owner opens an epoch (client/ready.py); a round only reads it, and never the corpus. So nothing
@@ -37,7 +38,7 @@ from ridgeway.common.statistics.sums import Integers
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
 EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
-HELD_OUT, DIGESTS, NOISY = "held-out.ids", "documents.digests", ".noisy"
+HELD_OUT, DIGESTS, IN_TOTAL, NOISY = "held-out.ids", "documents.digests", "in-total.digests", ".noisy"
 
 Digests = NDArray[np.uint64]
 
@@ -111,11 +112,11 @@ class EpochStore:
         arrays = self._arrays(epoch, HELD_OUT)
         return HeldOut(arrays["ids"], arrays["lengths"])
 
-    def digests(self, epoch: Epoch) -> Digests | None:
+    def digests(self, epoch: Epoch, name: str = DIGESTS) -> Digests | None:
         """One number for each document; None where sums were made ahead."""
-        if not self._path(epoch, DIGESTS).exists():
+        if not self._path(epoch, name).exists():
             return None
-        return self._arrays(epoch, DIGESTS)["digests"]
+        return self._arrays(epoch, name)["digests"]
 
     def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
         """A vector under noise that was made before, and what it was made for."""
@@ -155,5 +156,5 @@ def write_held_out(draft: Path, sample: HeldOut) -> None:
     write_whole(draft / HELD_OUT, save({"ids": sample.ids, "lengths": sample.lengths}), private=True)
 
 
-def write_digests(draft: Path, digests: Digests) -> None:
-    write_whole(draft / DIGESTS, save({"digests": digests}), private=True)
+def write_digests(draft: Path, digests: Digests, name: str = DIGESTS) -> None:
+    write_whole(draft / name, save({"digests": digests}), private=True)

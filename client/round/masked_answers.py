@@ -340,9 +340,12 @@ def _question(state: SessionState, lot: Lot) -> str:
 def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> Total:
     """The total over these members."""
     session, known = state.session, holder.handovers
-    epochs = {known.owner(session.keys[place - 1]): session.sources[place - 1] for place in sent}
-    question = state.question if lot == "counts" else ""
-    return Total(lot, session.terms.id, state.advert.source, epochs, question)
+    keys = {place: session.keys[place - 1] for place in sent}
+    epochs = {known.owner(key): session.sources[place - 1] for place, key in keys.items()}
+    if lot == "counts":
+        return Total(lot, session.terms.id, state.advert.source, epochs, question=state.question)
+    shares = {known.owner(key): session.cohort.shares[key] for key in keys.values()}
+    return Total(lot, session.terms.id, state.advert.source, epochs, shares)
 
 
 def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> None:
