@@ -1,8 +1,8 @@
 """The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
 
 A total is named by all that decides its bytes: its terms, its members, their epochs and their shares of
-the mass, and for counts what was asked. So the same total may be signed again after a session that failed, and no other.
-Written in the journal before a signature or a share leaves.
+the mass, and for counts what was asked. So the same total may be signed again after a session that
+failed, and no other. Written in the journal before a signature or a share leaves.
 """
 
 from __future__ import annotations
