@@ -1,36 +1,40 @@
 """What left a holder's machine, and whether its own records agree: read out of its folder, or a copy of it.
 
-Needs no secret of the holder's and writes nothing, so that a copy without keys, in an archive that may not be written,
-will do: client.toml, holder.pub, roster.json, journal.db, log/ and releases/. Knows files and the journal's entries.
-Knows nothing of how they are shown.
+Needs no secret of the holder's and writes nothing, so that a copy without keys, in an archive that may
+not be written, will do: client.toml, holder.pub, invite.json, roster.json, journal.db and releases/.
+Knows files and the journal's entries. Knows nothing of how they are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ridgeway.client.round.holder import CARD, REFUSED_BUNDLE, SETTINGS, HolderSettings, release_folder
-from ridgeway.client.round.kept_log import FORKED, fork, kept_log
+from ridgeway.client.round.epochs import OPENED_EPOCH
+from ridgeway.client.round.holder import (
+    CARD,
+    REFUSED_BUNDLE,
+    SETTINGS,
+    HolderSettings,
+    account_of,
+    release_folder,
+)
 from ridgeway.client.round.known_keys import known_handovers
 from ridgeway.client.round.roster import load_roster
-from ridgeway.client.round.sum_memory import SumMemory
+from ridgeway.client.round.spending import SPENT, Account
+from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals
 from ridgeway.common.base.errors import FormatError, InputError, JournalError, RidgewayError
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.masking.history import Account, PastSum
-from ridgeway.common.protocol.invitation import Card, read_paper
-from ridgeway.common.protocol.opened_log import OpenedSum, extend
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_paper
 from ridgeway.common.routing.release import load_release
 
-IN_THE_CLEAR = {"clear_statistics", "scores", "reliability"}
-"""The kinds of answers that show this holder's own numbers to the coordinator."""
-
-OpenedState = Literal["", "clear", "no", "perhaps", "yes"]
+OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +42,24 @@ class SentItem:
     """Something that left, or was refused.
 
     number:  the operator's number of the round; 0 outside of rounds. round: the nonce that is signed.
-    lot:     of a masked sum, what was summed: statistics, scores or reliability.
+    mode:    of the round, where the request said it.
+    lot:     of a sum under masks, what was summed: statistics or counts.
+    epoch:   the data that it was made of, where it was made of data and this is known.
     sha256:  of the signed header that left, which holds the SHA-256 of everything that left with it.
-    members: the keys of those whose sum it is a part of, itself among them; of the cohort, if no sum was signed.
-    opened:  `clear`: the coordinator sees it as it is. Of masked sums: `no`, `yes`, or `perhaps` for one that this
-             holder has signed, and does not know to be opened. Else empty: nothing of the corpus is in it.
+    members: the keys of those whose sum it is a part of, itself among them; of the cohort, if no sum
+             was signed.
+    opened:  `clear`: the coordinator sees it as it is. `noisy`: so too, under all of the noise. Of sums
+             under masks: `no`, `yes`, or `perhaps` for one that this holder has signed, and does not
+             know to be opened. Else empty: nothing of the corpus is in it.
     """
 
     time: str
     number: int
     round: str
     kind: str
+    mode: str
     lot: str
+    epoch: str
     bytes: int
     sha256: str
     members: tuple[str, ...]
@@ -97,43 +107,66 @@ class HolderRecord:
         }
         return {key: name for first, name in called.items() for key in self.handovers.keys(first)}
 
+    @cached_property
+    def account(self) -> Account:
+        """What the corpus has cost its documents, as far as this folder and the shared file know."""
+        return account_of(self.settings, self.journal)
+
+    @property
+    def terms(self) -> Terms | None:
+        """The terms of the invitation that was taken up last; None where it is not in this copy."""
+        path = self.folder / INVITE
+        return read_paper(path, Invite).terms if path.exists() else None
+
+    def epochs(self) -> list[JournalEntry]:
+        """The epochs that were opened, the current one last."""
+        return self.journal.entries(OPENED_EPOCH)
+
+    @property
+    def totals(self) -> SignedTotals:
+        return SignedTotals(self.journal)
+
     def sent(self) -> list[SentItem]:
         """Everything that left, and every refusal, refused bundles among them, in the order of time."""
-        entries = self.journal.entries("sent", "cohort", REFUSED_BUNDLE)
-        cohorts = {each.facts["session"] or each.facts["cohort"]: each for each in entries if each.kind == "cohort"}
-        memory = SumMemory(self.journal, self.key, lambda: self.names, self.handovers)
-        accounts = {(each.session, each.lot): each for each in memory.history().accounts}
-        logged = {(each.round, each.lot) for each in self._logged()}
+        entries = self.journal.entries("sent", "cohort", SIGNED, OPENED, REFUSED_BUNDLE)
+        cohorts = {
+            each.facts["session"] or each.facts["cohort"]: each.facts["members"]
+            for each in entries
+            if each.kind == "cohort"
+        }
+        signed, opened = (_by_sum(entries, kind) for kind in (SIGNED, OPENED))
         items = []
         for entry in entries:
-            facts = entry.facts
             if entry.kind == REFUSED_BUNDLE:
                 items.append(_refused_bundle(entry))
             elif entry.kind == "sent":
-                account = accounts.get((facts.get("session", ""), facts.get("lot", "")))
-                cohort = cohorts.get(facts.get("session") or facts.get("cohort", ""))
-                signed = [key for key, _, _ in account.signed[-1].parts] if account and account.signed else None
-                members = tuple(signed or (cohort.facts["members"] if cohort else ()))
-                opened = _opened(facts["kind"], account, (facts["round"], facts.get("lot", "")) in logged)
-                items.append(_sent_item(entry, members, opened))
+                facts = entry.facts
+                of_sum = facts.get("session", ""), facts.get("lot", "")
+                last = signed.get(of_sum, {})
+                cohort = cohorts.get(facts.get("session") or facts.get("cohort", ""), ())
+                members = tuple(last.get("members", cohort))
+                epoch = str(facts.get("epoch") or last.get("epoch", ""))
+                state = _opened(facts, of_sum in signed, of_sum in opened)
+                items.append(_sent_item(entry, members, epoch, state))
         return items
 
     def check(self) -> Iterator[CheckResult]:
-        """Look at everything that can be checked without the coordinator; damage is a result, and stops nothing."""
+        """Look at all that can be checked without the coordinator; damage is a result, and stops nothing."""
         yield _checked("journal", self._check_journal)
         yield _checked("keys", self._check_keys)
-        yield _checked("log", self._check_log)
         yield _checked("sums", self._check_sums)
+        yield _checked("spending", self._check_spending)
         for entry in self.journal.entries("received"):
             yield _checked(f"release {entry.facts['number']:04}", partial(self._check_release, entry))
 
     def _check_journal(self) -> str:
         number = self.journal.verify()
         last = self.journal.entries(after=number - 1)
-        return f"{number:,} entries, each with the hash of the one before, up to {last[0].hash if last else 'none'}"
+        head = last[0].hash if last else "none"
+        return f"{number:,} entries, each with the hash of the one before, up to {head}"
 
     def _check_keys(self) -> str:
-        """Every hand-over that was taken must be signed with the key before it, and none may have been taken twice."""
+        """Every hand-over must be signed with the key before it, and none may have been taken twice."""
         known, pinned = self.handovers, self.settings.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
@@ -141,37 +174,57 @@ class HolderRecord:
             )
         if known.forks:
             raise JournalError(
-                f"the key {known.forks[0].before[:12]}… was handed over twice; the first one holds here, and both are "
-                "in the journal: show them to its owner, and to the other members"
+                f"the key {known.forks[0].before[:12]}… was handed over twice; the first one holds here, and "
+                "both are in the journal: show them to its owner, and to the other members"
             )
         now = known.newest(pinned)
         words = f"the coordinator signs with {now}"
-        words += f", to which the pinned key {pinned[:12]}… was handed over" if now != pinned else ", as it is pinned"
+        if now != pinned:
+            words += f", to which the pinned key {pinned[:12]}… was handed over"
+        else:
+            words += ", as it is pinned"
         return f"{words}; {len(known.links)} hand-overs are known, each signed with both keys"
 
-    def _check_log(self) -> str:
-        if found := fork(self.folder):
-            raise JournalError(f"{found['reason']}; the proof is {self.folder / FORKED}: show it to the other members")
-        log = kept_log(self.folder)
-        if log is None:
-            return "no log of opened sums has come yet"
-        extend((), log, self.handovers.keys(self.settings.policy.coordinator))
-        return f"{log.head.number:,} opened sums up to {log.head.hash}, signed by the coordinator"
-
     def _check_sums(self) -> str:
-        """What the coordinator says to have opened must be what this holder has signed, wherever it is in it."""
-        signed = {PastSum.from_facts(entry.facts) for entry in self.journal.entries("signed")}
-        opened = [(each.facts["round"], PastSum.from_facts(each.facts)) for each in self.journal.entries("opened")]
-        logged = [(each.round, PastSum(lot=each.lot, parts=each.parts)) for each in self._logged()]
-        for round_, each in logged:
-            if each not in signed:
+        """What was opened must have been signed before, and be the one total of its epoch and lot."""
+        signed = set[tuple[str, str, str]]()
+        opened = dict[tuple[str, str], str]()
+        for entry in self.journal.entries(SIGNED, OPENED):
+            facts = entry.facts
+            name = facts["session"], facts["lot"], facts["total"]
+            if entry.kind == SIGNED:
+                signed.add(name)
+                continue
+            if name not in signed:
                 raise JournalError(
-                    f"the coordinator's log has a sum of {each.lot} of round {round_[:8]} with this holder in it, and "
-                    "the journal has no signature for it; keep both, and ask the operator and the other members"
+                    f"a sum of {facts['lot']} of round {facts['round'][:8]} was opened, and the journal has "
+                    "no signature for it before that; restore the journal from a copy"
                 )
-        missing = sum(each not in logged for each in opened)
-        words = f"{len(logged)} sums with this holder in them were opened, each signed here before"
-        return words + (f"; {missing} more it helped to open, and the log has not got yet" if missing else "")
+            if opened.setdefault((facts["epoch"], facts["lot"]), facts["total"]) != facts["total"]:
+                raise JournalError(
+                    f"two totals of {facts['lot']} with the data of epoch {facts['epoch'][:12]} were opened, "
+                    "and only one may be; keep this journal, and report it"
+                )
+        return (
+            f"{len(opened)} totals with this holder in them were opened, one for each epoch and lot, each signed before"
+        )
+
+    def _check_spending(self) -> str:
+        """Whatever holds numbers of the corpus and was seen must have been paid for."""
+        paid = {(each.facts["epoch"], each.facts["output"]) for each in self.journal.entries(SPENT)}
+        left = {(each.facts["epoch"], each.facts["lot"]) for each in self.journal.entries(OPENED)}
+        left |= {
+            (each.facts["epoch"], "statistics")
+            for each in self.journal.entries("sent")
+            if each.facts["kind"] in ("clear_statistics", "noisy_statistics")
+        }
+        if missing := sorted(left - paid):
+            epoch, output = missing[0]
+            raise JournalError(
+                f"the {output} of epoch {epoch[:12]} have left, and the journal does not say that they were "
+                "paid for; restore it from a copy"
+            )
+        return f"{len(paid)} outputs were paid for, those that left among them"
 
     def _check_release(self, entry: JournalEntry) -> str:
         folder = release_folder(self.folder, entry.facts["number"])
@@ -184,12 +237,6 @@ class HolderRecord:
             raise FormatError(f"{folder} is signed by {found.signer[:12]}…, which is no key of the coordinator")
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
 
-    def _logged(self) -> list[OpenedSum]:
-        """The sums in the coordinator's log that this holder is in."""
-        log = kept_log(self.folder)
-        own = set(self.handovers.keys(self.key))
-        return [each for each in (log.entries if log else ()) if own & set(each.by_key())]
-
 
 def _checked(name: str, look: Callable[[], str]) -> CheckResult:
     try:
@@ -198,22 +245,36 @@ def _checked(name: str, look: Callable[[], str]) -> CheckResult:
         return CheckResult(name, str(error), good=False)
 
 
-def _opened(kind: str, account: Account | None, logged: bool) -> OpenedState:
+def _by_sum(entries: list[JournalEntry], kind: str) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """The last entry of a kind for each session and lot."""
+    return {(each.facts["session"], each.facts["lot"]): each.facts for each in entries if each.kind == kind}
+
+
+def _opened(facts: Mapping[str, Any], signed: bool, opened: bool) -> OpenedState:
+    kind = facts["kind"]
+    if kind == "clear_statistics":
+        return "clear"
+    if kind == "noisy_statistics":
+        return "noisy"
+    if kind == "counted":
+        return "noisy" if facts.get("mode") == "private" else "clear"
     if kind != "sealed_sums":
-        return "clear" if kind in IN_THE_CLEAR else ""
-    if logged or (account and account.opened):
+        return ""
+    if opened:
         return "yes"
-    return "perhaps" if account and account.signed else "no"
+    return "perhaps" if signed else "no"
 
 
-def _sent_item(entry: JournalEntry, members: tuple[str, ...], opened: OpenedState) -> SentItem:
+def _sent_item(entry: JournalEntry, members: tuple[str, ...], epoch: str, opened: OpenedState) -> SentItem:
     facts = entry.facts
     return SentItem(
         time=entry.time,
         number=facts.get("number", 0),
         round=facts["round"],
         kind=facts["kind"],
+        mode=facts.get("mode", ""),
         lot=facts.get("lot", ""),
+        epoch=epoch,
         bytes=facts["bytes"],
         sha256=facts.get("sha256", ""),
         members=members,
@@ -225,4 +286,18 @@ def _sent_item(entry: JournalEntry, members: tuple[str, ...], opened: OpenedStat
 
 def _refused_bundle(entry: JournalEntry) -> SentItem:
     """Code that was not run, and so sent nothing."""
-    return SentItem(entry.time, 0, "", REFUSED_BUNDLE, "", 0, "", (), "", "bundle_refused", entry.facts["reason"])
+    return SentItem(
+        time=entry.time,
+        number=0,
+        round="",
+        kind=REFUSED_BUNDLE,
+        mode="",
+        lot="",
+        epoch="",
+        bytes=0,
+        sha256="",
+        members=(),
+        opened="",
+        code="bundle_refused",
+        reason=entry.facts["reason"],
+    )

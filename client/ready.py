@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeway.client.round.epochs import (
+    IN_TOTAL,
     Digests,
     Epoch,
     sums_id,
@@ -67,9 +68,7 @@ class ReadyReport:
     cost: float
 
 
-def open_epoch(
-    holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False
-) -> ReadyReport:
+def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False) -> ReadyReport:
     """Sum the corpus as it is now, and open an epoch with it. Raises InputError if the owner must say more.
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
@@ -85,8 +84,9 @@ def open_epoch(
         digests = document_digests(job)
         _check_size(len(digests))
     changed = _changed(holder, before, digests)
+    in_total = _in_last_total(holder, before)
     if before and not new_epoch and terms.mode == "masked":
-        _check_changes(holder, before, changed, len(digests) if digests is not None else 0)
+        _check_changes(holder, in_total, digests)
     sample = _held_out(holder, terms)
     epoch = Epoch(
         name=secrets.token_hex(32),
@@ -103,6 +103,8 @@ def open_epoch(
         write_held_out(draft, sample)
         if digests is not None:
             write_digests(draft, digests)
+        if in_total is not None:
+            write_digests(draft, in_total, IN_TOTAL)
 
     holder.epochs.open(epoch, fill)
     holder.account.carry()
@@ -142,21 +144,36 @@ def _check_size(documents: int) -> None:
 
 def _changed(holder: Holder, before: Epoch | None, digests: Digests | None) -> int | None:
     known = holder.epochs.digests(before) if before else None
+    return _differing(known, digests)
+
+
+def _differing(known: Digests | None, digests: Digests | None) -> int | None:
+    """How many documents came, went or changed; None where that is not known."""
     if known is None or digests is None:
         return None
     return int(np.setxor1d(known, digests).size)
 
 
-def _check_changes(holder: Holder, before: Epoch, changed: int | None, documents: int) -> None:
-    """Raise InputError if too little has changed since an epoch that is in an opened total."""
-    if not holder.totals.has_signed("statistics", before.name):
+def _in_last_total(holder: Holder, before: Epoch | None) -> Digests | None:
+    """The documents of the last epoch that is in a total, which need not be the one before."""
+    if before is None:
+        return None
+    used = holder.totals.has_signed("statistics", before.name)
+    return holder.epochs.digests(before) if used else holder.epochs.digests(before, IN_TOTAL)
+
+
+def _check_changes(holder: Holder, in_total: Digests | None, digests: Digests | None) -> None:
+    """Raise InputError if too little has changed since the last epoch that is in an opened total."""
+    if not holder.totals.has_signed("statistics"):
         return
-    needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * max(before.documents, documents)))
+    changed = _differing(in_total, digests)
+    documents = max(len(each) if each is not None else 0 for each in (in_total, digests))
+    needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
     if changed is not None and changed >= needed:
         return
     seen = "an unknown number of" if changed is None else f"{changed:,}"
     raise InputError(
-        f"{seen} documents have changed since the last epoch, which is in an opened total, and {needed:,} are "
+        f"{seen} documents have changed since the last epoch that is in an opened total, and {needed:,} are "
         "needed: comparing that total with the next one would tell the sum of what changed. Wait, take part in "
         "private rounds, or say that this is wanted with --new-epoch"
     )

@@ -68,7 +68,7 @@ def audit(
     """Attack your own statistics, as a coordinator that sees them could. Runs here and sends nothing.
 
     With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
-    found, and whether that is proven. Of a holder's folder, the sums are those that it offered last, and client.toml
+    found, and whether that is proven. Of a holder's folder, the sums are those of its current epoch, and client.toml
     names corpus, fields and encoder.
 
     With --epsilon, one half of the documents is summed under noise, as in a round with differential privacy, and what
@@ -169,15 +169,20 @@ def show_private(told: PrivateAudit) -> None:
 
 
 def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings, Path]:
-    """A holder's settings, and the file with the sums that it offered last."""
+    """A holder's settings, and the file with the exact sums of its current epoch."""
     from ridgeway.client.cli.holder_commands import open_holder
 
     if corpus:
         raise InputError("--corpus belongs to a statistics file; a holder's folder names its own corpus")
     holder = open_holder(folder)
-    if not holder.offered.exists():
-        raise InputError(f"{folder} has no sums yet; make them with: ridgeway client ready {folder}")
-    return holder.settings, holder.offered
+    current = holder.epochs.current()
+    path = None if current is None else holder.epochs.statistics_file(current)
+    if path is None:
+        raise InputError(
+            f"{folder} has no exact sums ready; under terms with exact sums they are made with: ridgeway client "
+            f"ready {folder}"
+        )
+    return holder.settings, path
 
 
 def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> PrepareJob:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeway.client.cli import audit_commands, bundle_commands, evidence_commands, holder_commands, roster_commands
+from ridgeway.client.cli import (
+    audit_commands,
+    bundle_commands,
+    evidence_commands,
+    holder_commands,
+    init_command,
+    roster_commands,
+    status_command,
+)
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
@@ -349,7 +357,9 @@ def inspect(
 
 for command in (
     audit_commands.audit,
+    *init_command.COMMANDS,
     *holder_commands.COMMANDS,
+    *status_command.COMMANDS,
     *roster_commands.COMMANDS,
     *bundle_commands.COMMANDS,
     *evidence_commands.COMMANDS,

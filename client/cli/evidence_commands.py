@@ -1,4 +1,4 @@
-"""ridgeway client verify, export, page: proof of what left a holder's machine, for whoever must answer for it.
+"""ridgeway client verify, export, statement, page: proof of what left a holder's machine, for whoever answers for it.
 
 Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
 """
@@ -26,7 +26,7 @@ MEMBERS_SHOWN = 6
 
 
 def verify(folder: Copy, json: Json = False) -> None:
-    """Check the journal of DIR, the log of opened sums and the stored releases, and that they agree. Writes nothing.
+    """Check the journal of DIR, what was signed, opened and paid for, and the stored releases. Writes nothing.
 
     The exit code is 0 only if all of it is as it was written.
     """
@@ -49,8 +49,8 @@ def export(
 ) -> None:
     """List what left the machine of DIR, when, for which round and with whom; and what was refused. Writes nothing.
 
-    `opened` says whether the coordinator has seen it: `clear` as it is; of sums under masks `yes` if the sum with the
-    other members was opened, `perhaps` if this holder signed for it and was not told, else `no`.
+    `opened` says whether the coordinator has seen it: `clear` as it is; `noisy` under noise; of sums under masks `yes`
+    if the sum with the other members was opened, `perhaps` if this holder signed for it and was not told, else `no`.
     """
     from ridgeway.client.evidence import HolderRecord
 
@@ -84,6 +84,7 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
             each.round[:8],
             each.kind.replace("_", " "),
             each.lot,
+            each.epoch[:SHOWN_DIGITS],
             each.sha256[:SHOWN_DIGITS],
             _members(record, each),
             each.opened,
@@ -92,14 +93,44 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
         ]
         for each in items
     ]
-    headings = ["sent at (UTC)", "round", "nonce", "what", "of", "SHA-256", "members", "opened", "why not", "bytes"]
-    table(headings, rows, numbers_from=9)
+    headings = ["sent at (UTC)", "round", "nonce", "what", "of", "epoch", "SHA-256", "members", "opened", "why not"]
+    table([*headings, "bytes"], rows, numbers_from=10)
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
     names = sorted(record.names.get(key, key[:SHOWN_DIGITS]) for key in item.members)
     more = [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
     return ", ".join([*names[:MEMBERS_SHOWN], *more])
+
+
+def statement(
+    folder: Copy,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page to print, with nothing in it from elsewhere.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """State what one document of DIR has cost so far and may cost, what left, and whom one must trust.
+
+    One page for a privacy officer, in plain words. Works on an archived copy without keys.
+    """
+    from datetime import UTC, datetime
+
+    from ridgeway.client.evidence import HolderRecord
+    from ridgeway.client.statement import as_html, as_text
+    from ridgeway.client.statement import statement as state
+    from ridgeway.common.base.files import check_output, write_whole
+
+    if html is not None:
+        check_output(html)
+    stated = state(HolderRecord(folder), datetime.now(UTC).isoformat(timespec="seconds"))
+    if html is not None:
+        write_whole(html, as_html(stated).encode())
+        step("wrote", str(html))
+    if json:
+        emit_json(stated.to_json())
+    else:
+        print(as_text(stated), end="")
 
 
 def page(
@@ -112,7 +143,7 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: what left this machine, what was refused, what was opened, the approved code.
+    """Show DIR as a page in the browser: what left this machine, what that cost, what was refused, the approved code.
 
     The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as with `serve`.
     """
@@ -124,4 +155,4 @@ def page(
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
 
 
-COMMANDS = (verify, export, page)
+COMMANDS = (verify, export, statement, page)

@@ -1,4 +1,4 @@
-"""ridgeway client pin, unpin, roster: whom a holder takes part with in masked rounds.
+"""ridgeway client pin, unpin, roster: whom a holder takes part with in rounds under masks.
 
 Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.client.cli.holder_commands import Folder, open_holder, warn_of_fork
+from ridgeway.client.cli.holder_commands import Folder, open_holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, emit_json, step, table
@@ -99,53 +99,12 @@ def unpin(
     _show_roster(holder, take_off(folder, found), json)
 
 
-def roster(
-    folder: Folder,
-    log: Annotated[bool, typer.Option("--log", help="Show the masked sums that the coordinator has opened.")] = False,
-    json: Json = False,
-) -> None:
-    """The members that the holder of DIR has pinned; with --log the sums that were opened, to compare with theirs.
-
-    Every member is shown the same log. Compare the head with other members by another way: two heads of one number
-    that differ are proof that the coordinator has told two stories.
-    """
+def roster(folder: Folder, json: Json = False) -> None:
+    """The members that the holder of DIR has pinned; compare their keys with them by another way."""
     from ridgeway.client.round.roster import load_roster
 
     holder = open_holder(folder)
-    if log:
-        _show_log(holder, json)
-        return
     _show_roster(holder, load_roster(folder), json)
-
-
-def _show_log(holder: Holder, json: bool) -> None:
-    from ridgeway.client.round.kept_log import fork, kept_log, unlogged_sums
-    from ridgeway.client.round.roster import load_roster
-    from ridgeway.common.protocol.opened_log import hashes
-
-    log, missing = kept_log(holder.folder), unlogged_sums(holder)
-    entries = log.entries if log else ()
-    chain = list(zip(entries, hashes(entries), strict=True))
-    if json:
-        head = log.head.model_dump(mode="json") if log else None
-        rows = [{**entry.model_dump(mode="json"), "hash": hash_} for entry, hash_ in chain]
-        emit_json({"entries": rows, "head": head, "unlogged": missing, "fork": fork(holder.folder)})
-        return
-    called = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "(you)"}
-    names = {key: name for first, name in called.items() for key in holder.handovers.keys(first)}
-    cells = [
-        [
-            *(str(entry.number), entry.round[:8], entry.lot, entry.terms[:12], entry.opened[:12], hash_[:12]),
-            ", ".join(sorted(names.get(key, key[:12]) for key, _, _ in entry.parts)),
-        ]
-        for entry, hash_ in chain
-    ]
-    table(["entry", "round", "sum of", "terms", "opened", "hash", "members"], cells, numbers_from=7)
-    if log:
-        step("head", f"{log.head.number}", log.head.hash, "compare it with other members")
-    for each in missing:
-        step("note", f"{each['lot']} of round {each['round'][:8]}", "opened with your help, and not in the log yet")
-    warn_of_fork(holder)
 
 
 def _show_roster(holder: Holder, places: tuple[Place, ...], json: bool) -> None:

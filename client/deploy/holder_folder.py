@@ -8,6 +8,7 @@ releases; the present epoch.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -74,8 +75,9 @@ encoders = {encoders}
 #   "clear"    exact sums: the coordinator sees this holder's own
 modes = {modes}
 # How private rounds bound documents: "columns" (this holder's own noise hides them), or "full" (products of features,
-# too, under noise that members draw in shares). And what one round, and all that ever leaves, may cost a document: an ε,
-# at this δ. Whatever would cost more is refused. An exact sum costs infinity; inf allows anything.
+# too, under noise that members draw in shares). And what one round, and all that ever leaves, may cost a document:
+# an ε, at this δ. Private rounds that would cost more are refused. An exact sum costs infinity, so that after one they
+# are refused altogether, unless inf allows anything.
 privacy = {privacy}
 max_round_epsilon = {max_round_epsilon}
 max_epsilon = {max_epsilon}
@@ -105,15 +107,12 @@ share_scores = {share_scores}
 
 def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
     """What a holder agrees to by taking an invitation up, and no more. more: what it says besides."""
-    return Policy(
-        coordinator=coordinator,
-        encoders=(terms.encoder,),
-        weightings=(terms.weighting,),
-        **terms.sampling.sampling.to_json(),
-        modes=(terms.mode,),
-        **({"privacy": terms.privacy.mode, "max_delta": terms.privacy.delta} if terms.privacy else {}),
-        **more,
-    )
+    agreed: dict[str, Any] = {"modes": (terms.mode,), **terms.sampling.sampling.to_json()}
+    if terms.privacy:  # documents weigh the same there, which is no word about exact sums
+        agreed |= {"privacy": terms.privacy.mode, "max_delta": terms.privacy.delta}
+    else:
+        agreed["weightings"] = (terms.weighting,)
+    return Policy(coordinator=coordinator, encoders=(terms.encoder,), **agreed | more)
 
 
 def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, bytes] | None = None) -> Holder:
@@ -189,7 +188,7 @@ def approve_bundle(folder: Path, digest: str) -> None:
 def settings_text(settings: HolderSettings) -> str:
     """client.toml. Law: read back, it is the same settings."""
     named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
-    literals = {"statistics": '""'} | {name: toml_literal(value) for name, value in named}
+    literals = {"statistics": '""'} | {name: _literal(value) for name, value in named}
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
     spending = "spending = {spending}" if settings.spending else '# spending = "spending.jsonl"'
     proxy = "proxy = {proxy}" if settings.proxy else '# proxy = "http://proxy.example.org:3128"'
@@ -199,6 +198,10 @@ def settings_text(settings: HolderSettings) -> str:
     scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
     lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores, "spending": spending}
     return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})
+
+
+def _literal(value: Any) -> str:
+    return "inf" if value == math.inf else toml_literal(value)
 
 
 # What a folder can do without

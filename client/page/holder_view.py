@@ -1,4 +1,4 @@
-"""A holder's folder as its page shows it: what left, what was refused, what was opened, and the code that may run.
+"""A holder's folder as its page shows it: what left, what that cost, what was refused, and the code that may run.
 
 Reads the folder's records, which hold no text of the corpus, and writes nothing. Knows nothing of HTTP.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,10 +16,10 @@ from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import SETTINGS
-from ridgeway.client.round.kept_log import FORKED, KEPT, fork, kept_log
 from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
-from ridgeway.common.protocol.opened_log import hashes
+from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
 AUDIT = "audit.json"
@@ -28,14 +29,15 @@ AUDIT_FIGURES = ("found", "recovered", "rare_recovered", "chance", "precision", 
 
 CONTENTS: Mapping[str, str] = {
     "here": "that it is there, and which release it has",
-    "offer": "that it can take part: its domain, a hash of its sums, its public keys for this session",
-    "clear_statistics": "its sums, in the clear",
-    "scores": "counts of its held-out documents by domain, in the clear",
-    "reliability": "counts of its held-out documents by confidence, in the clear",
+    "offer": "that it can take part: its domain, its epoch's random name, its public keys for this session",
+    "clear_statistics": "its exact sums, in the clear",
+    "noisy_statistics": "its sums over bounded documents, under noise",
+    "counted": "counts of its held-out documents for one router: under noise in private rounds, else in the clear",
     "envelopes": "shares of its masks' secrets, each encrypted for one other member",
     "held": "that it keeps the others' shares",
     "sealed_sums": "its numbers under masks: noise until a sum over many members is opened",
     "confirmed": "its signature over who is in a sum",
+    "locked": "its signature over the one sum that it will open",
     "revealed": "shares that take the masks off a sum, never off one member's part",
     "receipt": "that a release came and was verified",
     "refusal": "that it refuses, a code, and a reason without anything private",
@@ -59,25 +61,27 @@ class HolderView:
         return self._kept[1]
 
     def _watched(self) -> Iterable[str | Path]:
-        return (JOURNAL, f"{JOURNAL}-wal", SETTINGS, KEPT, FORKED, AUDIT, "roster.json")
+        return (JOURNAL, f"{JOURNAL}-wal", SETTINGS, INVITE, AUDIT, "roster.json")
 
     def _looked(self) -> dict[str, Any]:
         record = HolderRecord(self._folder)
         items = record.sent()
         left = [each for each in items if each.bytes]
         received = record.journal.entries("received")
-        found = fork(self._folder)
+        terms = record.terms
         return {
             "domain": record.settings.domain,
             "key": record.key,
             "coordinator": record.handovers.newest(record.settings.policy.coordinator),
             "address": record.settings.address,
             "release": received[-1].facts["number"] if received else None,
-            "fork": found["reason"] if found else None,
+            "mode": terms.mode if terms else None,
+            "modes": {mode: MODE_SENTENCES[mode] for mode in record.settings.policy.modes},
+            "epoch": _epoch(record),
+            "notices": len(record.totals.notices()),
             **_sent(record, items),
             "kinds": _by_kind(left),
             "budget": budget(record, items),
-            "log": _log(record),
             "bundle": _bundle(record),
             "audit": audit_figures(self._folder / AUDIT),
         }
@@ -119,49 +123,37 @@ def _by_kind(left: list[SentItem]) -> list[dict[str, Any]]:
 
 
 def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
-    """What was told about this holder so far, in sums and in counts.
+    """What a document has cost so far and may cost, and what of this holder was seen.
 
-    sums:      masked sums with this holder's part that were opened, or may have been, by what was summed.
-    clear:     answers that showed its own numbers.
-    questions: the counts that it signed for: candidates, or temperatures, that were tried on its held-out documents.
+    spent, allowed: an ε; None stands for infinity. exact: how many outputs had no noise.
+    sums:   sums under masks with this holder's part that were opened, or may have been, by what was summed.
+    clear:  answers that showed its own exact numbers. noisy: its own numbers under noise.
     """
     masked = [each for each in items if each.kind == "sealed_sums"]
-    asked = [each.facts for each in record.journal.entries("counted")]
-    policy = record.settings.policy
+    policy, account = record.settings.policy, record.account.to_json()
     return {
+        "spent": account["spent"],
+        "allowed": account["allowed"],
+        "delta": account["delta"],
+        "exact": sum(each["rho"] == "exact" for each in account["outputs"]),
+        "outputs": len(account["outputs"]),
         "sums": Counter(f"{each.lot} {each.opened}" for each in masked if each.opened in ("yes", "perhaps")),
         "unopened": sum(each.opened == "no" for each in masked),
         "clear": sum(each.opened == "clear" for each in items),
-        "questions": [
-            {"round": each["round"], "lot": each["lot"], "total": each["total"], "candidates": len(each["candidates"])}
-            for each in asked
-        ],
-        "policy": {
-            "require_masking": policy.require_masking,
-            "min_cohort": policy.min_cohort,
-            "min_difference": policy.min_difference,
-        },
+        "noisy": sum(each.opened == "noisy" for each in items),
+        "round_limit": None if policy.max_round_epsilon == math.inf else policy.max_round_epsilon,
+        "min_cohort": policy.min_cohort,
     }
 
 
-def _log(record: HolderRecord) -> dict[str, Any] | None:
-    """The coordinator's log of opened sums as it was last shown, the newest first; None before the first time."""
-    log = kept_log(record.folder)
-    if log is None:
+def _epoch(record: HolderRecord) -> dict[str, Any] | None:
+    """The epoch that was opened last; used: whether something made of it has left, or may have."""
+    opened = record.epochs()
+    if not opened:
         return None
-    rows = [
-        {
-            "number": each.number,
-            "round": each.round,
-            "lot": each.lot,
-            "members": len(each.parts),
-            "own": record.key in each.by_key(),
-            "opened": each.opened,
-            "hash": hash_,
-        }
-        for each, hash_ in zip(log.entries, hashes(log.entries), strict=True)
-    ]
-    return {"number": log.head.number, "hash": log.head.hash, "rows": rows[::-1]}
+    name, time = opened[-1].facts["epoch"], opened[-1].time
+    used = any(each.epoch == name for each in record.account.expenses())
+    return {"name": name, "time": time, "used": used, "number": len(opened)}
 
 
 def _bundle(record: HolderRecord) -> dict[str, Any]:

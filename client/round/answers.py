@@ -56,17 +56,26 @@ REASONS: dict[type[RidgewayError], tuple[str, str]] = {
 
 def answer(holder: Holder, packet: Packet) -> Packet:
     """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note what it sends."""
-    round_, number = NO_ROUND, 0
+    round_: dict[str, Any] = {"round": NO_ROUND, "number": 0}
     try:
         request = open_packet(packet)
         check_coordinator(holder.journal, holder.settings.policy.coordinator, request.sender, request.handovers)
-        round_, number = request.round, request.number
+        round_ = {"round": request.round, "number": request.number, **_mode(request.message)}
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
         message, blobs = _refusal(holder, error), ()
-    reply = seal_packet(message, holder.identity, round=round_, reply_to=packet.digest, blobs=blobs)
-    _note(holder, {"round": round_, "number": number}, message, reply)
+    reply = seal_packet(message, holder.identity, round=round_["round"], reply_to=packet.digest, blobs=blobs)
+    _note(holder, round_, message, reply)
     return reply
+
+
+def _mode(message: Message) -> dict[str, str]:
+    """Under which mode something is asked for, where the request says it: for the owner's own record."""
+    if isinstance(message, messages.Announce | messages.Evaluate):
+        return {"mode": message.terms.mode}
+    if isinstance(message, messages.Collect | messages.Share):
+        return {"mode": message.cohort.terms.mode}
+    return {}
 
 
 def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
@@ -192,7 +201,7 @@ def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epo
         rows = paired(counts), quality
         return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
-    holder.totals.sign(SignedTotal("counts", message.terms.id, epoch.name, own, question), question)
+    holder.totals.sign(SignedTotal("counts", message.terms.id, epoch.name, own, question=question), question)
     holder.pay_exact(message.terms, epoch, "counts")
     answer = messages.Counted(
         counts=tuple(counts.tolist()),

@@ -5,6 +5,7 @@
     epochs/NAME/documents.sums      sums over bounded documents, without noise; they stay here
     epochs/NAME/held-out.ids        the documents that are counted, as token ids; they stay here
     epochs/NAME/documents.digests   one number for each document, by which changes are counted
+    epochs/NAME/in-total.digests    those of an earlier epoch, the last that is in a total, if this one is in none
     epochs/NAME/OUTPUT.noisy        what left under noise, or may have
 
 The owner opens an epoch (client/ready.py); a round only reads it, and never the corpus. So nothing
@@ -37,7 +38,7 @@ from ridgeway.common.statistics.sums import Integers
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
 EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
-HELD_OUT, DIGESTS, NOISY = "held-out.ids", "documents.digests", ".noisy"
+HELD_OUT, DIGESTS, IN_TOTAL, NOISY = "held-out.ids", "documents.digests", "in-total.digests", ".noisy"
 
 Digests = NDArray[np.uint64]
 
@@ -79,9 +80,7 @@ class EpochStore:
         try:
             return Epoch.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
-            ) from None
+            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
     def open(self, epoch: Epoch, fill: Callable[[Path], None]) -> None:
         """Put an epoch in place whole, and make it the current one; those before it go."""
@@ -99,6 +98,11 @@ class EpochStore:
     def statistics(self, epoch: Epoch) -> Prepared:
         return load_prepared(self._path(epoch, STATISTICS), own=True)
 
+    def statistics_file(self, epoch: Epoch) -> Path | None:
+        """The file with the exact sums; None where documents are bounded."""
+        path = self._path(epoch, STATISTICS)
+        return path if path.exists() else None
+
     def document_sums(self, epoch: Epoch) -> DocumentSums:
         arrays = self._arrays(epoch, DOCUMENTS)
         mode = "full" if arrays["products"].size else "columns"
@@ -108,11 +112,11 @@ class EpochStore:
         arrays = self._arrays(epoch, HELD_OUT)
         return HeldOut(arrays["ids"], arrays["lengths"])
 
-    def digests(self, epoch: Epoch) -> Digests | None:
+    def digests(self, epoch: Epoch, name: str = DIGESTS) -> Digests | None:
         """One number for each document; None where sums were made ahead."""
-        if not self._path(epoch, DIGESTS).exists():
+        if not self._path(epoch, name).exists():
             return None
-        return self._arrays(epoch, DIGESTS)["digests"]
+        return self._arrays(epoch, name)["digests"]
 
     def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
         """A vector under noise that was made before, and what it was made for."""
@@ -135,9 +139,7 @@ class EpochStore:
         try:
             return load_file(path)
         except (FileNotFoundError, SafetensorError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
-            ) from None
+            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
 
 def write_statistics(draft: Path, prepared: Prepared) -> None:
@@ -154,5 +156,5 @@ def write_held_out(draft: Path, sample: HeldOut) -> None:
     write_whole(draft / HELD_OUT, save({"ids": sample.ids, "lengths": sample.lengths}), private=True)
 
 
-def write_digests(draft: Path, digests: Digests) -> None:
-    write_whole(draft / DIGESTS, save({"digests": digests}), private=True)
+def write_digests(draft: Path, digests: Digests, name: str = DIGESTS) -> None:
+    write_whole(draft / name, save({"digests": digests}), private=True)

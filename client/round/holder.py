@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,15 +197,7 @@ class Holder:
     @cached_property
     def account(self) -> Account:
         """What this corpus has cost its documents, and may cost."""
-        settings = self.settings
-        return Account(
-            self.journal,
-            Path(settings.spending) if settings.spending else shared_file(),
-            settings.corpus or (str(settings.statistics),),
-            settings.policy.coordinator,
-            settings.policy.max_epsilon,
-            settings.policy.max_delta,
-        )
+        return account_of(self.settings, self.journal)
 
     def check_affordable(self, terms: Terms) -> None:
         """Raise Refused if a private round costs more than this holder allows: its sums, or its counts."""
@@ -312,9 +304,7 @@ class Holder:
         if not same or not np.allclose(own, loaded.weights, rtol=SAME_WEIGHTS, atol=SAME_WEIGHTS * np.abs(own).max()):
             raise Refused("bad_release", "the router does not follow from the noisy total that it was made of")
 
-    def store_release(
-        self, round_: str, number: int, release: str, files: Sequence[bytes | memoryview]
-    ) -> None:
+    def store_release(self, round_: str, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
         """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
         known = {int(entry.facts["number"]): entry.facts["release"] for entry in self.releases()}
         if known.get(number) == release:
@@ -334,6 +324,18 @@ class Holder:
             for name, content in zip(RELEASE_FILES, given, strict=True):
                 write_whole(draft / name, content)
         self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+
+
+def account_of(settings: HolderSettings, journal: Journal) -> Account:
+    """The account of the corpus that these settings name."""
+    return Account(
+        journal,
+        Path(settings.spending) if settings.spending else shared_file(),
+        settings.corpus or (str(settings.statistics),),
+        settings.policy.coordinator,
+        settings.policy.max_epsilon,
+        settings.policy.max_delta,
+    )
 
 
 def release_folder(folder: Path, number: int) -> Path:

@@ -158,7 +158,9 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
 def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
     current = holder.epoch(state.session.terms)
     if current.name != state.advert.source:
-        raise Refused("source_changed", "this holder has opened a new epoch since the round was announced; run it again")
+        raise Refused(
+            "source_changed", "this holder has opened a new epoch since the round was announced; run it again"
+        )
     return current
 
 
@@ -338,9 +340,12 @@ def _question(state: SessionState, lot: Lot) -> str:
 def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> SignedTotal:
     """The total over these members."""
     session, known = state.session, holder.handovers
-    epochs = {known.owner(session.keys[place - 1]): session.sources[place - 1] for place in sent}
-    question = state.question if lot == "counts" else ""
-    return SignedTotal(lot, session.terms.id, state.advert.source, epochs, question)
+    keys = {place: session.keys[place - 1] for place in sent}
+    epochs = {known.owner(key): session.sources[place - 1] for place, key in keys.items()}
+    if lot == "counts":
+        return SignedTotal(lot, session.terms.id, state.advert.source, epochs, question=state.question)
+    shares = {known.owner(key): session.cohort.shares[key] for key in keys.values()}
+    return SignedTotal(lot, session.terms.id, state.advert.source, epochs, shares)
 
 
 def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> None:

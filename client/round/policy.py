@@ -90,9 +90,7 @@ def check_terms(policy: Policy, terms: Terms) -> None:
     elif terms.weighting not in policy.weightings:
         raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
     if terms.mass not in (0, policy.mass):
-        raise Refused(
-            "mass_not_allowed", f"this holder has agreed to a mass of {policy.mass:,}, not of {terms.mass:,}"
-        )
+        raise Refused("mass_not_allowed", f"this holder has agreed to a mass of {policy.mass:,}, not of {terms.mass:,}")
     if terms.sampling.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed",
@@ -114,9 +112,7 @@ def _check_privacy(policy: Policy, terms: Terms) -> None:
             f"this holder allows an ε of {policy.max_round_epsilon:g} a round, not of {asked.epsilon:g}",
         )
     if asked.delta > policy.max_delta:
-        raise Refused(
-            "privacy_not_allowed", f"this holder allows a δ of {policy.max_delta:g}, not of {asked.delta:g}"
-        )
+        raise Refused("privacy_not_allowed", f"this holder allows a δ of {policy.max_delta:g}, not of {asked.delta:g}")
 
 
 def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Member:

@@ -104,9 +104,7 @@ class NoisyOutputs:
             if kept is None or not same:
                 raise used_up(output)
             return kept[0]
-        expense = self._account.expense(
-            self._epoch.name, output, "private", self._privacy, self._epoch.holdout
-        )
+        expense = self._account.expense(self._epoch.name, output, "private", self._privacy, self._epoch.holdout)
         self._account.check_affordable([expense])
         noisy = with_noise(exact, scales)
         self._epochs.keep_noisy(self._epoch, output, noisy, made_for)

@@ -94,9 +94,7 @@ class Scorer:
         return np.concatenate([each.ravel() for each in parts]) * (CALIBRATED_COUNTS // max(len(scores), 1))
 
 
-def reliability(
-    scores: NDArray[np.float64], voters: Counts, own: int, temperatures: Sequence[float]
-) -> Counts:
+def reliability(scores: NDArray[np.float64], voters: Counts, own: int, temperatures: Sequence[float]) -> Counts:
     """How many texts fell into each bin of confidence, and how many of them rightly.
 
     Shape: curves × temperatures × bins × 2.

@@ -144,6 +144,10 @@ class Account:
                 [entry] = self._journal.append((SPENT, expense.facts()))
                 self._share({"time": entry.time, **expense.facts()})
 
+    def is_shared(self) -> bool:
+        """Whether the file that all folders share is there."""
+        return self._path.exists()
+
     def carry(self) -> None:
         """Write the journal's expenses into the shared file if they are not there, as after it was lost."""
         known = {each.id for each in self._shared()}

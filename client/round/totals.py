@@ -1,14 +1,15 @@
 """The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
 
-A total is named by all that decides its bytes: its terms, its members, their epochs, and for counts
-what was asked. So the same total may be signed again after a session that failed, and no other.
-Written in the journal before a signature or a share leaves.
+A total is named by all that decides its bytes: its terms, its members, their epochs and their shares of
+the mass, and for counts what was asked. So the same total may be signed again after a session that
+failed, and no other. Written in the journal before a signature or a share leaves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ridgeway.common.base.errors import Refused
@@ -34,6 +35,7 @@ class SignedTotal:
     """A total that a holder is asked to sign.
 
     epoch:    the holder's own. epochs: those of all members, by the owners of their keys.
+    shares:   of sums, each member's share of its domain's mass: those of the cohort, whoever fell away.
     question: what was asked, where counts are summed.
     """
 
@@ -41,12 +43,13 @@ class SignedTotal:
     terms: str
     epoch: str
     epochs: Mapping[str, str]
+    shares: Mapping[str, int] = field(default_factory=dict)
     question: str = ""
 
     @property
     def id(self) -> str:
-        facts = [self.lot, self.terms, self.question, sorted(self.epochs.items())]
-        return sha256(record_json(facts))
+        members = sorted(self.epochs.items()), sorted(self.shares.items())
+        return sha256(record_json([self.lot, self.terms, self.question, *members]))
 
     def facts(self) -> dict[str, Any]:
         members = sorted(self.epochs)
@@ -80,10 +83,10 @@ class SignedTotals:
         """Write down a total whose shares are about to be revealed."""
         self._journal.append((OPENED, {"round": round_, "session": session, **total.facts()}))
 
-    def has_signed(self, lot: Lot, epoch: str) -> bool:
-        """Whether this epoch's data is, or may be, in an opened total."""
-        entries = self._journal.entries(SIGNED)
-        return any((each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries)
+    def has_signed(self, lot: Lot, epoch: str | None = None) -> bool:
+        """Whether this epoch's data, or that of any epoch, is or may be in an opened total."""
+        facts = (each.facts for each in self._journal.entries(SIGNED))
+        return any(each["lot"] == lot and epoch in (None, each["epoch"]) for each in facts)
 
     def notices(self) -> list[dict[str, Any]]:
         """Pairs of opened totals, one after the other, that few members joined or left between: for the owner.
@@ -92,7 +95,7 @@ class SignedTotals:
         """
         totals = [each.facts for each in self._journal.entries(OPENED) if each.facts["lot"] == "statistics"]
         found = []
-        for before, after in zip(totals, totals[1:], strict=False):
+        for before, after in pairwise(totals):
             differ = set(before["members"]) ^ set(after["members"])
             if before["total"] != after["total"] and len(differ) < FEW_MEMBERS:
                 rounds = {"before": before["round"], "after": after["round"]}

@@ -52,8 +52,6 @@ from tests.support.simulated_federation import Parties, found, populate
 MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 """Five holders, of whom four open a sum."""
 NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
-FURTHER = "law-3"
-"""A sixth that is pinned and admitted, and in no session unless a test says so."""
 BULKY = ("cache", "logs")
 FEATURES = 7
 WEIGHTS = weights_blob(np.eye(FEATURES, 3))
@@ -368,7 +366,7 @@ class Stages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.parties = found(folder / "parties", mode="masked")
-        populate(self.parties, {**MEMBERS, FURTHER: "law"})
+        populate(self.parties, MEMBERS)
         self._played: dict[str, Hostile] = {}
 
     def at(self, step: int, folder: Path, lot: Lot = "statistics") -> Hostile:

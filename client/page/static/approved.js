@@ -1,29 +1,9 @@
-// The log of opened sums, the figures of an audit, and the code that the owner has approved.
+// The figures of an audit, and the code that the owner has approved.
 // Knows the answer of /v1/standing. Asks nothing.
 
 import { breakable, facts, fill, find, make, scrolling, table } from "./dom.js";
 import { backticks } from "./folder.js";
 import { count, percent, short, whole } from "./numbers.js";
-
-export function showLog(log) {
-  const place = find("log");
-  if (!log) {
-    fill(place, make("p", { class: "empty" }, "The coordinator has shown no log yet; it comes with the first release."));
-    return;
-  }
-  const rows = log.rows.map((each) => [
-    whole(each.number),
-    each.lot,
-    each.own ? "yes" : "no",
-    make("code", { title: each.round }, each.round.slice(0, 8)),
-    make("code", { title: each.opened }, short(each.opened)),
-    make("code", { title: each.hash }, short(each.hash)),
-    whole(each.members),
-  ]);
-  const made = scrolling("Opened sums", table(["Entry", "Sum of", "With this holder", "Round", "What it was", "Hash", "Members"], rows, { caption: "Opened sums, the newest first", unseen: true, numbersFrom: 6, kind: "wide" }));
-  const head = make("p", {}, `${count(log.number, "sum")} so far. Compare the head with other members: `, make("code", { class: "whole" }, log.hash));
-  fill(place, head, rows.length ? make("details", {}, make("summary", {}, "Every sum"), made) : null);
-}
 
 export function showAudit(findings) {
   const place = find("audit");

@@ -1,10 +1,10 @@
 // The page of a holder: puts the parts together, and reads them again when something has changed.
 
-import { showAudit, showBundle, showLog } from "./approved.js";
+import { showAudit, showBundle } from "./approved.js";
 import { startChecks, verify } from "./checks.js";
 import { facts, fill, find, make } from "./dom.js";
 import { startLive } from "./live.js";
-import { count, short, whole } from "./numbers.js";
+import { count, short, when, whole } from "./numbers.js";
 import { showRefused, showSent, startSent } from "./sent.js";
 
 let shown = "";
@@ -17,43 +17,55 @@ async function standing(now) {
   budget(now.budget);
   showSent(now);
   showRefused(now);
-  showLog(now.log);
   showAudit(now.audit);
   showBundle(now.bundle);
   await verify();
 }
 
 function glance(now) {
-  const alarm = find("alarm");
-  if (now.fork) fill(alarm, make("strong", {}, "The coordinator has told two stories"), make("span", {}, now.fork));
-  else alarm.hidden = true;
+  const modes = Object.entries(now.modes).map(([mode, means]) => make("p", {}, make("strong", {}, mode), `: ${means}`));
   fill(
     find("glance"),
     facts([
       ["Domain", now.domain],
       ["Key", make("code", { title: now.key }, short(now.key))],
       ["Coordinator", make("span", {}, `${now.address}, key `, make("code", { title: now.coordinator }, short(now.coordinator)))],
+      ["Invited to", now.mode ? `${now.mode} rounds` : null],
+      ["Accepts", make("div", {}, ...modes)],
+      ["Epoch", epoch(now.epoch)],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none came yet"],
     ]),
   );
 }
 
-function budget({ sums, unopened, clear, questions, policy }) {
-  const opened = Object.entries(sums).map(([name, times]) => {
+function epoch(open) {
+  if (!open) return "none is open yet";
+  const used = open.used ? "something made of it has left" : "nothing made of it has left";
+  return make("span", {}, make("code", { title: open.name }, short(open.name)), `, opened ${when(open.time)}: ${used}`);
+}
+
+const bound = (epsilon) => (epsilon === null ? "∞" : epsilon.toLocaleString("en", { maximumSignificantDigits: 3 }));
+
+function budget(told) {
+  const opened = Object.entries(told.sums).map(([name, times]) => {
     const [lot, state] = name.split(" ");
     return [`Sums of ${lot}`, `${whole(times)} ${state === "yes" ? "opened" : "signed for, perhaps opened"}`];
   });
-  const tried = questions.reduce((sum, each) => sum + each.candidates, 0);
+  const spent = told.exact
+    ? make("span", { class: "state bad" }, `∞: ${count(told.exact, "exact output")}`)
+    : `${bound(told.spent)} of ${bound(told.allowed)}, at a δ of ${told.delta}`;
   fill(
     find("budget"),
     facts([
+      ["ε of a document", spent],
+      ["ε of one round", `at most ${bound(told.round_limit)}`],
       ...opened,
-      ["Sealed, never opened", unopened ? whole(unopened) : null],
-      ["In the clear", clear ? make("span", { class: "state bad" }, count(clear, "answer")) : "nothing"],
-      ["Questions counted", questions.length ? `${whole(questions.length)}, with ${count(tried, "candidate")}` : "none"],
-      ["It insists on", `${policy.require_masking ? "masks, " : ""}${count(policy.min_cohort, "member")} in a sum, sums that differ by ${whole(policy.min_difference)}`],
+      ["Sealed, never opened", told.unopened ? whole(told.unopened) : null],
+      ["Under noise", told.noisy ? count(told.noisy, "answer") : "nothing"],
+      ["In the clear", told.clear ? make("span", { class: "state bad" }, count(told.clear, "answer")) : "nothing"],
+      ["It insists on", `${count(told.min_cohort, "member")} in a cohort`],
     ]),
-    opened.length || clear ? null : make("p", { class: "empty" }, "No sum with this holder's part was opened so far."),
+    told.outputs ? null : make("p", { class: "empty" }, "Nothing that was made of the corpus has left so far."),
   );
 }
 

@@ -7,8 +7,8 @@ import { count, short, size, stamp, whole, when } from "./numbers.js";
 
 const FEW = 20;
 const FEW_MEMBERS = 6;
-const NUMBERS = new Set(["sealed_sums", "clear_statistics", "scores", "reliability"]);
-const OPENED = { "": "–", clear: "in the clear", yes: "yes, as part of a sum", perhaps: "perhaps, as part of a sum", no: "no" };
+const NUMBERS = new Set(["sealed_sums", "clear_statistics", "noisy_statistics", "counted"]);
+const OPENED = { "": "–", clear: "in the clear", noisy: "under noise", yes: "yes, as part of a sum", perhaps: "perhaps, as part of a sum", no: "no" };
 let items = [];
 let cohorts = [];
 let all = false;

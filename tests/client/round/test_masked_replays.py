@@ -9,6 +9,7 @@ import pytest
 
 from ridgeway.client.round.masked_answers import forget_session
 from ridgeway.common.protocol.messages import (
+    LOTS,
     Announce,
     Confirmed,
     Envelopes,
@@ -75,8 +76,8 @@ def open_(lot: Lot, signers: range, names: list[str] = ALL) -> Callable[[Hostile
     return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
 
 
-def count(lot: Lot, other: bool = False) -> Callable[[Hostile], Asked]:
-    return lambda c: c.question(lot, other)
+def count(other: bool = False) -> Callable[[Hostile], Asked]:
+    return lambda c: c.question(other)
 
 
 def fewer_members(c: Hostile) -> Asked:
@@ -87,21 +88,20 @@ STEPS: dict[str, Step] = {
     "share": Step(SHARE, "statistics", Envelopes, lambda c: (c.share_request(), ()), fewer_members),
     "hold": Step(SEAL, "statistics", Held, seal(Hold, ALL), seal(Hold, FEWER), seal(Seal, ALL)),
     "seal": Step(SEAL, "statistics", SealedSums, seal(Seal, ALL), seal(Seal, FEWER), seal(Hold, ALL)),
-    "scores": Step(SEAL, "scores", SealedSums, count("scores"), count("scores", other=True)),
-    "reliability": Step(SEAL, "reliability", SealedSums, count("reliability"), count("reliability", other=True)),
+    "counts": Step(SEAL, "counts", SealedSums, count(), count(other=True)),
     **{
         f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
-        for lot in ("statistics", "scores", "reliability")
+        for lot in LOTS
     },
     **{
         f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER))
-        for lot in ("statistics", "scores", "reliability")
+        for lot in LOTS
     },
     **{
         f"open {lot}": Step(
             OPEN, lot, Revealed, open_(lot, range(1, 6)), open_(lot, range(1, 5)), open_(lot, range(1, 6), FEWER)
         )
-        for lot in ("statistics", "scores", "reliability")
+        for lot in LOTS
     },
 }
 
@@ -164,8 +164,7 @@ def test_a_replay_after_a_new_announcement_is_refused(step: Step, coordinator: H
     assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
     code = code_of(later.ask(VICTIM, *step.asked(coordinator)))
     assert code == ("already_answered" if step.kind is Envelopes else "other_session")
-    later.seal()
-    later.finish("statistics")
+    assert later.gave(Revealed) == []
 
 
 # The announcement

@@ -88,7 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Three holders that do not know each other yet."""
     parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
     for name in (OWN, *OTHERS):
-        parties.settle(name, name, own_texts(name, name, 3))
+        parties.settle(name, name, own_texts(name, name, 12))
     return parties
 
 

@@ -13,6 +13,7 @@ from rich.pretty import pretty_repr
 import ridgeway.client.round.answers
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.session_store import GONE, SessionFile, SessionState
+from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.messages import LOTS, Announce, Lot, Message, OpenSum, Refusal, Revealed, Seal
@@ -88,8 +89,7 @@ def test_every_message_may_be_answered_by_a_process_of_its_own(at: At) -> None:
     coordinator = at(ANNOUNCE)
     sums = coordinator.play(*LOTS)
     assert (sums["statistics"] == plain_sum(coordinator.parties, coordinator.cohort(), ALL)).all()
-    assert sums["scores"].sum() > 0
-    assert sums["reliability"].sum() > 0
+    assert sums["counts"].sum() > 0
 
 
 @pytest.mark.parametrize("step", [SHARE, SEAL, CONFIRM, OPEN, OVER])
@@ -246,7 +246,7 @@ def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
         asked[SHARE] = (coordinator.share_request(coordinator.cohort(FEWER)), ())
     if step == SEAL:
         fewer = (coordinator.hold_request(Seal, FEWER), (coordinator.post(VICTIM, FEWER),))
-        asked[SEAL] = fewer if lot == "statistics" else coordinator.question(lot, other=True)
+        asked[SEAL] = fewer if lot == "statistics" else coordinator.question(other=True)
     if step == CONFIRM:
         asked[CONFIRM] = (coordinator.confirm_request(lot, OTHERS), ())
     if step == LOCK:
@@ -302,20 +302,28 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     """Killed in between, the holder takes the sum for one that may be opened; it never forgets one that was."""
     coordinator = at(CONFIRM, lot)
     request = coordinator.request(CONFIRM, lot, VICTIM)
-    assert coordinator.parties.holder(VICTIM).memory.sums(lot) == []
+    assert signed_by_victim(coordinator, lot) == []
     with monkeypatch.context() as patch:
         patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
         assert list(answers_of(coordinator, [request])) == []
-    [signed] = coordinator.parties.holder(VICTIM).memory.sums(lot)
-    assert set(signed.by_key()) == {coordinator.key_of[name] for name in ALL}
-    told = coordinator.parties.holder(VICTIM).memory.history().told()
-    assert [account.signed for account in told.accounts if account.lot == lot] == [(signed,)]
-    if lot != "statistics":
-        later = Hostile(coordinator.parties, ALL, "ef" * 16)
-        later.begin()
-        later.opened_total, later.weights = coordinator.opened_total, coordinator.weights
+    assert signed_by_victim(coordinator, lot) == [{coordinator.key_of[name] for name in ALL}]
+    assert coordinator.parties.holder(VICTIM).account.is_paid(coordinator.adverts[VICTIM].source, lot, "masked")
+    later = Hostile(coordinator.parties, ALL, "ef" * 16)
+    later.begin()
+    if lot == "statistics":
+        later.seal()
+        assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "epoch_used"
+    else:
+        later.weights = coordinator.weights
         later.hold()
-        assert code_of(later.ask(VICTIM, *later.question(lot))) == "already_counted"
+        later.ask(VICTIM, *later.question(other=True))
+        assert code_of(later.ask(VICTIM, later.confirm_request(lot, ALL))) == "already_counted"
+
+
+def signed_by_victim(coordinator: Hostile, lot: Lot) -> list[set[str]]:
+    """The members of every total of a lot that the victim's journal says to be signed."""
+    entries = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
+    return [set(entry.facts["members"]) for entry in entries if entry.facts["lot"] == lot]
 
 
 @pytest.mark.parametrize("step", [LOCK, OPEN])
@@ -328,8 +336,7 @@ def test_a_sum_that_others_may_open_is_not_forgotten_by_a_holder_that_was_killed
         patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
         assert list(answers_of(coordinator, [coordinator.request(step, "statistics", VICTIM)])) == []
     coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))
-    known = [set(each.by_key()) for each in coordinator.parties.holder(VICTIM).memory.sums("statistics")]
-    assert {coordinator.key_of[name] for name in ALL} in known
+    assert {coordinator.key_of[name] for name in ALL} in signed_by_victim(coordinator, "statistics")
 
 
 def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:

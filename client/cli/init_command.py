@@ -1,0 +1,252 @@
+"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeway.client.cli.holder_commands import Folder, agreed_invitation, papers_of
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.settings import DEFAULT, MAX_LIFETIME_EPSILON, MAX_ROUND_EPSILON
+from ridgeway.common.cli.options import Fields, Json, SkipBroken
+from ridgeway.common.cli.terminal import count, emit_json, step
+
+if TYPE_CHECKING:
+    from ridgeway.client.round.holder import Holder, HolderSettings
+    from ridgeway.common.base.schema import Mode
+    from ridgeway.common.protocol.cohort import Terms
+    from ridgeway.common.protocol.invitation import Invite
+
+SMALL_WINDOW_TOKENS = 16
+"""Below this a holder is warned."""
+
+AcceptMode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODE",
+        help="Take part in rounds of this mode: private, masked or clear; may be given again. (default: private)",
+    ),
+]
+RoundEpsilon = Annotated[
+    float | None,
+    typer.Option(help=f"What one private round may cost a document at most, as ε. (default: {MAX_ROUND_EPSILON:g})"),
+]
+LifetimeEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        help=f"What all that ever leaves may cost a document, as ε; inf: anything. (default: {MAX_LIFETIME_EPSILON:g})"
+    ),
+]
+
+
+def init(
+    folder: Folder,
+    invite: Annotated[Path, typer.Option(help="The folder that the operator handed over.")],
+    domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="A file or folder with the domain's text; may be given again.")
+    ] = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Instead of a corpus: sums made ahead with `client prepare`.")
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="With --statistics: documents made with `client held-out`.")
+    ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Scores of experts on prompts of the domain, whose sums rounds may learn.")
+    ] = None,
+    accept_mode: AcceptMode = None,
+    max_round_epsilon: RoundEpsilon = None,
+    max_epsilon: LifetimeEpsilon = None,
+    text_field: Fields = "text",
+    holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
+    skip_broken: SkipBroken = 0.0,
+    encoder: Annotated[
+        str | None, typer.Option(help="Where this machine finds the encoder, if not under its own name.")
+    ] = None,
+    coordinator_key: Annotated[
+        str | None, typer.Option(help="The coordinator's key as you know it: refuse an invitation by any other.")
+    ] = None,
+    approve_bundle: Annotated[
+        str | None, typer.Option(help="Approve a bundle that is not the code of this installation, by its SHA-256.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml.
+
+    A holder takes part in private rounds only, unless --accept-mode says otherwise.
+    """
+    from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
+    from ridgeway.client.round.spending import shared_file
+    from ridgeway.client.sums.corpus_places import place_name, real_place
+    from ridgeway.common.base.settings import check_domain_name
+    from ridgeway.common.encoding.encoder_sources import absolute_source
+
+    check_domain_name(domain)
+    _check_sources(corpus, statistics, held_out, scores)
+    paper = agreed_invitation(invite)
+    modes = _accepted_modes(accept_mode, paper.terms)
+    _check_key(paper, coordinator_key)
+    same = _check_bundle(paper, approve_bundle)
+    budget = _budget(max_round_epsilon, max_epsilon, paper.terms, asks="private" in modes)
+    named = {"statistics": statistics, "held_out": held_out, "scores": scores}
+    settings = _settings(
+        domain=domain,
+        corpus=tuple(place_name(real_place(path)) for path in corpus or ()),
+        **{name: str(path.resolve()) for name, path in named.items() if path},
+        text_field=text_field,
+        holdout=holdout,
+        skip_broken=skip_broken,
+        encoder=absolute_source(encoder) if encoder else None,
+        spending=str(shared_file().absolute()),
+        address=paper.address,
+        bundles=(paper.bundle,),
+        policy=agreed_policy(paper.terms, paper.coordinator, modes=modes, **budget),
+    )
+    _show_made(create_holder(folder, settings, papers_of(invite, paper)), paper, same, json)
+
+
+# What the owner agrees to
+
+
+def _accepted_modes(given: list[str] | None, terms: Terms) -> tuple[Mode, ...]:
+    """The modes that the owner accepts; raises InputError if the invitation's is not among them."""
+    for name in given or ():
+        if name not in MODE_SENTENCES:
+            raise InputError(f"--accept-mode cannot be {name!r}; it is {', '.join(MODE_SENTENCES)}")
+    modes: tuple[Mode, ...] = tuple(mode for mode in MODE_SENTENCES if mode in (given or ("private",)))
+    if terms.mode not in modes:
+        raise InputError(
+            f"the invitation is to {terms.mode} rounds ({MODE_SENTENCES[terms.mode]}), and you accept "
+            f"{' and '.join(modes)} ones; to accept these too, give --accept-mode {terms.mode}"
+        )
+    return modes
+
+
+def _budget(a_round: float | None, in_all: float | None, terms: Terms, *, asks: bool) -> dict[str, float]:
+    """What private rounds may cost: as given, as answered on a terminal, or as proposed."""
+    asks = asks and sys.stdin.isatty()
+    limits = {
+        "max_round_epsilon": _limit("what one round may cost a document", a_round, MAX_ROUND_EPSILON, asks),
+        "max_epsilon": _limit("what all rounds together may cost it", in_all, MAX_LIFETIME_EPSILON, asks),
+    }
+    for name, value in limits.items():
+        if not value > 0:
+            raise InputError(f"--{name.replace('_', '-')} is an ε above 0, not {value:g}")
+    if terms.privacy and terms.privacy.epsilon > limits["max_round_epsilon"]:
+        raise InputError(
+            f"the invitation's rounds cost a document an ε of {terms.privacy.epsilon:g}, and you allow "
+            f"{limits['max_round_epsilon']:g} a round; ask the operator for less, or allow it with --max-round-epsilon"
+        )
+    return limits
+
+
+def _limit(words: str, given: float | None, proposed: float, asks: bool) -> float:
+    if given is not None or not asks:
+        return proposed if given is None else given
+    return float(typer.prompt(f"ε, {words}", default=proposed, type=float, err=True))
+
+
+def _settings(**options: Any) -> HolderSettings:
+    """The settings that options name; what cannot be used is told by the option's name."""
+    from pydantic import ValidationError
+
+    from ridgeway.client.round.holder import HolderSettings
+    from ridgeway.common.base.settings_file import plain_reason
+
+    try:
+        return HolderSettings(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
+
+
+def _check_sources(
+    corpus: list[Path] | None, statistics: Path | None, held_out: Path | None, scores: Path | None
+) -> None:
+    from ridgeway.client.sums.corpus_places import is_url
+
+    if (corpus is None) == (statistics is None):
+        raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
+    if held_out is not None and statistics is None:
+        raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
+    for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
+        if not is_url(path) and not path.exists():
+            raise InputError(f"there is no {path}")
+
+
+def _check_key(paper: Invite, given: str | None) -> None:
+    """Refuse an invitation by another coordinator than the one whose key was given, if one was."""
+    from ridgeway.common.base.identity import HandOvers, public_key
+
+    if given is not None and HandOvers().told(paper.handovers).newest(public_key(given)) != paper.coordinator:
+        raise InputError(
+            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
+        )
+
+
+def _check_bundle(paper: Invite, approved: str | None) -> bool:
+    """Whether the bundle is this installation's own code; any other must be approved by its hash."""
+    from ridgeway.common.deploy.bundle import installed_sha256
+
+    same = installed_sha256() == paper.bundle
+    if not same and approved != paper.bundle:
+        raise InputError(
+            f"rounds would run the bundle {paper.bundle} on this machine, which is not the code of your installation; "
+            "install the coordinator's version of Ridgeway, or, if you have looked at it, name it with --approve-bundle"
+        )
+    return same
+
+
+# What was made
+
+
+def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
+    """What was made, what was agreed to, and what to do next. same: the bundle is this installation's code."""
+    from ridgeway.client.round.holder import CARD, SETTINGS
+
+    folder, key, terms, policy = made.folder, made.identity.public, paper.terms, made.settings.policy
+    if json:
+        facts = {"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle}
+        emit_json(facts | {"mode": terms.mode, "means": MODE_SENTENCES[terms.mode], "accepted": list(policy.modes)})
+        return
+    step("made", str(folder), f"domain {made.domain}", f"key {key[:12]}")
+    step("pinned", f"coordinator {paper.coordinator}")
+    step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
+    step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling))
+    for mode in policy.modes:
+        step("accepts", f"{mode} rounds", MODE_SENTENCES[mode])
+    if terms.privacy:
+        limits = f"at most ε {policy.max_round_epsilon:g} a round", f"{policy.max_epsilon:g} in all"
+        step("privacy", terms.privacy.mode, f"ε {terms.privacy.epsilon:g}", *limits, f"δ {terms.privacy.delta:g}")
+    _warn(paper)
+    step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
+    step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
+    if terms.uses_masks:
+        step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
+
+
+def _warn(paper: Invite) -> None:
+    """Say plainly what unusual terms would give away; where documents are bounded, none of it."""
+    terms = paper.terms
+    if terms.privacy:
+        return
+    apart = max(terms.sampling.window, terms.sampling.stride)
+    smallest = min(apart, terms.sampling.max_tokens or apart)
+    if smallest < SMALL_WINDOW_TOKENS:
+        words = f"a window for every {count(smallest, 'token')} gives away how often tokens occur in your text"
+        step("warning", words, "ask the operator for larger ones")
+    if terms.mode == "clear":
+        step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
+    if terms.weighting == "tokens":
+        step("warning", "weighting by tokens tells how large your corpus is")
+
+
+COMMANDS = (init,)

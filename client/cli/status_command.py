@@ -1,0 +1,160 @@
+"""ridgeway client status: what a holder was asked for and sent, what it has spent, and what stands ready.
+
+Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ridgeway.client.cli.holder_commands import SHOWN_DIGITS, Folder, epsilon_words, open_holder
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.terminal import count, emit_json, step, table
+
+if TYPE_CHECKING:
+    from ridgeway.client.round.holder import Holder
+    from ridgeway.common.base.journal import JournalEntry
+
+
+def status(folder: Folder, json: Json = False) -> None:
+    """What the holder of DIR was asked for and sent, what that has cost its documents, and which epoch is open."""
+    from ridgeway.client.deploy.notices import tell_unapproved, unapproved
+
+    holder = open_holder(folder)
+    approved = holder.settings.bundles
+    sent = holder.journal.entries("sent")
+    if json:
+        facts = {
+            "domain": holder.domain,
+            "key": holder.identity.public,
+            "release": holder.newest,
+            "coordinator": holder.coordinator,
+            "handovers": _handovers(holder),
+            "modes": holder.settings.policy.modes,
+            "bundles": approved,
+            "unapproved": [each.sha256 for each in unapproved(folder, approved)],
+            "privacy": holder.account.to_json(),
+            "epoch": _epoch(holder),
+            "notices": _notices(holder),
+        }
+        emit_json({**facts, "sent": [{"time": entry.time, **entry.facts} for entry in sent]})
+        return
+    step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
+    _show_handovers(holder)
+    step("modes", ", ".join(holder.settings.policy.modes))
+    step("release", f"{holder.newest:04}" if holder.newest else "none so far")
+    _show_epoch(_epoch(holder))
+    show_spent(holder)
+    for each in _notices(holder):
+        step("notice", each["sentence"])
+    for words in tell_unapproved(folder, approved):
+        step("waiting", words)
+    _show_sent(sent)
+
+
+def _epoch(holder: Holder) -> dict[str, Any] | None:
+    """What stands ready. used: whether something made of it has left, or may have."""
+    try:
+        current = holder.epochs.current()
+    except FormatError as error:
+        return {"problem": str(error)}
+    if current is None:
+        return None
+    used = any(each.epoch == current.name for each in holder.account.expenses())
+    return {"name": current.name, "documents": current.documents, "used": used}
+
+
+def _show_epoch(epoch: dict[str, Any] | None) -> None:
+    if epoch is None:
+        step("epoch", "none is open yet", "open one with `ridgeway client ready`")
+    elif "problem" in epoch:
+        step("warning", epoch["problem"])
+    else:
+        used = "used: something made of it has left" if epoch["used"] else "not used yet"
+        documents = count(epoch["documents"], "document") if epoch["documents"] else "sums made ahead"
+        step("epoch", epoch["name"][:SHOWN_DIGITS], documents, used)
+
+
+def show_spent(holder: Holder) -> None:
+    account = holder.account
+    spent, allowed = account.epsilon(), account.max_epsilon
+    exact = [each for each in account.expenses() if each.rho == float("inf")]
+    if exact:
+        step("spent", "ε ∞", f"{count(len(exact), 'exact output')} left, so no ε bounds what is known")
+        return
+    left = epsilon_words(max(0.0, allowed - spent))
+    step("spent", f"ε {spent:.3g} of {epsilon_words(allowed)}", f"{left} left", f"δ {account.delta:g}")
+
+
+def _notices(holder: Holder) -> list[dict[str, Any]]:
+    """Pairs of opened totals that few members joined or left between, each with a sentence."""
+    from ridgeway.client.round.roster import load_roster
+
+    names = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "you"}
+    known = holder.handovers
+    by_owner = {known.owner(key): name for key, name in names.items()}
+    found = []
+    for each in holder.totals.notices():
+        called = [by_owner.get(key, f"{key[:12]}…") for key in each["members"]]
+        found.append({**each, "sentence": notice_sentence(each["before"], each["after"], called)})
+    return found
+
+
+def notice_sentence(before: str, after: str, members: list[str]) -> str:
+    rounds = f"the totals of rounds {before[:8]} and {after[:8]}"
+    if not members:
+        return f"{rounds} are of the same members: their difference tells the sum of what all of them changed"
+    return (
+        f"{rounds} differ by {count(len(members), 'member')} ({', '.join(members)}): their difference tells what "
+        "these gave, together with what the others changed"
+    )
+
+
+def _show_handovers(holder: Holder) -> None:
+    for each in _handovers(holder):
+        words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
+        if each["fork"]:
+            step("warning", each["whose"], words, "a second time, so it counts for nothing here; ask its owner")
+        else:
+            step("key", each["whose"], words, each["time"][:10])
+
+
+def _handovers(holder: Holder) -> list[dict[str, Any]]:
+    """The keys that took over from others, whose they are, and when this holder met that."""
+    from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
+    from ridgeway.client.round.roster import load_roster
+
+    known = holder.handovers
+    whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
+    whose |= {known.owner(holder.identity.public): "(you)"}
+    whose |= {known.owner(holder.settings.policy.coordinator): "the coordinator"}
+    return [
+        {
+            "time": entry.time,
+            "whose": whose.get(known.owner(entry.facts["before"]), "a former member"),
+            "before": entry.facts["before"],
+            "after": entry.facts["after"],
+            "fork": entry.kind == FORKED_KEY,
+        }
+        for entry in holder.journal.entries(HANDED_OVER, FORKED_KEY)
+    ]
+
+
+def _show_sent(sent: list[JournalEntry]) -> None:
+    rows = [
+        [
+            entry.time[:19],
+            str(entry.facts.get("number") or "–"),
+            str(entry.facts["round"])[:8],
+            str(entry.facts["kind"]).replace("_", " "),
+            str(entry.facts.get("lot", "")),
+            f"{entry.facts['bytes']:,}",
+            str(entry.facts.get("reason", "")),
+        ]
+        for entry in sent
+    ]
+    table(["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"], rows, numbers_from=7)
+
+
+COMMANDS = (status,)
