@@ -24,8 +24,10 @@ from ridgeway.client.round.epochs import (
     write_digests,
     write_document_sums,
     write_held_out,
+    write_scores,
     write_statistics,
 )
+from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.spending import Expense
@@ -95,12 +97,16 @@ def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_
         documents=len(digests) if digests is not None else 0,
     )
 
+    scores = own_scores(Path(holder.settings.scores), holder.domain) if holder.settings.scores else None
+
     def fill(draft: Path) -> None:
         if isinstance(made, Prepared):
             write_statistics(draft, made)
         else:
             write_document_sums(draft, made)
         write_held_out(draft, sample)
+        if scores is not None:
+            write_scores(draft, scores)
         if digests is not None:
             write_digests(draft, digests)
         if in_total is not None:

@@ -31,6 +31,7 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS, Terms
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import (
+    LARGEST_WEIGHT,
     Opened,
     Packet,
     open_packet,
@@ -194,15 +195,16 @@ def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epo
     last = _last_release(holder, message)
     changes = scorer.changes(last, last.domains.index(holder.domain)) if last else (0, 0)
     counts = np.append(scorer.routed(), changes)
-    quality = holder.expert_scores(message.experts)
+    quality = holder.expert_scores(epoch, message.experts)
     reliability = scorer.calibration(message.temperatures) if message.temperatures else NO_COUNTS
     question = _question(request)
     if message.terms.mode == "masked":
         rows = paired(counts), quality
         return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
-    holder.totals.sign(SignedTotal("counts", message.terms.id, epoch.name, own, question=question), question)
-    holder.pay_exact(message.terms, epoch, "counts")
+    total = SignedTotal("counts", message.terms.id, epoch.name, own, question=question)
+    with holder.sessions.alone():
+        holder.sign_exact(total, question, message.terms, epoch)
     answer = messages.Counted(
         counts=tuple(counts.tolist()),
         quality=tuple(quality.tolist()),
@@ -242,7 +244,10 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
         raise Refused("prior_missing", f"this holder has not got the prior {terms.privacy.prior[:12]} of these terms")
     vector = vector_of(request.blobs[0], terms.vector_size(domains))
     total = terms.statistics_of(vector, domains)
-    return solve_private(total, terms.privacy, message.holders, prior, encoder.scale)
+    weights = solve_private(total, terms.privacy, message.holders, prior, encoder.scale)
+    if not (np.abs(weights) < LARGEST_WEIGHT).all():
+        raise Refused("malformed", "the total cannot be solved to a router")
+    return weights
 
 
 def _scorer(holder: Holder, message: messages.Evaluate, epoch: Epoch, weights: Weights) -> Scorer:

@@ -3,6 +3,7 @@
     epochs/NAME/epoch.json          what it is
     epochs/NAME/statistics.stats    exact sums, or
     epochs/NAME/documents.sums      sums over bounded documents, without noise; they stay here
+    epochs/NAME/scores.json         sums of scores of experts, if there are any
     epochs/NAME/held-out.ids        the documents that are counted, as token ids; they stay here
     epochs/NAME/documents.digests   one number for each document, by which changes are counted
     epochs/NAME/in-total.digests    those of an earlier epoch, the last that is in a total, if this one is in none
@@ -14,6 +15,7 @@ that a round does or refuses depends on what the corpus is like by then.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,17 +29,19 @@ from safetensors.numpy import load_file, save
 
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.files import sha256, whole_folder, write_whole
+from ridgeway.common.base.files import canonical_json, sha256, whole_folder, write_whole
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Digest, Record, record_json
 from ridgeway.common.privacy.document_bound import DocumentSums
 from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
 from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
 EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
+SCORES = "scores.json"
 HELD_OUT, DIGESTS, IN_TOTAL, NOISY = "held-out.ids", "documents.digests", "in-total.digests", ".noisy"
 
 Digests = NDArray[np.uint64]
@@ -118,6 +122,11 @@ class EpochStore:
             return None
         return self._arrays(epoch, name)["digests"]
 
+    def scores(self, epoch: Epoch) -> QualityTable | None:
+        """Scores of experts in the holder's domain; None if there are none."""
+        path = self._path(epoch, SCORES)
+        return quality_from_json(json.loads(path.read_bytes())) if path.exists() else None
+
     def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
         """A vector under noise that was made before, and what it was made for."""
         try:
@@ -154,6 +163,10 @@ def write_document_sums(draft: Path, sums: DocumentSums) -> None:
 
 def write_held_out(draft: Path, sample: HeldOut) -> None:
     write_whole(draft / HELD_OUT, save({"ids": sample.ids, "lengths": sample.lengths}), private=True)
+
+
+def write_scores(draft: Path, scores: QualityTable) -> None:
+    write_whole(draft / SCORES, canonical_json(scores.to_json()), private=True)
 
 
 def write_digests(draft: Path, digests: Digests, name: str = DIGESTS) -> None:

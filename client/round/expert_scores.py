@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, DomainScore, QualityTable, quality_of
 from ridgeway.common.routing.score_files import read_scores
 
@@ -28,11 +27,6 @@ def own_scores(path: Path, domain: str) -> QualityTable:
     if table.counts.max() > MAX_HOLDER_SCORES:
         raise CorpusError(f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; give a part of them")
     return table
-
-
-def scores_content(table: QualityTable | None) -> str:
-    """Stands for all that could be told; nothing for no scores."""
-    return "" if table is None else f" {sha256(canonical_json(table.to_json()))}"
 
 
 def told_scores(table: QualityTable | None, experts: Sequence[str]) -> NDArray[np.int64]:

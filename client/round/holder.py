@@ -19,14 +19,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from ridgeway.client.round.epochs import Epoch, EpochStore, sums_id
-from ridgeway.client.round.expert_scores import own_scores, told_scores
+from ridgeway.client.round.expert_scores import told_scores
 from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.spending import Account, shared_file
-from ridgeway.client.round.totals import SignedTotals
+from ridgeway.client.round.totals import SignedTotal, SignedTotals
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, owned_identity
@@ -39,7 +39,6 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import MANIFEST, PRIVACY, ROUTER, TOKENIZER, Release, load_release
 from ridgeway.common.statistics.sums import Integers, Statistics
 
@@ -212,20 +211,21 @@ class Holder:
             ]
         )
 
+    def sign_exact(self, total: SignedTotal, session: str, terms: Terms, epoch: Epoch) -> None:
+        """Write down a total of exact numbers that is about to be signed or sent, and that it costs an ε of infinity."""
+        paid = self.account.is_paid(epoch.name, total.lot, terms.mode)
+        self.totals.sign(total, session, paid=paid)
+        self.pay_exact(terms, epoch, total.lot)
+
     def pay_exact(self, terms: Terms, epoch: Epoch, lot: str) -> None:
         """Write down that an exact output leaves: from then on no ε bounds what is known of its documents."""
         output = "statistics" if lot == "statistics" else "counts"
         self.account.pay(self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout))
 
-    def expert_scores(self, experts: Sequence[str]) -> Integers:
+    def expert_scores(self, epoch: Epoch, experts: Sequence[str]) -> Integers:
         """Sums of scores of these experts, then their numbers; zeros where this holder has or shares none."""
-        return told_scores(self._scores, experts)
-
-    @property
-    def _scores(self) -> QualityTable | None:
-        if self.settings.scores is None or not self.settings.policy.share_scores:
-            return None
-        return own_scores(Path(self.settings.scores), self.domain)
+        shared = self.settings.policy.share_scores
+        return told_scores(self.epochs.scores(epoch) if shared else None, experts)
 
     @property
     def broken_list(self) -> Path:

@@ -353,15 +353,17 @@ def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[
     terms = state.session.terms
     check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
-    if terms.privacy:
-        account = holder.account
-        expense = account.expense(epoch.name, "statistics", "private", terms.privacy, epoch.holdout)
+    total, session = _total(holder, state, lot, sent), state.session.digest
+    account = holder.account
+    with account.exclusive():
+        if not terms.privacy:
+            holder.sign_exact(total, session, terms, epoch)
+            return
+        expense = account.expense(epoch.name, lot, "private", terms.privacy, epoch.holdout)
         account.check_affordable([expense])
-    holder.totals.sign(_total(holder, state, lot, sent), state.session.digest)
-    if terms.privacy:
+        paid = account.is_paid(epoch.name, lot, "private")
+        holder.totals.sign(total, session, paid=paid)
         account.pay(expense)
-    else:
-        holder.pay_exact(terms, epoch, lot)
 
 
 def _places(sent: Sequence[Place]) -> str:

@@ -97,7 +97,10 @@ class NoisyOutputs:
 
     def _released(self, output: Output, exact: Integers, scales: Integers, question: str) -> Integers:
         """The vector that left before, if it was made for the same; else a new one, kept and then paid for."""
-        made_for = self._name(output, question)
+        with self._account.exclusive():
+            return self._released_once(output, exact, scales, self._name(output, question))
+
+    def _released_once(self, output: Output, exact: Integers, scales: Integers, made_for: str) -> Integers:
         kept = self._epochs.noisy(self._epoch, output)
         same = kept is not None and kept[1] == made_for and kept[0].size == exact.size
         if self._account.is_paid(self._epoch.name, output, "private"):

@@ -7,11 +7,12 @@ second federation on the same corpus starts afresh. An exact output costs an ε 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -166,6 +167,17 @@ class Account:
             "outputs": [{"time": each.time, **each.facts()} for each in self.expenses()],
         }
 
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the account, so that nobody else, through this folder or another, spends what is left meanwhile."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
     # The file that all folders share
 
     def _shared(self) -> list[Expense]:
@@ -187,7 +199,6 @@ class Account:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
             os.write(handle, (json.dumps(record) + "\n").encode())
             if syncs():
                 os.fsync(handle)

@@ -62,8 +62,11 @@ class SignedTotals:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def sign(self, total: SignedTotal, session: str) -> None:
+    def sign(self, total: SignedTotal, session: str, *, paid: bool) -> None:
         """Write down a total that is about to be signed; raises Refused if the epoch is in another one.
+
+        paid: whether a total of this epoch and lot was paid for. If the journal does not know which, it is an
+        older copy, and the epoch is in a total that nobody here remembers.
 
         Within one session a member signs smaller and smaller sets and opens the last one, so totals of
         this very session do not count. If one was opened, the larger ones before it never were.
@@ -75,7 +78,7 @@ class SignedTotals:
         ]
         opened = {entry.facts["total"] for entry in noted if entry.kind == OPENED}
         signed = {entry.facts["total"] for entry in noted if entry.facts["session"] != session}
-        if (opened or signed) - {total.id}:
+        if (opened or signed) - {total.id} or (paid and not noted):
             raise used_up(total.lot)
         self._journal.append((SIGNED, {"session": session, **total.facts()}))
 

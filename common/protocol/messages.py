@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ridgeway.common.base.identity import HandOver
-from ridgeway.common.base.schema import Digest, DomainName, ExpertNames, PublicKey, Record
+from ridgeway.common.base.schema import (
+    Digest,
+    DomainName,
+    ExpertNames,
+    PublicKey,
+    Record,
+    check_distinct,
+)
 from ridgeway.common.base.settings import MAX_EXPERTS, Selector, SelectorName
 from ridgeway.common.masking.agreement import Advert, Agreement, Signature
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -28,7 +35,11 @@ Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
-Temperatures = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MAX_TEMPERATURES)]
+Temperature = Annotated[float, Field(ge=1e-100, le=1e100)]
+Temperatures = Annotated[tuple[Temperature, ...], Field(max_length=MAX_TEMPERATURES)]
+RouterDomains = Annotated[
+    tuple[DomainName, ...], Field(min_length=2, max_length=1 << 14), AfterValidator(check_distinct)
+]
 HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
 """The hand-overs by which keys of holders took over from earlier ones."""
 Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
@@ -138,7 +149,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, 2)):
     """
 
     terms: Terms
-    domains: tuple[DomainName, ...] = Field(min_length=2, max_length=1 << 14)
+    domains: RouterDomains
     selector: SelectorName
     k: int = Field(ge=1, le=1 << 20)
     session: Digest | None = None

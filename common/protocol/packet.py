@@ -214,6 +214,9 @@ def _message(content: bytes) -> Message:
 
 # Bulk
 
+LARGEST_WEIGHT = 1e100
+"""What is computed of smaller ones is finite, whatever the text; no router has weights near it."""
+
 
 def vector_blob(vector: NDArray[np.int64]) -> Blob:
     return _bytes_of(vector, "<i8")
@@ -238,8 +241,8 @@ def weights_of(blob: Blob, features: int, domains: int) -> NDArray[np.float64]:
     if memoryview(blob).nbytes != 8 * features * domains:
         raise Refused("shape_mismatch", f"weights are not those of {features} features and {domains} domains")
     weights = np.frombuffer(blob, dtype="<f8").reshape(features, domains)
-    if not np.isfinite(weights).all():
-        raise Refused("malformed", "weights hold a number that is not finite")
+    if not (np.abs(weights) < LARGEST_WEIGHT).all():
+        raise Refused("malformed", "weights hold a number that is not finite, or too large to be squared")
     return weights
 
 

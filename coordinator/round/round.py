@@ -226,14 +226,17 @@ class _Round:
     def _release_of(self, gathered: Gathered) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings, and evaluated."""
         newest = self._federation.newest
-        made_of = gathered.members, self._federation.choices_id(self._terms)
-        same = newest is not None and (newest.members, newest.choices) == made_of
-        if same and newest and not self._wishes.even_unchanged and not self._ledger.standing().ahead:
-            if self._federation.manifest(newest.number)["evaluation"]:
-                self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
-                self._watch(progress.ReleaseStands(newest.number))
-                return newest
+        if newest is not None and self._stands(newest, gathered):
+            self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
+            self._watch(progress.ReleaseStands(newest.number))
+            return newest
         return self.publish(gathered, self.evaluate(gathered))
+
+    def _stands(self, newest: LedgerRelease, gathered: Gathered) -> bool:
+        if self._wishes.even_unchanged or self._ledger.standing().ahead:
+            return False
+        same = (newest.members, newest.choices) == (gathered.members, self._federation.choices_id(self._terms))
+        return same and bool(self._federation.manifest(newest.number)["evaluation"])
 
     # Solve, and let holders count for the router that is published
 
