@@ -1,0 +1,765 @@
+"""Attacks on rounds that once succeeded, each played whole against real holders: refused, or without effect.
+
+What a mode does not protect from, by docs/privacy.md, is shown as such: `named` is in the test's name.
+
+    A01, A02, A03, A04, A04b, A05 ... A12, A15, A17, A18, A19, and the eight that are older: here
+    A13  older releases come back          tests/coordinator/serve/routing/test_current_release.py:
+                                           test_a_release_with_a_lower_number_or_none_is_refused
+    A14  redirects of a SuperNode          tests/client/deploy/test_supernode_process.py:
+                                           test_a_redirect_is_not_followed
+    A16  few addresses shut the gate       tests/coordinator/deploy/test_fleet_proxy.py:
+                                           test_a_few_addresses_without_a_key_cannot_shut_the_gate
+    A20  the signing key in `serve`        tests/test_packages.py:
+                                           test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key
+                                           test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key
+    F1 ... F13: test_attacks_on_privacy.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from scipy.optimize import nnls
+
+from ridgeway.client.deploy.holder_folder import agreed_policy
+from ridgeway.client.ready import open_epoch
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.private_sums import laid_out, with_noise
+from ridgeway.client.round.roster import unpin
+from ridgeway.client.round.scoring import Scorer, router_table
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import EQUAL_MASS, Selector
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.masking.agreement import Agreement
+from ridgeway.common.privacy.accountant import epsilon_of
+from ridgeway.common.privacy.discrete_gaussian import Randomness
+from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior, make_prior
+from ridgeway.common.protocol.cohort import Cohort, Member, form_cohort
+from ridgeway.common.protocol.messages import (
+    KINDS,
+    Announce,
+    Collect,
+    Evaluate,
+    Hello,
+    Here,
+    Message,
+    NoisyStatistics,
+    Refusal,
+    Revealed,
+    SealedSums,
+    Share,
+)
+from ridgeway.common.protocol.packet import Blob, open_packet, vector_blob, weights_blob
+from ridgeway.common.routing.evaluation import unpaired
+from ridgeway.coordinator.round.round import RoundWishes, run_round
+from tests.support.attackers import (
+    add_document,
+    document,
+    domains_of,
+    opened,
+    own_sums,
+    refusals,
+    rounds,
+    seeded_bytes,
+    settled,
+    settled_privately,
+    whitened,
+)
+from tests.support.faults import make_haste
+from tests.support.hostile import FEATURES, Hostile, code_of, nothing_revealed
+from tests.support.making import fixed_identity
+from tests.support.simulated_federation import Direct, Parties, no_watch, own_texts
+
+ONE_TOTAL = "epoch_used"
+TOO_FEW = "too_few_of_roster"
+
+
+@pytest.fixture(autouse=True)
+def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_haste(monkeypatch, once=False)
+
+
+@pytest.fixture
+def names() -> Iterator[str]:
+    """Names of rounds."""
+    return rounds()
+
+
+# Several totals
+
+
+def test_a01_split_federation(tmp_path: Path, names: Iterator[str]) -> None:
+    """No three sums of honest holders give the sums of one: the second is not opened, whoever is in it."""
+    seven = settled(tmp_path / "seven", domains_of("ABCGPQR"))
+    opened(seven, "ABCGPQR", next(names))
+    assert refusals(seven, "ABC", next(names)) == {TOO_FEW}
+    assert refusals(seven, "PQR", next(names)) == {TOO_FEW}
+    assert refusals(seven, "ABCPQR", next(names)) == {ONE_TOTAL}
+    six = settled(tmp_path / "six", domains_of("ABGPQR"))
+    opened(six, "ABPQR", next(names))
+    assert refusals(six, "ABG", next(names)) == {TOO_FEW}
+    assert refusals(six, "PQR", next(names)) == {TOO_FEW}
+
+
+def test_a01_in_folders_that_were_restored(tmp_path: Path, names: Iterator[str]) -> None:
+    """An older copy of a holder's folder does not sign another total of the same epoch."""
+    parties = settled(tmp_path, domains_of("ABCG"))
+    for name in "ABC":
+        shutil.copytree(parties.homes[name], tmp_path / "older" / name)
+    opened(parties, "ABCG", next(names))
+    for name in "ABC":
+        shutil.rmtree(parties.homes[name])
+        shutil.copytree(tmp_path / "older" / name, parties.homes[name])
+    assert refusals(parties, "ABC", next(names)) == {ONE_TOTAL}
+
+
+def test_a02_one_friend(tmp_path: Path, names: Iterator[str]) -> None:
+    """A member that shows its own part to the coordinator gives away no other one's."""
+    parties = settled(tmp_path, domains_of("VFABC"))
+    opened(parties, "VFABC", next(names))
+    assert refusals(parties, "ABC", next(names)) == {TOO_FEW}
+    assert refusals(parties, "FABC", next(names)) == {ONE_TOTAL}
+
+
+def test_a03_thin_companion(tmp_path: Path, names: Iterator[str]) -> None:
+    """One changed document is no cover: its owner gets no new epoch by it, and the others are in no second total."""
+    parties = settled(tmp_path, domains_of("ABCD"))
+    opened(parties, "ABCD", next(names))
+    add_document(parties, "B", document("b has signed a contract", held_out=False))
+    with pytest.raises(InputError, match="1 documents have changed"):
+        open_epoch(parties.holder("B"), parties.federation().terms)
+    assert refusals(parties, "BCD", next(names)) == {ONE_TOTAL}
+    parties.ready("B")
+    coordinator = Hostile(parties, list("BCD"), next(names))
+    coordinator.begin()
+    coordinator.seal()
+    for name in "CD":
+        assert code_of(coordinator.ask(name, coordinator.confirm_request("statistics", "BCD"))) == ONE_TOTAL
+    nothing_revealed(coordinator)
+
+
+@pytest.mark.parametrize("between", ["a private epoch", "600 other documents"])
+def test_a03_changes_count_from_the_last_epoch_that_was_opened(
+    tmp_path: Path, names: Iterator[str], between: str
+) -> None:
+    """An epoch in between, which no total holds, does not make one changed document enough."""
+    domains = domains_of("ABC")
+    parties = settled_privately(tmp_path, domains, modes=("private", "masked"), min_cohort=3, max_epsilon=float("inf"))
+    masked = parties.federation().terms_in("masked")
+    for name in domains:
+        open_epoch(parties.holder(name), masked)
+    coordinator = Hostile(parties, list(domains), next(names))
+    coordinator.terms = masked
+    coordinator.play("statistics")
+    [corpus] = map(Path, parties.holder("A").settings.corpus)
+    before = corpus.read_text()
+    if between == "a private epoch":
+        open_epoch(parties.holder("A"), parties.federation().terms)
+    else:
+        corpus.write_text("".join(f'{{"text": "other text {number}"}}\n' for number in range(600)))
+        open_epoch(parties.holder("A"), masked)
+        corpus.write_text(before)
+    add_document(parties, "A", document("a has signed a contract", held_out=False))
+    with pytest.raises(InputError, match="have changed"):
+        open_epoch(parties.holder("A"), masked)
+
+
+def test_a03_named_who_leaves_between_two_epochs(tmp_path: Path, names: Iterator[str]) -> None:
+    """If all others open new epochs on their own word, two totals tell what changed, and who went."""
+    parties = settled(tmp_path, domains_of("ABCD"))
+    first = opened(parties, "ABCD", next(names))
+    left, before = own_sums(parties, "A"), own_sums(parties, "B")
+    add_document(parties, "B", document("b has signed a contract", held_out=False))
+    for name in "BCD":
+        parties.ready(name)
+    second = opened(parties, "BCD", next(names))
+    changed = own_sums(parties, "B").gram - before.gram
+    np.testing.assert_array_equal(first.gram - second.gram, left.gram - changed)
+
+
+def test_a05_columns_by_shares(tmp_path: Path, names: Iterator[str]) -> None:
+    """Nobody chooses shares: a domain's holders weigh the same, and the same cohort again is the same total."""
+    parties = settled(tmp_path, {"V": "law", "W": "law", "U": "law", "X": "code", "Y": "medicine"})
+    assert set(Member.model_fields) == {"key", "domain"}
+    coordinator = Hostile(parties, list("VWUXY"))
+    member = coordinator.cohort().members[0]
+    with pytest.raises(ValidationError):
+        Member.model_validate({**member.model_dump(), "share": EQUAL_MASS // 2})
+    one, two = (opened(parties, "VWUXY", next(names)).as_vector() for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a07_liar_unlocks_everything(tmp_path: Path, names: Iterator[str]) -> None:
+    """A member that says that a sum was opened before changes nobody's mind: nobody is asked."""
+    parties = settled(tmp_path, domains_of("VABCDF"))
+    opened(parties, "VABCDF", next(names))
+    liar = parties.holder("F")
+    told = {"lot": "statistics", "epoch": "0" * 64, "total": "0" * 64, "members": [], "session": "0" * 64}
+    liar.journal.append(("opened", {"round": "0" * 32, **told}), ("signed", told), ("learned", told))
+    assert refusals(parties, "ABCDF", next(names)) == {ONE_TOTAL}
+
+
+def test_a18_unpinning_forgets_nothing(tmp_path: Path, names: Iterator[str]) -> None:
+    """Whoever unpins members that have left still knows that its epoch is in a total."""
+    parties = settled(tmp_path, domains_of("ABGPQR"))
+    opened(parties, "ABPQR", next(names))
+    gone = [parties.holder(name).identity.public for name in "PQR"]
+    for name in "ABG":
+        unpin(parties.homes[name], gone)
+    coordinator = Hostile(parties, list("ABG"), next(names))
+    coordinator.begin()
+    coordinator.seal()
+    for name in "AB":
+        assert code_of(coordinator.ask(name, coordinator.confirm_request("statistics", "ABG"))) == ONE_TOTAL
+
+
+def test_a19_flooded_memory(tmp_path: Path, names: Iterator[str]) -> None:
+    """Sessions that break off push nothing out of what a holder remembers."""
+    parties = settled(tmp_path, domains_of("ABCGX"))
+    opened(parties, "ABCGX", next(names))
+    for _ in range(20):
+        coordinator = Hostile(parties, list("ABX"), next(names))
+        coordinator.begin()
+        coordinator.seal()
+    assert refusals(parties, "ABCX", next(names)) == {ONE_TOTAL}
+
+
+def test_old_four_sums_in_any_order(tmp_path: Path, names: Iterator[str]) -> None:
+    """Of four sums whose signed sum is one holder's, one at most is opened."""
+    cohorts = [[*"ABCDEPQ"], [*"FRS"], [*"ABCDEFG"], [*"PQRS"]]
+    parties = settled(tmp_path, dict.fromkeys("ABCDEFGPQRS", "law") | {"G": "medicine", "P": "code"})
+    for cohort in cohorts:
+        assert refusals(parties, cohort, next(names)) == {TOO_FEW}
+    opened(parties, "ABCDEFGP", next(names))
+    for cohort in ("ABCDEPQR", "FGPQRSAB"):
+        coordinator = Hostile(parties, list(cohort), next(names))
+        coordinator.begin()
+        coordinator.seal()
+        for name in set(cohort) & set("ABCDEFGP"):
+            assert code_of(coordinator.ask(name, coordinator.confirm_request("statistics", cohort))) == ONE_TOTAL
+
+
+def test_old_mass_of_the_coordinators_own(tmp_path: Path) -> None:
+    """A holder's sums have the mass that it has agreed to, in every message that could bring another."""
+    parties = settled(tmp_path, domains_of("ABC"))
+    coordinator = Hostile(parties, list("ABC"))
+    other = coordinator.terms.model_copy(update={"mass": 1 << 37})
+    assert code_of(coordinator.ask("A", Announce(terms=other))) == "mass_not_allowed"
+    coordinator.announce()
+    request = coordinator.share_request(coordinator.cohort(terms=other))
+    assert code_of(coordinator.ask("A", request)) == "mass_not_allowed"
+
+
+# The words of a document that was added
+
+
+SECRETS = (
+    "Maria Lindqvist was suspended in March for stealing morphine from the pharmacy.",
+    "Offer of settlement: Northwind pays Halvorsen 4.2 million, admits nothing, and the chromium readings stay sealed.",
+)
+
+
+def test_a04_needs_the_owners_word(tmp_path: Path, names: Iterator[str]) -> None:
+    """In masked rounds a document that was added is in no second total, unless its owner says so."""
+    parties = settled(tmp_path, domains_of("ABC"))
+    before = opened(parties, "ABC", next(names))
+    for name in "ABC":
+        add_document(parties, name, document(f"{name} one document more", held_out=False))
+        with pytest.raises(InputError, match="--new-epoch"):
+            open_epoch(parties.holder(name), parties.federation().terms)
+    after = opened(parties, "ABC", next(names))
+    np.testing.assert_array_equal(after.as_vector(), before.as_vector())
+
+
+def test_a04_named_two_epochs_tell_the_new_document(
+    tmp_path: Path, names: Iterator[str], smollm2: TableEncoder
+) -> None:
+    """Two masked totals of epochs that owners opened on their own word tell the words of the one new document."""
+    parties = settled(tmp_path, {"law": "law", "code": "code", "medicine": "medicine"}, encoder=smollm2)
+    columns = []
+    secret = document(SECRETS[0], held_out=False)
+    for more in ((), (secret,)):
+        for text in more:
+            add_document(parties, "law", text)
+            for name in parties.homes:
+                parties.ready(name)
+        total = opened(parties, list(parties.homes), next(names))
+        columns.append(raw_column(total.cross[:, 1]))
+    tokens = {int(each) for each in smollm2.tokenizer.encode(secret)}
+    first = read_words(smollm2, columns[1] - columns[0])[: len(tokens)]
+    assert len(tokens & set(first)) >= 0.8 * len(tokens)
+
+
+def raw_column(column: NDArray[np.int64], mass: int = EQUAL_MASS) -> NDArray[np.int64]:
+    """The sums that a weighted column was made of: of all numbers of samples, the one for which they are whole."""
+    heaviest = column[np.argsort(-np.abs(column))[1:40]].astype(np.float64)
+    samples = np.arange(1, 200_000)
+    exact = heaviest[:, None] * samples / mass
+    is_whole = np.abs(exact - np.rint(exact)).max(axis=0) <= samples / (2 * mass) + 1e-9
+    for number in samples[is_whole].tolist():
+        raw = column.astype(np.float64) * number / mass
+        if np.abs(raw - np.rint(raw)).max() <= number / (2 * mass) + 1e-9:
+            return np.rint(raw).astype(np.int64)
+    raise AssertionError("the number of samples was not found")
+
+
+def read_words(encoder: TableEncoder, change: NDArray[np.int64], step: int = 300) -> list[int]:
+    """The tokens that a sum of windows is made of, heaviest first: least squares without negative weights."""
+    plain = encoder.tokenizer.plain_ids
+    table = encoder.table[plain].astype(np.float64)
+    mean, white = whitened(table)
+    rows = np.hstack([(table - mean) @ white, np.full((len(table), 1), 3.0)])
+    target = np.append((change[:-1] - change[-1] * mean) @ white, 3.0 * change[-1])
+    left, chosen, weights = target, np.zeros(0, np.int64), np.zeros(0)
+    for _ in range(3):
+        new = np.argpartition(-(rows @ left), step)[:step]
+        chosen = np.union1d(chosen[weights > 0], new)
+        weights, _ = nnls(rows[chosen].T, target, maxiter=20 * len(chosen))
+        left = target - rows[chosen].T @ weights
+    return [int(plain[chosen[at]]) for at in np.argsort(-weights) if weights[at] > 0]
+
+
+def test_a04_in_private_rounds(smollm2: TableEncoder) -> None:
+    """Of two epochs' noisy columns (columns, ε = 1) nobody reads more of an added document than without one.
+
+    The reading is linear, as in the attack on exact sums; on the exact difference it names most tokens.
+    """
+    prior = make_prior(smollm2, PUBLIC_TEXT)
+    privacy = Privacy(mode="columns", epsilon=1.0, prior=prior.fingerprint)
+    corpus = rows_of(smollm2, prior, own_texts("law", "law", 50))
+    plain = smollm2.tokenizer.plain_ids
+    tokens = directions(smollm2, prior)
+    with_document, without, exactly = [], [], []
+    for secret in SECRETS:
+        ids = set(map(int, smollm2.tokenizer.encode(secret)))
+        is_right = np.isin(plain, list(ids))
+        before = bounded_sums("columns", corpus)
+        after = bounded_sums("columns", np.vstack([corpus, rows_of(smollm2, prior, [secret])]))
+        exactly.append(hits(tokens, (after.column - before.column)[None], is_right).mean() / len(ids))
+        draw = seeded_bytes(len(secret))
+        old, same, new = (noisy_epochs(sums, privacy, TRIALS, draw) for sums in (before, before, after))
+        with_document.append(hits(tokens, new - old, is_right))
+        without.append(hits(tokens, same - old, is_right))
+    assert min(exactly) > 0.4
+    one, other = np.concatenate(with_document), np.concatenate(without)
+    error = np.sqrt(one.var() / one.size + other.var() / other.size)
+    assert one.size >= 200
+    assert one.mean() - other.mean() <= 1.96 * error
+    assert one.mean() < 0.05
+
+
+TRIALS = 250
+"""Of each document."""
+PUBLIC_TEXT = [
+    [text for text in path.read_text(encoding="utf-8").split("\n\n") if len(text) > 80]
+    for path in sorted((Path(__file__).parents[3] / "docs").glob("*.md"))[:4]
+]
+
+
+def noisy_epochs(sums: DocumentSums, privacy: Privacy, epochs: int, draw: Randomness) -> Integers:
+    """What leaves a holder in so many epochs with the same documents, a row each."""
+    exact, scales = laid_out(sums, privacy)
+    return with_noise(np.tile(exact, epochs), np.tile(scales, epochs), draw).reshape(epochs, -1)
+
+
+def rows_of(encoder: TableEncoder, prior: PublicPrior, texts: Sequence[str]) -> Integers:
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    return document_vectors(prior, ids, lengths.astype(np.int64), encoder.table)
+
+
+def directions(encoder: TableEncoder, prior: PublicPrior) -> NDArray[np.float32]:
+    """Where each token alone would move a column, by what is public."""
+    table = encoder.table[encoder.tokenizer.plain_ids].astype(np.float32)
+    rows = (table - prior.mean.astype(np.float32) / (1 << MEAN_BITS)) @ prior.whitening.T.astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
+def hits(tokens: NDArray[np.float32], changes: Integers, is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of the tokens of a document are among as many that fit best what changed."""
+    scores = changes[:, :-1].astype(np.float32) @ tokens.T
+    best = np.argpartition(-scores, int(is_right.sum()), axis=1)[:, : int(is_right.sum())]
+    return is_right[best].sum(axis=1)
+
+
+def test_a04_private_rounds_send_what_the_trials_draw(tmp_path: Path) -> None:
+    """Two whole rounds with a document added in between: what differs in what arrives is that document and noise."""
+    parties = settled_privately(tmp_path, {"law": "law", "code": "code", "medicine": "medicine"})
+    privacy = parties.federation().terms.privacy
+    assert privacy is not None
+    arrived, exact = [], []
+    for more in ((), (document("law has one document more", held_out=False),)):
+        for text in more:
+            add_document(parties, "law", text)
+            parties.ready("law")
+        exact.append(exact_column(parties, "law"))
+        transport = Direct(parties)
+        run_round(parties.federation(), transport, no_watch, EVEN_WORSE)
+        arrived.append(noisy_column(transport, "law"))
+    noise = (arrived[1] - arrived[0] - (exact[1] - exact[0])) / (np.sqrt(2) * privacy.sigma)
+    assert (exact[1] != exact[0]).any()
+    assert 0.3 < np.sqrt(np.square(noise).mean()) < 3
+    assert parties.holder("law").account.epsilon() == pytest.approx(epsilon_of(2 * privacy.rho, privacy.delta))
+
+
+EVEN_WORSE = RoundWishes(accept_worse=("law", "code", "medicine"), accept_unevaluated=("law", "code", "medicine"))
+
+
+def exact_column(parties: Parties, name: str) -> Integers:
+    holder = parties.holder(name)
+    return holder.epochs.document_sums(holder.epoch(parties.federation().terms)).column
+
+
+def noisy_column(transport: Direct, name: str) -> Integers:
+    """The column that a holder has sent under noise."""
+    [found] = [
+        np.frombuffer(opened.blobs[0], np.int64)
+        for sender, packet in transport.replies
+        if isinstance((opened := open_packet(packet)).message, NoisyStatistics) and sender == name
+    ]
+    return found
+
+
+def test_a04b_named_two_holders_a_domain(tmp_path: Path, names: Iterator[str]) -> None:
+    """A second holder of the domain hides its column, and not what one of them alone has changed."""
+    domains = {"one": "law", "other": "law", "code": "code", "medicine": "medicine"}
+    parties = settled(tmp_path, domains)
+    before = opened(parties, list(domains), next(names))
+    old = own_sums(parties, "one", EQUAL_MASS // 2)
+    add_document(parties, "one", document("one document more", held_out=False))
+    for name in domains:
+        parties.ready(name)
+    after = opened(parties, list(domains), next(names))
+    changed = own_sums(parties, "one", EQUAL_MASS // 2).cross[:, 0] - old.cross[:, 0]
+    np.testing.assert_array_equal((after.cross - before.cross)[:, 1], changed)
+    assert changed.any()
+
+
+# Questions, and what refusals tell
+
+
+def evaluation(coordinator: Hostile, **changes: Any) -> Evaluate:
+    asked, _ = coordinator.question()
+    return asked.model_copy(update=changes)
+
+
+def test_a06_sixteen_questions(tmp_path: Path, names: Iterator[str]) -> None:
+    """A holder counts for one router an epoch, and a question is about one: no session brings another answer."""
+    parties = settled(tmp_path, {"V": "law", "U": "medicine", "A": "code", "B": "code"})
+    assert Evaluate.blob_count == range(1, 2)
+    honest = Hostile(parties, list("VUAB"), next(names))
+    honest.play("statistics", "counts")
+    for _ in range(3):
+        again = Hostile(parties, list("VUAB"), next(names), weights=honest.weights)
+        again.begin()
+        again.hold()
+        other, blobs = again.question(other=True)
+        for name in again.names:
+            assert isinstance(again.ask(name, other, blobs).message, SealedSums)
+            request = again.confirm_request("counts", again.names)
+            assert code_of(again.ask(name, request)) == "already_counted"
+        nothing_revealed(again)
+
+
+def test_a06_a_question_names_each_domain_once(tmp_path: Path, names: Iterator[str]) -> None:
+    """One division of text is one into the domains: a domain that is named often would make it as fine as wanted."""
+    parties = settled(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    coordinator = Hostile(parties, list("VUA"), next(names))
+    coordinator.begin()
+    coordinator.seal()
+    often = ("code", *["law"] * 200, "medicine")
+    question = evaluation(coordinator, domains=often, temperatures=())
+    weights = np.random.default_rng(1).standard_normal((FEATURES, len(often)))
+    assert code_of(coordinator.ask("V", question, (weights_blob(weights),))) == "malformed"
+
+
+def test_a06_named_one_crafted_question_an_epoch(tmp_path: Path, names: Iterator[str]) -> None:
+    """In masked rounds the coordinator chooses the weights that are counted under, once an epoch."""
+    parties = settled(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    coordinator = Hostile(parties, list("VUA"), next(names))
+    coordinator.begin()
+    coordinator.seal()
+    coordinator.finish("statistics")
+    weights = np.random.default_rng(1).standard_normal((FEATURES, 3))
+    coordinator.weights = weights_blob(weights)
+    coordinator.count()
+    rows = unpaired(coordinator.finish("counts"))[:18].reshape(3, 6)
+    holder = parties.holder("V")
+    held = holder.epochs.held_out(holder.epoch(coordinator.terms))
+    table = router_table(parties.encoder, coordinator.terms.sampling.sampling, weights, "cpu")
+    routed = Scorer(table, Selector("average", 10), held, 1).routed()
+    np.testing.assert_array_equal(rows[1, :3], routed)
+
+
+def test_a11_refusals_tell_nothing(tmp_path: Path, names: Iterator[str]) -> None:
+    """Two holders that differ in their corpus alone answer 200 crafted questions alike, whenever they are asked.
+
+    A session that goes on from an earlier state stands for one of the many that a coordinator may begin.
+    """
+    worlds = two_worlds(tmp_path, own_texts("other", "law", 40))
+    round_ = next(names)
+    answers = [list(crafted_answers(world, round_)) for world in worlds]
+    assert len(answers[0]) >= 200
+    assert answers[0] == answers[1]
+    codes = {code for _, code in answers[0]}
+    assert {"no_session", "wrong_domain", "shape_mismatch", "malformed", ""} <= codes
+    for world in worlds:
+        assert world.holder("V").account.expenses() == []
+
+
+def two_worlds(folder: Path, texts: Sequence[str]) -> list[Parties]:
+    """A federation, and the same one where V has other texts."""
+    domains = {"V": "law", "U": "medicine", "A": "code"}
+    one = settled(folder / "one", domains, {"V": own_texts("V", "law", 40)})
+    other = settled(folder / "other", domains, {"V": texts})
+    return [one, other]
+
+
+def crafted_answers(parties: Parties, round_: str) -> Iterator[tuple[str, str]]:
+    """The kinds and codes of V's answers to crafted questions, before and after secrets were dealt out."""
+    coordinator = Hostile(parties, list("VUA"), round_)
+    coordinator.announce()
+    for question, weights in crafted_questions(coordinator, 40):
+        yield told(coordinator, question, weights)
+    coordinator.share()
+    for question, weights in crafted_questions(coordinator, 40):
+        yield told(coordinator, question, weights)
+    coordinator.seal()
+    state = parties.homes["V"] / "session"
+    kept = state.read_bytes()
+    for question, weights in crafted_questions(coordinator, 140):
+        yield told(coordinator, question, weights)
+        state.write_bytes(kept)
+
+
+def crafted_questions(coordinator: Hostile, number: int) -> Iterator[tuple[Evaluate, NDArray[np.float64]]]:
+    dice = np.random.default_rng(number)
+    for place in range(number):
+        domains = [("code", "law", "medicine"), ("law", "medicine"), ("code", "medicine")][place % 13 // 6]
+        weights = dice.standard_normal((FEATURES + (place % 17 == 0), len(domains)))
+        weights[:, dice.integers(len(domains))] *= 10.0 ** dice.integers(-100, 100)
+        if place % 19 == 0:
+            weights[0, 0] = np.nan
+        changes = {
+            "domains": domains,
+            "selector": ("average", "all", "entropy")[place % 3],
+            "k": int(dice.integers(1, 40)),
+            "temperatures": [(1.0,), (), (1e-300, 1e300), (2.0, 1.0)][place % 4],
+        }
+        yield evaluation(coordinator, **changes), weights
+
+
+def told(coordinator: Hostile, question: Evaluate, weights: NDArray[np.float64]) -> tuple[str, str]:
+    """All that a coordinator sees of an answer but for what is under masks: its kind, code, words and size."""
+    reply = coordinator.ask("V", question, (weights_blob(weights),))
+    message = reply.message
+    if isinstance(message, Refusal):
+        assert not reply.blobs
+        return message.reason, message.code
+    assert isinstance(message, SealedSums)
+    return f"{message.lot} {[memoryview(blob).nbytes for blob in reply.blobs]}", ""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a11_weights_at_the_end_of_the_numbers(tmp_path: Path, names: Iterator[str]) -> None:
+    """No weights make an answer fail for one text and not for another: not those under which scores overflow."""
+    texts = own_texts("V", "law", 40)
+    worlds = two_worlds(tmp_path, [*texts, document("z" * 9, held_out=True)])
+    table = worlds[0].encoder.table * worlds[0].encoder.scale
+    features = np.hstack([table, np.ones((len(table), 1))])
+    letter = worlds[0].encoder.tokenizer.encode("z")[0]
+    direction = np.linalg.lstsq(features, np.eye(len(table))[letter], rcond=None)[0]
+    weights = np.repeat(0.85e308 * direction[:, None] / (features[letter] @ direction), 3, axis=1)
+    answers = []
+    for world in worlds:
+        coordinator = Hostile(world, list("VUA"), "ab" * 16)
+        coordinator.begin()
+        coordinator.seal()
+        answers.append(told(coordinator, evaluation(coordinator), weights))
+    assert answers[0] == answers[1]
+
+
+def test_a11_in_private_rounds(tmp_path: Path) -> None:
+    """A private question has no weights: a holder counts for what it solves itself, once an epoch, under noise."""
+    parties = settled_privately(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    coordinator = Hostile(parties, list("VUA"))
+    domains = ("code", "law", "medicine")
+    question = Evaluate(terms=coordinator.terms, domains=domains, holders=domains, selector="average", k=10)
+    blob = vector_blob(np.arange(3 * FEATURES))
+    for changes in ({"temperatures": (1.0,)}, {"experts": ("one",)}, {"session": "0" * 64}, {"last": "0" * 64}):
+        asked = question.model_copy(update=changes)
+        assert code_of(coordinator.ask("V", asked, (blob,))) == "malformed"
+    first = coordinator.ask("V", question, (blob,)).message
+    assert first == coordinator.ask("V", question, (blob,)).message
+    for number in range(20):
+        crafted = vector_blob(np.random.default_rng(number).integers(-1_000_000, 1_000_000, 3 * FEATURES))
+        assert code_of(coordinator.ask("V", question, (crafted,))) == "already_counted"
+    assert [each.output for each in parties.holder("V").account.expenses()] == ["counts"]
+
+
+def test_old_held_out_document_between_two_evaluations(tmp_path: Path, names: Iterator[str]) -> None:
+    """A held-out document that was added is not counted before its owner opens an epoch, and then under masks."""
+    parties = settled(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    honest = Hostile(parties, list("VUA"), next(names))
+    before = honest.play("statistics", "counts")["counts"]
+    add_document(parties, "V", document("v was held out", held_out=True))
+    again = Hostile(parties, list("VUA"), next(names), weights=honest.weights)
+    again.begin()
+    again.hold()
+    again.count()
+    np.testing.assert_array_equal(again.finish("counts"), before)
+
+
+# Budgets, names, and things that end rounds
+
+
+def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
+    """A holder that took an invitation up allows no ε of 8, whatever message brings it; nothing is spent."""
+    parties = settled_privately(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    terms = parties.federation().terms
+    agreed = agreed_policy(terms, parties.federation().identity.public)
+    assert agreed.max_round_epsilon <= 1
+    parties.rewrite("V", "max_round_epsilon = 1.0", f"max_round_epsilon = {agreed.max_round_epsilon}")
+    coordinator = Hostile(parties, list("VUA"))
+    assert terms.privacy is not None
+    greedy = terms.model_copy(update={"privacy": terms.privacy.model_copy(update={"epsilon": 8.0})})
+    cohort = coordinator.cohort(terms=greedy)
+    question = Evaluate(terms=greedy, domains=cohort.domains, holders=cohort.domains, selector="average", k=10)
+    blob = vector_blob(np.zeros(3 * FEATURES, np.int64))
+    requests: list[tuple[Message, tuple[Blob, ...]]] = [
+        (Announce(terms=greedy), ()),
+        (Collect(cohort=cohort), ()),
+        (question, (blob,)),
+    ]
+    for request, blobs in requests:
+        assert code_of(coordinator.ask("V", request, blobs)) == "privacy_not_allowed"
+    here = coordinator.ask("V", Hello(cohort=cohort)).message
+    assert [each.code for each in here.obstacles] == ["privacy_not_allowed"]
+    assert parties.holder("V").account.epsilon() == 0
+
+
+@pytest.mark.parametrize("sums", ["columns", "full"])
+def test_a09_private_rounds_tell_no_changes(tmp_path: Path, sums: PrivacyMode) -> None:
+    """Whatever a corpus is like on five days, an offer has the same bytes; a new epoch has a new name in any case."""
+    parties = settled_privately(tmp_path, {"V": "law", "U": "medicine", "A": "code"}, sums)
+    [corpus] = map(Path, parties.holder("V").settings.corpus)
+    monday = corpus.read_text()
+    summed, kept = (f'{{"text": "{document("a complaint", held_out=held)}"}}\n' for held in (False, True))
+    days = [monday, monday, monday + summed, monday + kept, summed]
+    coordinator = Hostile(parties, list("VUA"))
+    announced = coordinator.packet(Announce(terms=coordinator.terms))
+    offers, epochs = set(), set()
+    for text in days:
+        corpus.write_text(text)
+        reply = answer(parties.holder("V"), announced)
+        offers.add((reply.header, reply.signature))
+    assert len(offers) == 1
+    for text in days[:-1]:
+        corpus.write_text(text)
+        epochs.add(open_epoch(parties.holder("V"), coordinator.terms).epoch.name)
+    assert len(epochs) == len(days) - 1
+
+
+@pytest.mark.parametrize("mode", ["full", "masked"])
+def test_a10_sessions_that_break_off_cost_nothing(tmp_path: Path, names: Iterator[str], mode: str) -> None:
+    """Twenty sessions that end after sealing are paid by nobody, and the next one goes on to its total."""
+    domains = domains_of("VABF")
+    parties = settled(tmp_path, domains) if mode == "masked" else settled_privately(tmp_path, domains, "full")
+    for _ in range(20):
+        coordinator = Hostile(parties, list("VABF"), next(names))
+        coordinator.begin()
+        coordinator.seal("VAB")
+        nothing_revealed(coordinator)
+    for name in domains:
+        assert parties.holder(name).account.expenses() == []
+    last = Hostile(parties, list("VABF"), next(names))
+    last.begin()
+    last.seal()
+    signatures = last.confirm("statistics", last.shared)
+    last.open("statistics", last.shared, last.shared, signatures)
+    assert len(last.gave(Revealed)) == 4
+    assert len(parties.holder("V").account.expenses()) == 1
+
+
+def test_a12_time_bomb(tmp_path: Path, names: Iterator[str]) -> None:
+    """After 600 epochs, each in a total, the next one is opened as the first was."""
+    parties = settled(tmp_path, domains_of("ABC"))
+    for name in "ABC":
+        holder = parties.holder(name)
+        members = sorted(parties.holder(each).identity.public for each in "ABC")
+        past = []
+        for number in range(600):
+            facts = {"lot": "statistics", "epoch": f"{number:064x}", "total": f"{number + 1000:064x}"}
+            facts |= {"members": members, "session": f"{number:064x}"}
+            past += [("signed", facts), ("opened", {"round": f"{number + 1000:032x}", **facts})]
+        holder.journal.append(*past)
+    total = opened(parties, "ABC", next(names))
+    assert total.mass == 3 * EQUAL_MASS
+
+
+REQUEST_FIELDS = {
+    "hello": {"cohort", "handovers"},
+    "announce": {"terms", "handovers"},
+    "collect": {"cohort"},
+    "share": {"cohort", "agreement"},
+    "hold": {"session", "shared"},
+    "seal": {"session", "shared"},
+    "confirm_sum": {"session", "lot", "sent"},
+    "lock_sum": {"session", "lot", "sent"},
+    "open_sum": {"session", "lot", "sent", "confirmations", "locks"},
+}
+"""What a holder is told before it signs a sum; hand-overs, signatures and adverts are signed by whom they are of."""
+
+
+def test_a15_no_member_is_told_what_another_says(tmp_path: Path, names: Iterator[str]) -> None:
+    """No message carries a member's account of earlier sums, and what a member writes down concerns it alone."""
+    for kind, fields in REQUEST_FIELDS.items():
+        assert set(KINDS[kind].model_fields) == fields
+    assert not any(Share.blob_count)
+    assert not any(Announce.blob_count)
+    assert set(Agreement.model_fields) == {"terms", "cohort", "round", "lots", "threshold", "adverts"}
+    parties = settled(tmp_path, domains_of("ABCDF"))
+    liar = parties.holder("F")
+    lie = {"lot": "statistics", "epoch": "0" * 64, "total": "0" * 64, "members": []}
+    lie |= {"session": "0" * 64, "round": "0" * 32}
+    liar.journal.append(("learned", lie), ("signed", lie), ("opened", lie))
+    for name in "ABCD":
+        unpin(parties.homes[name], [liar.identity.public])
+    assert opened(parties, "ABCD", next(names)).mass == 4 * EQUAL_MASS
+
+
+def test_a17_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No made-up cohort asks how much room a holder's disk has: 7 GiB and 7 TiB are answered alike."""
+    parties = settled(tmp_path, domains_of("VAB"))
+    coordinator = Hostile(parties, list("VAB"))
+    strangers = {fixed_identity(number + 200).public: f"stranger-{number}" for number in range(50)}
+    own = {member.key: member.domain for member in coordinator.cohort().members}
+    cohorts = [
+        coordinator.cohort(terms=coordinator.terms.model_copy(update={"features": features}))
+        for features in (2, 6, 7, 8, 577, 4096, 32_768, 65_536)
+    ]
+    cohorts += [form_cohort(coordinator.terms, own | strangers), coordinator.cohort(), coordinator.cohort("VA")]
+    answers = []
+    for free in (7 << 30, 7 << 40):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        answers.append([obstacles(coordinator, cohort) for cohort in cohorts])
+    assert answers[0] == answers[1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    for cohort in (coordinator.cohort(), coordinator.cohort("VA"), cohorts[-3]):
+        assert "disk_full" in obstacles(coordinator, cohort)
+
+
+def obstacles(coordinator: Hostile, cohort: Cohort) -> list[str]:
+    message = coordinator.ask("V", Hello(cohort=cohort)).message
+    assert isinstance(message, Here)
+    return [each.code for each in message.obstacles]

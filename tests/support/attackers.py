@@ -1,0 +1,155 @@
+"""Federations to be attacked, and the steps that several attacks have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.client.sums.corpus import is_held_out
+from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.discrete_gaussian import Randomness
+from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
+from ridgeway.common.protocol.messages import Confirmed, Refusal
+from ridgeway.common.statistics.sums import Statistics, from_vector
+from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
+from tests.support.hostile import Hostile
+from tests.support.simulated_federation import Parties, found, own_texts
+
+PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
+"""What the prior of private rounds is made of."""
+HOLDOUT = 0.25
+"""The share of documents that the holders of `found` keep out of sums."""
+LIKE = {"law": "law", "code": "code", "medicine": "medicine"}
+
+
+class NotOpened(Exception):
+    """Some members did not sign a sum. codes: of their refusals, by name."""
+
+    def __init__(self, codes: Mapping[str, str]) -> None:
+        super().__init__(str(codes))
+        self.codes = dict(codes)
+
+
+def rounds() -> Iterator[str]:
+    """Names of rounds, all different."""
+    return (f"{number:032x}" for number in count(1))
+
+
+def domains_of(names: Iterable[str]) -> dict[str, str]:
+    """A domain of its own for each holder."""
+    return {name: f"d{name.lower()}" for name in names}
+
+
+def settled(
+    folder: Path,
+    domains: Mapping[str, str],
+    texts: Mapping[str, Sequence[str]] | None = None,
+    encoder: TableEncoder | None = None,
+    federation: Mapping[str, Any] | None = None,
+    **policy: Any,
+) -> Parties:
+    """Holders that have pinned each other, in masked rounds unless `federation` says otherwise."""
+    settings: dict[str, Any] = {"mode": "masked", **(federation or {})}
+    parties = found(folder, encoder=encoder, **settings)
+    for number, (name, domain) in enumerate(domains.items()):
+        given = (texts or {}).get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
+        parties.settle(name, domain, given, **policy)
+        parties.admit(name)
+    parties.pin_all()
+    return parties
+
+
+def settled_privately(
+    folder: Path,
+    domains: Mapping[str, str],
+    sums: PrivacyMode = "columns",
+    epsilon: float = 1.0,
+    texts: Mapping[str, Sequence[str]] | None = None,
+    encoder: TableEncoder | None = None,
+    prior: PublicPrior | None = None,
+    **policy: Any,
+) -> Parties:
+    """Holders of private rounds, with a prior that is made of public text."""
+    privacy = PrivacySettings(sums=sums, epsilon=epsilon)
+    parties = found(folder, encoder=encoder, mode="private", privacy=privacy)
+    made = prior or make_prior(parties.encoder, PUBLIC)
+    write_prior(made, parties.federation().folder / PRIOR)
+    for number, (name, domain) in enumerate(domains.items()):
+        given = (texts or {}).get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
+        parties.settle(name, domain, given, **policy)
+        parties.admit(name)
+    parties.pin_all()
+    return parties
+
+
+def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:
+    """The exact total over these members, which they have signed; raises NotOpened if some have not."""
+    coordinator = Hostile(parties, list(names), round_)
+    coordinator.begin()
+    coordinator.seal()
+    signatures, codes = {}, {}
+    for name in coordinator.names:
+        reply = coordinator.ask(name, coordinator.confirm_request("statistics", names)).message
+        if isinstance(reply, Refusal):
+            codes[name] = reply.code
+        else:
+            assert isinstance(reply, Confirmed)
+            signatures[coordinator.place(name)] = reply.signature
+    if codes:
+        raise NotOpened(codes)
+    reveals = coordinator.open("statistics", names, names, signatures)
+    total = coordinator.total("statistics", names, reveals)
+    return from_vector(total, coordinator.terms.features, len(coordinator.cohort().domains))
+
+
+def refusals(parties: Parties, names: Sequence[str], round_: str) -> set[str]:
+    """The codes with which all of these members, and not only some, refuse to sign their total."""
+    try:
+        opened(parties, names, round_)
+    except NotOpened as refusal:
+        assert set(refusal.codes) == set(names), refusal.codes
+        return set(refusal.codes.values())
+    raise AssertionError(f"the sum of {', '.join(names)} was opened")
+
+
+def own_sums(parties: Parties, name: str, mass: int = EQUAL_MASS) -> Statistics:
+    """What only the holder should ever see: its sums, weighted as they are in a total."""
+    holder = parties.holder(name)
+    epoch = holder.epoch(parties.federation().terms)
+    return holder.epochs.statistics(epoch).statistics.weighted(mass)
+
+
+def add_document(parties: Parties, name: str, text: str) -> None:
+    """Let a holder's corpus have one document more; no epoch is opened."""
+    [corpus] = parties.holder(name).settings.corpus
+    with Path(corpus).open("a") as file:
+        file.write(json.dumps({"text": text}) + "\n")
+
+
+def document(words: str, *, held_out: bool) -> str:
+    """Some words, followed by as many spaces as make it a document that is held out, or one that is summed."""
+    return next(text for text in spaced(words) if is_held_out(text, HOLDOUT) == held_out)
+
+
+def spaced(words: str) -> Iterator[str]:
+    return (words + " " * number for number in count())
+
+
+def seeded_bytes(seed: int) -> Randomness:
+    """Noise that is the same on every run."""
+    return np.random.default_rng(seed).bytes
+
+
+def whitened(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of a table's rows, and what makes them differ alike in all directions."""
+    mean: NDArray[np.float64] = table.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov(table.T))
+    return mean, vectors / np.sqrt(np.maximum(values, values[-1] * 1e-9))
