@@ -212,7 +212,7 @@ class Holder:
         )
 
     def sign_exact(self, total: SignedTotal, session: str, terms: Terms, epoch: Epoch) -> None:
-        """Write down a total of exact numbers that is about to be signed or sent, and that it costs an ε of infinity."""
+        """Write down a total of exact numbers that is about to be signed or sent, and that it costs ε = ∞."""
         paid = self.account.is_paid(epoch.name, total.lot, terms.mode)
         self.totals.sign(total, session, paid=paid)
         self.pay_exact(terms, epoch, total.lot)
