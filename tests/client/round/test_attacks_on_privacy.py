@@ -477,6 +477,7 @@ def test_f3_changes(tmp_path: Path, changes: bool) -> None:
     seen.append(answer(parties.holder("V"), collect))
     one, other = (open_packet(each) for each in seen[1:])
     assert isinstance(one.message, NoisyStatistics)
+    assert isinstance(other.message, NoisyStatistics)
     assert one.message.source != other.message.source
     first, second = (np.frombuffer(each.blobs[0], np.int64) for each in (one, other))
     assert (first != second).all()
@@ -561,9 +562,13 @@ def both_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at_once(*asked: tuple[Path, Packet]) -> list[Any]:
     """What holders answer to requests that arrive at the same time, as processes of their own would."""
+
+    def answered(request: tuple[Path, Packet]) -> Any:
+        home, packet = request
+        return open_packet(answer(Holder(home), packet))
+
     with ThreadPoolExecutor(len(asked)) as pool:
-        replies = [pool.submit(lambda home, packet: answer(Holder(home), packet), *each) for each in asked]
-        return [open_packet(each.result()) for each in replies]
+        return list(pool.map(answered, asked))
 
 
 @pytest.mark.usefixtures("both_at_once")
@@ -618,13 +623,13 @@ def test_f5_exact_round_before(tmp_path: Path) -> None:
     assert code_of(open_packet(answer(other, asked))) == "budget_spent"
 
 
-CORPORA: dict[str, Callable[[Path], None]] = {
-    "as it was": lambda corpus: None,
+CORPORA: dict[str, Callable[[Path], object]] = {
+    "as it was": lambda corpus: corpus,
     "gone": Path.unlink,
-    "empty": lambda corpus: corpus.write_text("") and None,
-    "broken": lambda corpus: corpus.write_text("{broken\n") and None,
-    "one document": lambda corpus: corpus.write_text('{"text": "one"}\n') and None,
-    "others": lambda corpus: write_jsonl(corpus, own_texts("other", "code", 99)) and None,
+    "empty": lambda corpus: corpus.write_text(""),
+    "broken": lambda corpus: corpus.write_text("{broken\n"),
+    "one document": lambda corpus: corpus.write_text('{"text": "one"}\n'),
+    "others": lambda corpus: write_jsonl(corpus, own_texts("other", "code", 99)),
 }
 
 

@@ -242,7 +242,7 @@ def test_old_four_sums_in_any_order(tmp_path: Path, names: Iterator[str]) -> Non
     for cohort in cohorts:
         assert refusals(parties, cohort, next(names)) == {TOO_FEW}
     opened(parties, "ABCDEFGP", next(names))
-    for cohort in ("ABCDEPQR", "FGPQRSAB"):
+    for cohort in ([*"ABCDEPQR"], [*"FGPQRSAB"]):
         coordinator = Hostile(parties, list(cohort), next(names))
         coordinator.begin()
         coordinator.seal()
@@ -310,7 +310,7 @@ def raw_column(column: NDArray[np.int64], mass: int = EQUAL_MASS) -> NDArray[np.
     for number in samples[is_whole].tolist():
         raw = column.astype(np.float64) * number / mass
         if np.abs(raw - np.rint(raw)).max() <= number / (2 * mass) + 1e-9:
-            return np.rint(raw).astype(np.int64)
+            return np.asarray(np.rint(raw), np.int64)
     raise AssertionError("the number of samples was not found")
 
 
@@ -389,7 +389,7 @@ def hits(tokens: NDArray[np.float32], changes: Integers, is_right: NDArray[np.bo
     """How many of the tokens of a document are among as many that fit best what changed."""
     scores = changes[:, :-1].astype(np.float32) @ tokens.T
     best = np.argpartition(-scores, int(is_right.sum()), axis=1)[:, : int(is_right.sum())]
-    return is_right[best].sum(axis=1)
+    return np.asarray(is_right[best].sum(axis=1))
 
 
 def test_a04_private_rounds_send_what_the_trials_draw(tmp_path: Path) -> None:
@@ -697,9 +697,9 @@ def test_a12_time_bomb(tmp_path: Path, names: Iterator[str]) -> None:
     for name in "ABC":
         holder = parties.holder(name)
         members = sorted(parties.holder(each).identity.public for each in "ABC")
-        past = []
+        past: list[tuple[str, dict[str, Any]]] = []
         for number in range(600):
-            facts = {"lot": "statistics", "epoch": f"{number:064x}", "total": f"{number + 1000:064x}"}
+            facts: dict[str, Any] = {"lot": "statistics", "epoch": f"{number:064x}", "total": f"{number + 1000:064x}"}
             facts |= {"members": members, "session": f"{number:064x}"}
             past += [("signed", facts), ("opened", {"round": f"{number + 1000:032x}", **facts})]
         holder.journal.append(*past)
@@ -730,7 +730,7 @@ def test_a15_no_member_is_told_what_another_says(tmp_path: Path, names: Iterator
     assert set(Agreement.model_fields) == {"terms", "cohort", "round", "lots", "threshold", "adverts"}
     parties = settled(tmp_path, domains_of("ABCDF"))
     liar = parties.holder("F")
-    lie = {"lot": "statistics", "epoch": "0" * 64, "total": "0" * 64, "members": []}
+    lie: dict[str, Any] = {"lot": "statistics", "epoch": "0" * 64, "total": "0" * 64, "members": []}
     lie |= {"session": "0" * 64, "round": "0" * 32}
     liar.journal.append(("learned", lie), ("signed", lie), ("opened", lie))
     for name in "ABCD":
