@@ -149,11 +149,9 @@ def test_a03_thin_companion(tmp_path: Path, names: Iterator[str]) -> None:
     nothing_revealed(coordinator)
 
 
-@pytest.mark.parametrize("between", ["a private epoch", "600 other documents"])
-def test_a03_changes_count_from_the_last_epoch_that_was_opened(
-    tmp_path: Path, names: Iterator[str], between: str
-) -> None:
-    """An epoch in between, which no total holds, does not make one changed document enough."""
+@pytest.mark.parametrize("between", ["a private epoch", "600 other documents", "600 others in a total"])
+def test_a03_changes_count_from_every_epoch_that_was_opened(tmp_path: Path, names: Iterator[str], between: str) -> None:
+    """An epoch in between, in a total or not, does not make one changed document enough."""
     domains = domains_of("ABC")
     parties = settled_privately(tmp_path, domains, modes=("private", "masked"), min_cohort=3, max_epsilon=float("inf"))
     masked = parties.federation().terms_in("masked")
@@ -169,6 +167,12 @@ def test_a03_changes_count_from_the_last_epoch_that_was_opened(
     else:
         corpus.write_text("".join(f'{{"text": "other text {number}"}}\n' for number in range(600)))
         open_epoch(parties.holder("A"), masked)
+        if between == "600 others in a total":
+            for name in "BC":
+                open_epoch(parties.holder(name), masked, new_epoch=True)
+            coordinator = Hostile(parties, list(domains), next(names))
+            coordinator.terms = masked
+            coordinator.play("statistics")
         corpus.write_text(before)
     add_document(parties, "A", document("a has signed a contract", held_out=False))
     with pytest.raises(InputError, match="have changed"):
@@ -478,7 +482,8 @@ def test_a06_a_question_names_each_domain_once(tmp_path: Path, names: Iterator[s
     coordinator.begin()
     coordinator.seal()
     often = ("code", *["law"] * 200, "medicine")
-    question = evaluation(coordinator, domains=often, temperatures=())
+    asked = {**dict(evaluation(coordinator)), "domains": often, "temperatures": ()}
+    question = Evaluate.model_construct(**asked)
     weights = np.random.default_rng(1).standard_normal((FEATURES, len(often)))
     assert code_of(coordinator.ask("V", question, (weights_blob(weights),))) == "malformed"
 
@@ -554,7 +559,7 @@ def crafted_questions(coordinator: Hostile, number: int) -> Iterator[tuple[Evalu
             "domains": domains,
             "selector": ("average", "all", "entropy")[place % 3],
             "k": int(dice.integers(1, 40)),
-            "temperatures": [(1.0,), (), (1e-300, 1e300), (2.0, 1.0)][place % 4],
+            "temperatures": [(1.0,), (), (1e-100, 1e100), (2.0, 1.0)][place % 4],
         }
         yield evaluation(coordinator, **changes), weights
 
@@ -618,6 +623,20 @@ def test_old_held_out_document_between_two_evaluations(tmp_path: Path, names: It
     again.hold()
     again.count()
     np.testing.assert_array_equal(again.finish("counts"), before)
+
+
+def test_old_held_out_document_after_counts_alone(tmp_path: Path, names: Iterator[str]) -> None:
+    """An epoch whose counts were opened is followed by another as one whose sums were: not for one document."""
+    parties = settled(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
+    coordinator = Hostile(parties, list("VUA"), next(names))
+    coordinator.weights = weights_blob(np.random.default_rng(1).standard_normal((FEATURES, 3)))
+    coordinator.begin()
+    coordinator.hold()
+    coordinator.count()
+    coordinator.finish("counts")
+    add_document(parties, "V", document("v was held out", held_out=True))
+    with pytest.raises(InputError, match="1 documents have changed"):
+        open_epoch(parties.holder("V"), coordinator.terms)
 
 
 # Budgets, names, and things that end rounds
