@@ -289,6 +289,24 @@ def test_e2e_extract(parties: Parties) -> None:
     assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
 
 
+def test_f1_named_a_made_up_total_chooses_the_weights(parties: Parties) -> None:
+    """A coordinator that makes a total up chooses what is counted for: once an epoch, under noise, and paid for."""
+    wanted = np.random.default_rng(5).standard_normal(FEATURES - 1)
+    total = np.zeros((FEATURES, len(DOMAINS)), np.int64)
+    total[:-1, 0] = np.rint(1e3 * wanted)
+    total[:-1, 2] = -total[:-1, 0]
+    whitening = parties.federation().prior.whitening.astype(np.float64)
+    aimed, got = whitening.T @ wanted, solved(parties, total.ravel())[:-1]
+    for column, side in ((got[:, 0], 1), (got[:, 2], -1)):
+        cosine = aimed @ column / np.linalg.norm(aimed) / np.linalg.norm(column)
+        assert side * cosine > 0.999
+    coordinator = Hostile(parties, list(MEMBERS))
+    counted = coordinator.ask("V", question(coordinator), (vector_blob(total.ravel()),)).message
+    assert isinstance(counted, Counted)
+    assert code_of(coordinator.ask("V", question(coordinator), (made_up_total(1),))) == "already_counted"
+    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
+
+
 # Sums
 
 
