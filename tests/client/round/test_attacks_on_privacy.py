@@ -289,6 +289,24 @@ def test_e2e_extract(parties: Parties) -> None:
     assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
 
 
+def test_f1_named_a_made_up_total_chooses_the_weights(parties: Parties) -> None:
+    """A coordinator that makes a total up chooses what is counted for: once an epoch, under noise, and paid for."""
+    wanted = np.random.default_rng(5).standard_normal(FEATURES - 1)
+    total = np.zeros((FEATURES, len(DOMAINS)), np.int64)
+    total[:-1, 0] = np.rint(1e3 * wanted)
+    total[:-1, 2] = -total[:-1, 0]
+    whitening = parties.federation().prior.whitening.astype(np.float64)
+    aimed, got = whitening.T @ wanted, solved(parties, total.ravel())[:-1]
+    for column, side in ((got[:, 0], 1), (got[:, 2], -1)):
+        cosine = aimed @ column / np.linalg.norm(aimed) / np.linalg.norm(column)
+        assert side * cosine > 0.999
+    coordinator = Hostile(parties, list(MEMBERS))
+    counted = coordinator.ask("V", question(coordinator), (vector_blob(total.ravel()),)).message
+    assert isinstance(counted, Counted)
+    assert code_of(coordinator.ask("V", question(coordinator), (made_up_total(1),))) == "already_counted"
+    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
+
+
 # Sums
 
 
@@ -477,6 +495,7 @@ def test_f3_changes(tmp_path: Path, changes: bool) -> None:
     seen.append(answer(parties.holder("V"), collect))
     one, other = (open_packet(each) for each in seen[1:])
     assert isinstance(one.message, NoisyStatistics)
+    assert isinstance(other.message, NoisyStatistics)
     assert one.message.source != other.message.source
     first, second = (np.frombuffer(each.blobs[0], np.int64) for each in (one, other))
     assert (first != second).all()
@@ -561,9 +580,13 @@ def both_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at_once(*asked: tuple[Path, Packet]) -> list[Any]:
     """What holders answer to requests that arrive at the same time, as processes of their own would."""
+
+    def answered(request: tuple[Path, Packet]) -> Any:
+        home, packet = request
+        return open_packet(answer(Holder(home), packet))
+
     with ThreadPoolExecutor(len(asked)) as pool:
-        replies = [pool.submit(lambda home, packet: answer(Holder(home), packet), *each) for each in asked]
-        return [open_packet(each.result()) for each in replies]
+        return list(pool.map(answered, asked))
 
 
 @pytest.mark.usefixtures("both_at_once")
@@ -618,13 +641,13 @@ def test_f5_exact_round_before(tmp_path: Path) -> None:
     assert code_of(open_packet(answer(other, asked))) == "budget_spent"
 
 
-CORPORA: dict[str, Callable[[Path], None]] = {
-    "as it was": lambda corpus: None,
+CORPORA: dict[str, Callable[[Path], object]] = {
+    "as it was": lambda corpus: corpus,
     "gone": Path.unlink,
-    "empty": lambda corpus: corpus.write_text("") and None,
-    "broken": lambda corpus: corpus.write_text("{broken\n") and None,
-    "one document": lambda corpus: corpus.write_text('{"text": "one"}\n') and None,
-    "others": lambda corpus: write_jsonl(corpus, own_texts("other", "code", 99)) and None,
+    "empty": lambda corpus: corpus.write_text(""),
+    "broken": lambda corpus: corpus.write_text("{broken\n"),
+    "one document": lambda corpus: corpus.write_text('{"text": "one"}\n'),
+    "others": lambda corpus: write_jsonl(corpus, own_texts("other", "code", 99)),
 }
 
 
