@@ -177,9 +177,9 @@ def _check_changes(holder: Holder, in_total: Digests | None, digests: Digests | 
     needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
     if changed is not None and changed >= needed:
         return
-    seen = "an unknown number of" if changed is None else f"{changed:,}"
+    seen = "an unknown number of documents" if changed is None else f"{changed:,} documents"
     raise InputError(
-        f"{seen} documents have changed since the last epoch that is in an opened total, and {needed:,} are "
+        f"{seen} changed since the last epoch that is in an opened total, and {needed:,} are "
         "needed: comparing that total with the next one would tell the sum of what changed. Wait, take part in "
         "private rounds, or say that this is wanted with --new-epoch"
     )

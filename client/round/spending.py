@@ -138,19 +138,19 @@ class Account:
         )
 
     def pay(self, *expenses: Expense) -> None:
-        """Write expenses down, each once, before what they are for leaves."""
+        """Write expenses down in both places, each once, before what they are for leaves."""
         paid = {each.id for each in self.expenses()}
         for expense in expenses:
             if expense.id not in paid:
-                [entry] = self._journal.append((SPENT, expense.facts()))
-                self._share({"time": entry.time, **expense.facts()})
+                self._journal.append((SPENT, expense.facts()))
+        self.carry()
 
     def is_shared(self) -> bool:
         """Whether the file that all folders share is there."""
         return self._path.exists()
 
     def carry(self) -> None:
-        """Write the journal's expenses into the shared file if they are not there, as after it was lost."""
+        """Write the journal's expenses into the shared file if they are not there, as after a crash or a loss."""
         known = {each.id for each in self._shared()}
         for entry in self._journal.entries(SPENT):
             if Expense.of(dict(entry.facts), entry.time).id not in known:

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ridgeway.client.round.kept_log import KEPT, kept_log
+from ridgeway.common.protocol.opened_log import state_log
 
 from ridgeway.__main__ import main
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import release_folder
-from ridgeway.client.round.kept_log import KEPT, kept_log
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
-from ridgeway.common.protocol.opened_log import state_log
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate

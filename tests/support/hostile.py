@@ -95,7 +95,9 @@ class Hostile:
         federation = self.parties.federation()
         self.identity: Identity = federation.identity
         self.terms: Terms = federation.terms
-        self._roster = federation.ledger.standing().roster
+        standing = federation.ledger.standing()
+        self._roster = standing.roster
+        self.handovers = tuple(standing.holder_handovers)
         self.key_of = {name: holder.key for name, holder in self._roster.items()}
 
     # One message
@@ -155,7 +157,7 @@ class Hostile:
 
     def announce(self, names: Collection[str] | None = None) -> None:
         for name in names or self.names:
-            opened = self.ask(name, Announce(terms=self.terms))
+            opened = self.ask(name, Announce(terms=self.terms, handovers=self.handovers))
             offer = opened.message
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
@@ -334,7 +336,7 @@ class Hostile:
         if step == SEAL and lot != "statistics":
             return self.packet(*self.question())
         asked: dict[int, Callable[[], Packet]] = {
-            ANNOUNCE: lambda: self.packet(Announce(terms=self.terms)),
+            ANNOUNCE: lambda: self.packet(Announce(terms=self.terms, handovers=self.handovers)),
             SHARE: lambda: self.packet(self.share_request()),
             SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
             CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),

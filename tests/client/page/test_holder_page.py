@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ridgeway.client.round.kept_log import FORKED
 from starlette.testclient import TestClient
 
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.page.holder_page import holder_page
 from ridgeway.client.page.holder_view import CONTENTS, HolderView
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.kept_log import FORKED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
 from ridgeway.common.http.access_rules import AccessRules, make_rules

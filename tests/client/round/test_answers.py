@@ -6,6 +6,7 @@ import errno
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,29 +16,26 @@ from hypothesis import strategies as st
 
 import ridgeway.client.round.holder
 from ridgeway.client.round.answers import NO_ROUND, answer
+from ridgeway.client.round.epochs import EpochStore
 from ridgeway.client.round.holder import Holder
-from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     Announce,
-    Calibrate,
-    Candidate,
     ClearStatistics,
     Collect,
+    Counted,
     Deliver,
     Evaluate,
     Hello,
     Here,
     Message,
     Offer,
+    OpenEpoch,
     Refusal,
-    Reliability,
-    Scores,
 )
-from ridgeway.common.protocol.opened_log import state_log
-from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, statistics_of, weights_blob
+from ridgeway.common.protocol.packet import Blob, Packet, open_packet, seal_packet, vector_of, weights_blob
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found, own_texts
 from tests.support.tiny import tiny_encoder
@@ -45,9 +43,12 @@ from tests.support.tiny import tiny_encoder
 ROUND = "cd" * 16
 SECRET = "the secret sentence of a private document"
 WORDS = (b"Traceback", b"Error", b"Exception", b"Errno", b"No space", b"secret", b"/tmp", b".jsonl", b".py")
-BEST = Candidate(ridge=0, normalise_columns=False, selector="average", k=10)
 DOMAINS = ("code", "law", "medicine")
 WEIGHTS = weights_blob(np.eye(7, 3))
+
+
+def evaluate(terms: Terms, **changes: Any) -> Evaluate:
+    return Evaluate(**{"terms": terms, "domains": DOMAINS, "selector": "average", "k": 10, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,7 @@ def ask(parties: Parties, home: Holder) -> Callable[..., Message]:
     """Ask the holder as its coordinator; the answer is signed, names the request, and holds nothing private."""
 
     def asked(message: Message, blobs: Sequence[Blob] = ()) -> Message:
-        identity = parties.federation().identity
-        log = [state_log((), 0, identity).to_bytes()] if isinstance(message, Deliver) else []
-        request = seal_packet(message, identity, round=ROUND, blobs=[*blobs, *log])
+        request = seal_packet(message, parties.federation().identity, round=ROUND, blobs=blobs)
         reply = answer(home, request)
         opened = open_packet(reply)
         assert (opened.sender, opened.round, opened.reply_to) == (home.identity.public, ROUND, request.digest)
@@ -99,36 +98,52 @@ def must_be_clean(reply: Packet, holder: Holder) -> None:
 
 def cohort_of(holder: Holder, terms: Terms, domain: str = "law", others: int = 1) -> Cohort:
     domains = {holder.identity.public: domain} | {fixed_identity(9 + n).public: "code" for n in range(others)}
-    return form_cohort(terms, domains, dict.fromkeys(domains, 1))
+    return form_cohort(terms, domains)
 
 
 # When all is well
 
 
-def test_a_greeting_is_answered_with_the_newest_release(ask: Callable[..., Message]) -> None:
-    """None yet."""
-    assert ask(Hello()) == Here()
+def epoch_of(home: Holder, *, used: bool = False) -> OpenEpoch:
+    current = home.epochs.current()
+    assert current is not None
+    return OpenEpoch(name=current.name, used=used)
+
+
+def test_a_greeting_is_answered_with_the_newest_release_and_the_epoch(
+    ask: Callable[..., Message], home: Holder
+) -> None:
+    """None yet; and what stands ready, by its random name."""
+    assert ask(Hello()) == Here(epoch=epoch_of(home))
 
 
 def test_an_announcement_is_answered_with_an_offer(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
-    """It names the sums without giving them away, the same as long as they are the same."""
+    """It names the epoch, the same as long as its owner opens no other."""
     offer = ask(Announce(terms=terms))
-    assert offer == Offer(domain="law", source=home.source(home.ready(terms)), holdout=0.25)
-    assert home.ready(terms).content != home.source(home.ready(terms))
+    assert offer == Offer(domain="law", epoch=epoch_of(home), holdout=0.25)
     assert ask(Announce(terms=terms)) == offer
 
 
-def test_what_is_sent_is_the_own_sums_weighted_to_the_share_in_the_own_column(
-    parties: Parties, home: Holder, terms: Terms
-) -> None:
-    """And nothing else."""
+def test_what_is_sent_is_the_own_sums_weighted_to_the_share(parties: Parties, home: Holder, terms: Terms) -> None:
+    """Of its own domain alone, and nothing else."""
     cohort = cohort_of(home, terms)
     request = seal_packet(Collect(cohort=cohort), parties.federation().identity, round=ROUND)
     opened = open_packet(answer(home, request))
-    raw = home.ready(terms)
-    assert opened.message == ClearStatistics(cohort=cohort.id, source=home.source(raw))
-    sent = statistics_of(opened.blobs, 7, 2)
-    assert sent.equals(raw.statistics.weighted(EQUAL_MASS).placed(1, 2))
+    epoch = home.epoch(terms)
+    assert opened.message == ClearStatistics(cohort=cohort.id, source=epoch.name)
+    sent = terms.statistics_of(vector_of(opened.blobs[0], terms.vector_size(1)), 1)
+    assert sent.equals(home.epochs.statistics(epoch).statistics.weighted(EQUAL_MASS))
+
+
+def test_an_exact_output_is_paid_for_with_infinity(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
+    """Sums and counts, each once an epoch; an offer costs nothing."""
+    ask(Announce(terms=terms))
+    assert home.account.epsilon() == 0
+    for _ in range(2):
+        ask(Collect(cohort=cohort_of(home, terms)))
+        ask(evaluate(terms), (WEIGHTS,))
+    assert home.account.epsilon() == float("inf")
+    assert [each.output for each in home.account.expenses()] == ["statistics", "counts"]
 
 
 def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
@@ -139,6 +154,8 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
     assert [facts["kind"] for facts in noted] == ["here", "offer", "clear_statistics", "refusal"]
     assert all(facts["bytes"] > 200 and facts["round"] == ROUND for facts in noted)
     assert noted[2]["cohort"] == cohort_of(home, terms).id
+    assert noted[2]["epoch"] == home.epoch(terms).name
+    assert [facts.get("mode") for facts in noted] == [None, "clear", "clear", None]
     assert noted[3]["code"] == "malformed"
 
 
@@ -151,25 +168,14 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
         (lambda h, t: Here(), (), "malformed"),
         (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})), (), "encoder_not_allowed"),
-        (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "not_masked"),
+        (lambda h, t: Announce(terms=t.model_copy(update={"mode": "masked"})), (), "mode_not_allowed"),
+        (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "mode_not_allowed"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, "code")), (), "wrong_domain"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, others=0)), (), "cohort_too_small"),
-        (lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST,)), (b"",), "shape_mismatch"),
-        (
-            lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST.model_copy(update={"ridge": 1}),)),
-            (WEIGHTS,),
-            "malformed",
-        ),
-        (
-            lambda h, t: Evaluate(terms=t, domains=DOMAINS, candidates=(BEST,)),
-            (weights_blob(np.full((7, 3), np.nan)),),
-            "malformed",
-        ),
-        (
-            lambda h, t: Calibrate(terms=t, domains=("a", "b", "c"), candidate=BEST, temperatures=(1.0,)),
-            (WEIGHTS,),
-            "wrong_domain",
-        ),
+        (lambda h, t: evaluate(t), (b"",), "shape_mismatch"),
+        (lambda h, t: evaluate(t), (weights_blob(np.full((7, 3), np.nan)),), "malformed"),
+        (lambda h, t: evaluate(t, temperatures=(2.0, 1.0)), (WEIGHTS,), "malformed"),
+        (lambda h, t: evaluate(t, domains=("a", "b", "c")), (WEIGHTS,), "wrong_domain"),
         (lambda h, t: Deliver(number=1, release="0" * 64), (b"", b"", b""), "bad_release"),
     ],
 )
@@ -239,65 +245,53 @@ def too_deep(*_: Any, **__: Any) -> Any:
     raise RecursionError("private-place")
 
 
-def over_bound(*_: Any, **__: Any) -> Any:
-    raise BoundExceeded("1_234_567 samples of /tmp/private-place")
-
-
 @pytest.mark.parametrize(
-    ("place", "trouble", "code"),
-    [
-        ("save_prepared", full, "disk_full"),
-        ("prepare", full, "disk_full"),
-        ("prepare", unexpected, "failed"),
-        ("prepare", no_memory, "failed"),
-        ("prepare", too_deep, "failed"),
-        ("prepare", over_bound, "over_bound"),
-    ],
+    ("trouble", "code"),
+    [(full, "disk_full"), (unexpected, "failed"), (no_memory, "failed"), (too_deep, "failed")],
 )
-def test_trouble_with_the_sums_is_a_refusal_and_the_story_is_in_the_own_log(
+@pytest.mark.parametrize("what", ["statistics", "held_out"])
+def test_trouble_with_the_data_is_a_refusal_and_the_story_is_in_the_own_log(
     ask: Callable[..., Message],
     home: Holder,
     terms: Terms,
     monkeypatch: pytest.MonkeyPatch,
-    place: str,
+    what: str,
     trouble: Callable[..., Any],
     code: str,
 ) -> None:
     """A full disk, a bug, no memory: the coordinator learns a code, the holder everything."""
-    monkeypatch.setattr(ridgeway.client.round.holder, place, trouble)
-    refusal = ask(Announce(terms=terms))
+    monkeypatch.setattr(EpochStore, what, trouble)
+    asked = Collect(cohort=cohort_of(home, terms)) if what == "statistics" else evaluate(terms)
+    refusal = ask(asked, (WEIGHTS,) if what == "held_out" else ())
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
     log = (home.folder / "logs" / "holder.log").read_text()
     assert "Traceback" in log
     assert "private-place" in log
+    assert home.account.expenses() == []
 
 
-@pytest.mark.parametrize("place", ["held_out_sample", "_encoder"])
-@pytest.mark.parametrize("message", ["evaluate", "calibrate"])
-def test_trouble_with_the_evaluation_is_a_refusal(
-    ask: Callable[..., Message], terms: Terms, monkeypatch: pytest.MonkeyPatch, place: str, message: str
+def test_trouble_with_the_encoder_is_a_refusal(
+    ask: Callable[..., Message], terms: Terms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In either step."""
-    monkeypatch.setattr(ridgeway.client.round.holder, place, unexpected)
-    asked: dict[str, Message] = {
-        "evaluate": Evaluate(terms=terms, domains=DOMAINS, candidates=(BEST,)),
-        "calibrate": Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0,)),
-    }
-    refusal = ask(asked[message], (WEIGHTS,))
+    """In an evaluation, too."""
+    monkeypatch.setattr(ridgeway.client.round.holder, "_encoder", unexpected)
+    refusal = ask(evaluate(terms), (WEIGHTS,))
     assert isinstance(refusal, Refusal)
     assert refusal.code == "failed"
 
 
-def test_a_release_that_finds_no_room_is_refused(ask: Callable[..., Message], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_finds_no_room_is_refused(
+    ask: Callable[..., Message], home: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not half stored."""
-    verified = ("0" * 64, 1), DOMAINS
+    verified = SimpleNamespace(id="0" * 64, manifest={"number": 1}, domains=DOMAINS)
     monkeypatch.setattr(ridgeway.client.round.holder, "_verified_release", lambda *_: verified)
     monkeypatch.setattr(ridgeway.client.round.holder, "write_whole", full)
     refusal = ask(Deliver(number=1, release="0" * 64), (b"a", b"b", b"c"))
     assert isinstance(refusal, Refusal)
     assert refusal.code == "disk_full"
-    assert ask(Hello()) == Here()
+    assert ask(Hello()) == Here(epoch=epoch_of(home))
 
 
 def rewrite(home: Holder, old: str, new: str) -> Holder:
@@ -307,21 +301,21 @@ def rewrite(home: Holder, old: str, new: str) -> Holder:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe not text", b'{"other": "secret"}\n', b"not json\n"])
-def test_a_corpus_that_is_gone_or_cannot_be_read_is_said_so_without_its_place(
+def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
     parties: Parties, home: Holder, terms: Terms, tmp_path: Path, content: bytes | None
 ) -> None:
-    """Deleted, emptied, or damaged since the holder joined."""
+    """Deleted, emptied, or damaged since its owner opened an epoch: rounds do not look at it."""
+    asked = Announce(terms=terms), Collect(cohort=cohort_of(home, terms))
+    requests = [seal_packet(each, parties.federation().identity, round=ROUND) for each in asked]
+    before = [open_packet(answer(home, request)) for request in requests]
     corpus = tmp_path / "private-place" / "corpus.jsonl"
     if content is not None:
         corpus.write_bytes(content)
     holder = rewrite(home, str(parties.folder / "corpora" / "law.jsonl"), str(corpus))
-    request = seal_packet(Announce(terms=terms), parties.federation().identity, round=ROUND)
-    reply = answer(holder, request)
-    must_be_clean(reply, holder)
-    message = open_packet(reply).message
-    assert isinstance(message, Refusal)
-    assert message.code == "corpus_unreadable"
-    assert str(corpus) in (home.folder / "logs" / "holder.log").read_text()
+    after = [open_packet(answer(holder, request)) for request in requests]
+    assert [(each.message, *map(bytes, each.blobs)) for each in before] == [
+        (each.message, *map(bytes, each.blobs)) for each in after
+    ]
 
 
 @pytest.mark.parametrize(("place", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")])
@@ -340,12 +334,18 @@ def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_
 
 
 def test_counts_are_the_only_thing_that_an_evaluation_gives_away(ask: Callable[..., Message], terms: Terms) -> None:
-    """For every candidate over as many documents as were held out; for every temperature over their beginnings."""
-    other = BEST.model_copy(update={"selector": "all"})
-    scores = ask(Evaluate(terms=terms, domains=DOMAINS, candidates=(BEST, other)), (WEIGHTS,))
-    assert isinstance(scores, Scores)
-    assert sum(scores.counts[0]) == sum(scores.counts[1]) > 0
-    asked = Calibrate(terms=terms, domains=DOMAINS, candidate=BEST, temperatures=(1.0, 2.0))
-    reliability = ask(asked, (WEIGHTS,))
-    assert isinstance(reliability, Reliability)
-    assert json.loads(reliability.model_dump_json()).keys() == {"counts"}
+    """Over as many documents as were held out, and over their beginnings; one router an epoch."""
+    counted = ask(evaluate(terms, temperatures=(1.0, 2.0)), (WEIGHTS,))
+    assert isinstance(counted, Counted)
+    assert len(counted.counts) == len(DOMAINS) + 2
+    assert sum(counted.counts) > 0
+    assert json.loads(counted.model_dump_json()).keys() == {"counts", "quality", "reliability"}
+    assert ask(evaluate(terms, temperatures=(1.0, 2.0)), (WEIGHTS,)) == counted
+    for asked, weights in (
+        (evaluate(terms, temperatures=(1.0, 2.0)), weights_blob(2 * np.eye(7, 3))),
+        (evaluate(terms), WEIGHTS),
+        (evaluate(terms, temperatures=(1.0, 2.0), selector="all"), WEIGHTS),
+    ):
+        refusal = ask(asked, (weights,))
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "already_counted"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,28 @@ from hypothesis import strategies as st
 from ridgeway.client.deploy.holder_folder import create_holder, settings_text
 from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
-from ridgeway.common.base.errors import BrokenIdentity, InputError, Refused
-from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.errors import InputError, Refused
+from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms, form_cohort
-from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
-from tests.support.corpora_on_disk import touch_later, write_jsonl
+from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, own_texts
 
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 words = st.text(min_size=1, max_size=12)
 names = st.text("abcxyzäß019_-.", max_size=10).map(lambda word: f"d{word}")
+budgets = st.floats(1e-3, 1e3) | st.just(math.inf)
 policies = st.builds(
     Policy,
     coordinator=digests,
     encoders=st.lists(digests, min_size=1, max_size=3).map(tuple),
-    require_masking=st.booleans(),
+    modes=st.lists(st.sampled_from(("private", "masked", "clear")), min_size=1, unique=True).map(tuple),
+    max_round_epsilon=budgets,
+    max_epsilon=budgets,
     weightings=st.lists(st.sampled_from(("equal", "tokens")), max_size=2).map(tuple),
     window=st.integers(1, 1 << 16),
     max_tokens=st.integers(0, 1 << 40),
     min_cohort=st.integers(1, 1 << 20),
-    min_difference=st.integers(1, 1 << 20),
 )
 
 
@@ -50,6 +51,7 @@ def settings(draw: st.DrawFn) -> HolderSettings:
         holdout=draw(st.floats(0, 1, exclude_max=True)),
         threads=draw(st.integers(0, 1 << 20)),
         encoder=draw(st.none() | words),
+        spending=draw(st.none() | words),
         address=draw(words),
         bundles=tuple(draw(st.lists(digests, min_size=1, max_size=2))),
         policy=draw(policies),
@@ -141,94 +143,61 @@ def test_an_existing_folder_is_never_touched(parties: Parties) -> None:
 
 
 def test_the_folder_is_for_its_owner_alone(parties: Parties) -> None:
-    """And so are the keys and the token ids of held-out documents."""
-    home, terms = parties.homes["law"], parties.federation().terms
-    parties.holder("law").held_out(terms)
-    assert stat.S_IMODE(home.stat().st_mode) == 0o700
-    [ids] = (home / "held-out").iterdir()
-    for private in (home / "identity.key", home / "node.key", ids):
+    """And so are the keys, and all of an epoch: sums, token ids of held-out documents, digests."""
+    home = parties.homes["law"]
+    assert stat.S_IMODE(home.stat().st_mode) == stat.S_IMODE((home / "epochs").stat().st_mode) == 0o700
+    [epoch] = (home / "epochs").iterdir()
+    for private in (home / "identity.key", home / "node.key", *epoch.iterdir()):
         assert stat.S_IMODE(private.stat().st_mode) == 0o600
 
 
-# Sums
+# The data that stands ready
 
 
-def test_what_was_offered_is_what_is_sent_until_the_next_offer(parties: Parties, terms: Terms) -> None:
-    """A corpus that changes in between does not change what the round was told of."""
+def test_a_round_reads_the_epoch_and_never_the_corpus(parties: Parties, terms: Terms) -> None:
+    """A corpus that changes, or is gone, changes nothing until its owner opens another epoch."""
     holder = parties.holder("law")
-    offered = holder.ready(terms)
+    epoch = holder.epoch(terms)
+    before = holder.epochs.statistics(epoch)
     corpus = write_jsonl(parties.folder / "corpora" / "law.jsonl", own_texts("new", "law", 20))
-    touch_later(corpus)
-    assert holder.current(terms).content == offered.content
-    assert holder.ready(terms).content != offered.content
-    assert holder.current(terms).content == holder.ready(terms).content
+    again = parties.holder("law")
+    assert again.epoch(terms) == epoch
+    assert again.epochs.statistics(epoch).content == before.content
+    changed = parties.ready("law")
+    assert changed.epoch(terms).name != epoch.name
+    assert changed.epochs.statistics(changed.epoch(terms)).content != before.content
+    corpus.unlink()
+    assert parties.holder("law").epochs.statistics(changed.epoch(terms)).statistics.mass > 0
 
 
-def test_sums_under_other_terms_are_made_anew(parties: Parties, terms: Terms) -> None:
-    """What lies ready for one window is not sent for another."""
+def test_an_epoch_under_other_terms_does_not_fit(parties: Parties, terms: Terms) -> None:
+    """What stands ready for one window is not sent for another; without an epoch there is nothing."""
     holder = parties.holder("law")
-    holder.ready(terms)
     other = terms.model_copy(update={"sampling": terms.sampling.model_copy(update={"window": 4})})
-    assert holder.current(other).sampling == Sampling(4, 0)
-
-
-def test_held_out_documents_are_in_no_sum(parties: Parties, terms: Terms) -> None:
-    """A share of the documents is kept out, the same ones each time."""
-    holder = parties.holder("law")
-    first, again = holder.held_out(terms), parties.holder("law").held_out(terms)
-    assert first.ids.tolist() == again.ids.tolist()
-    assert 0 < len(first.lengths) < 20
-
-
-def given_ahead(parties: Parties, prepared: Prepared, held_out: Path | None = None) -> Holder:
-    """The holder with a statistics file instead of its corpus."""
-    path = parties.folder / "law.stats"
-    save_prepared(prepared, path)
-    corpus = parties.folder / "corpora" / "law.jsonl"
-    more = f'\nheld_out = "{held_out}"' if held_out else ""
-    edit(parties, f'corpus = ["{corpus}"]', f'statistics = "{path}"{more}')
-    return parties.holder("law")
-
-
-def test_sums_made_ahead_are_sent_as_they_are(parties: Parties, terms: Terms) -> None:
-    """With documents to evaluate on if those were kept, and none otherwise."""
-    prepared = parties.holder("law").ready(terms)
-    held_out = write_jsonl(parties.folder / "law.test.jsonl", own_texts("test", "law", 5))
-    holder = given_ahead(parties, prepared, held_out)
-    assert holder.ready(terms).content == holder.current(terms).content == prepared.content
-    assert len(holder.held_out(terms).lengths) == 5
-    edit(parties, f'held_out = "{held_out}"', "")
-    assert len(parties.holder("law").held_out(terms).lengths) == 0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"domain": "code"}, {"fingerprint": "0" * 64}, {"sampling": Sampling(9, 0)}, {"sampling": Sampling(8, 5)}],
-)
-def test_sums_made_ahead_under_other_terms_are_refused(parties: Parties, terms: Terms, changes: dict[str, Any]) -> None:
-    """Of another domain, encoder or window; the reason names no file."""
-    prepared = parties.holder("law").ready(terms)
-    holder = given_ahead(parties, replace(prepared, **changes))
     with pytest.raises(Refused) as refused:
-        holder.ready(terms)
-    assert refused.value.code == "statistics_do_not_fit"
-    assert str(parties.folder) not in refused.value.reason
+        holder.epoch(other)
+    assert refused.value.code == "epoch_does_not_fit"
+    create_holder(parties.folder / "empty", holder.settings)
+    with pytest.raises(Refused) as refused:
+        Holder(parties.folder / "empty").epoch(terms)
+    assert refused.value.code == "no_epoch"
 
 
-def test_sums_that_no_text_can_give_are_not_sent(parties: Parties, terms: Terms) -> None:
-    """Under masks nobody else could find them out."""
+def test_sums_are_weighted_to_the_share_of_the_cohort(parties: Parties, terms: Terms) -> None:
+    """All of the mass for the only holder of a domain, half of it beside another."""
     holder = parties.holder("law")
-    prepared = holder.ready(terms)
-    cohort = form_cohort(terms, {holder.identity.public: "law"}, {holder.identity.public: 1})
-    prepared.statistics.gram[0, 0] = -5
-    with pytest.raises(BrokenIdentity):
-        holder.weighted(prepared, cohort, cohort.members[0])
+    own, epoch = holder.identity.public, holder.epoch(terms)
+    raw = holder.epochs.statistics(epoch).statistics
+    alone, beside = (form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law"))
+    assert holder.exact_sums(epoch, alone).equals(raw.weighted(EQUAL_MASS))
+    assert holder.exact_sums(epoch, beside).equals(raw.weighted(EQUAL_MASS // 2))
 
 
-def test_nobody_else_can_tell_from_its_name_which_sums_they_are(parties: Parties, terms: Terms) -> None:
-    """Two holders of the very same text name it differently, and each always the same."""
+def test_a_name_of_an_epoch_tells_nothing_of_its_data(parties: Parties, terms: Terms) -> None:
+    """Two holders of the very same text name it differently, and one that opens it again names it anew."""
     parties.settle("twin", "law", own_texts("law", "law", 20))
-    law, twin = parties.holder("law"), parties.holder("twin")
-    same = law.ready(terms)
-    assert same.content == twin.ready(terms).content
-    assert law.source(same) == parties.holder("law").source(same) != twin.source(same)
+    names = {parties.holder(name).epoch(terms).name for name in ("law", "twin")}
+    names.add(parties.ready("law").epoch(terms).name)
+    assert len(names) == 3
+    twin, law = (parties.holder(name) for name in ("twin", "law"))
+    assert twin.epochs.statistics(twin.epoch(terms)).content == law.epochs.statistics(law.epoch(terms)).content

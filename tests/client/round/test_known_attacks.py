@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.masking.differencing import set_apart
-from ridgeway.common.masking.history import MAX_TOLD, PastSum
 from ridgeway.common.protocol.messages import Announce, Confirmed, Envelopes, Locked, Offer, Revealed
 from ridgeway.common.statistics.sums import from_vector
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, LOCK, Hostile, code_of, nothing_revealed
+from tests.support.hostile import FEATURES, LOCK, Hostile, code_of
 from tests.support.simulated_federation import Parties, found, own_texts, populate
 
 LAW = [f"law-{number}" for number in range(1, 8)]
@@ -47,7 +45,9 @@ def settled(folder: Path, domains: Mapping[str, str], **policy: int) -> Parties:
 
 
 def own_gram(parties: Parties, name: str) -> NDArray[np.int64]:
-    return parties.holder(name).current(parties.federation().terms).statistics.weighted(EQUAL_MASS).gram
+    holder = parties.holder(name)
+    epoch = holder.epoch(parties.federation().terms)
+    return holder.epochs.statistics(epoch).statistics.weighted(EQUAL_MASS).gram
 
 
 class Refusing(Exception):
@@ -84,124 +84,105 @@ def opened_gram(
 # Weights
 
 
-def shown_with(coordinator: Hostile, shares: Mapping[str, int], mass: int = EQUAL_MASS) -> list[str]:
-    """How members answer a cohort with these shares: codes of refusals, none where they deal out their secrets."""
-    coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
-    lie = coordinator.share_request(coordinator.lopsided(shares))
-    answers = [coordinator.ask(name, lie) for name in coordinator.names]
-    return [code_of(each) for each in answers if not isinstance(each.message, Envelopes)]
-
-
-@pytest.mark.usefixtures("haste")
-def test_heavy_victim(tmp_path: Path) -> None:
-    """One of seven holders of a domain gets all of its mass but six units, beside one friend: its gram lies open."""
-    parties = found(tmp_path, mode="masked")
-    populate(parties, {**dict.fromkeys(LAW, "law"), "friend": "medicine"})
-    coordinator = Hostile(parties, [*LAW, "friend"])
-    coordinator.announce()
-    heavy = {**dict.fromkeys(LAW, 1), "law-1": EQUAL_MASS - 6}
-    assert shown_with(coordinator, heavy) == ["lopsided_shares"] * 8
-    nothing_revealed(coordinator)
-    honest = Hostile(parties, coordinator.names, "ef" * 16)
-    honest.begin()
-    honest.seal()
-    honest.finish("statistics")
-
-
 @pytest.mark.usefixtures("haste")
 def test_mass_of_its_own(tmp_path: Path) -> None:
     """The mass of a domain is the holder's to agree to: with another, shares could be made of any size."""
+    names = [*LAW[:2], "code-1"]
     parties = found(tmp_path, mode="masked")
     populate(parties, dict.fromkeys(LAW[:2], "law") | {"code-1": "code"})
-    coordinator = Hostile(parties, [*LAW[:2], "code-1"])
+    coordinator = Hostile(parties, names)
+    coordinator.announce()
     for mass in (7, EQUAL_MASS + 1, 1 << 37):
         terms = coordinator.terms.model_copy(update={"mass": mass})
         assert code_of(coordinator.ask("law-1", Announce(terms=terms))) == "mass_not_allowed"
-    coordinator.announce()
-    assert shown_with(coordinator, {}, mass=7) == ["mass_not_allowed"] * 3
+        lie = coordinator.share_request(coordinator.cohort(terms=terms))
+        assert {code_of(coordinator.ask(name, lie)) for name in names} == {"mass_not_allowed"}
+    assert coordinator.gave(Envelopes) == []
     assert isinstance(coordinator.ask("law-1", Announce(terms=parties.federation().terms)).message, Offer)
 
 
 @pytest.mark.usefixtures("haste")
-def test_light_companion(tmp_path: Path) -> None:
-    """Two sums that differ in two members, one of which weighs next to nothing: the difference is the other's own."""
-    domains = {"code-1": "code", "code-2": "code", "friend": "medicine", "law-3": "law", "law-4": "law"}
-    parties = found(tmp_path, mode="masked")
-    populate(parties, domains)
-    first = ["code-1", "code-2", "friend"]
-    opened_gram(parties, first, "01" * 16)
-    second = Hostile(parties, list(domains), "02" * 16)
-    second.announce()
-    assert shown_with(second, {"law-3": EQUAL_MASS - 1, "law-4": 1}) == ["lopsided_shares"] * 5
-    even = Hostile(parties, list(domains), "03" * 16)
-    even.begin()
-    even.seal()
-    even.finish("statistics")
+def test_share_of_another_cohort(tmp_path: Path) -> None:
+    """One sum in which law-2 fell away, one of a cohort without it: law-1 has half of the mass, then all of it.
+
+    Their difference would be law-1's own sums, although both are of the same members and the same epochs.
+    """
+    names = ["code-1", "code-2", "law-1", "medicine"]
+    parties = settled(tmp_path, {**{name: name.split("-")[0] for name in names}, "law-2": "law"})
+    first = Hostile(parties, [*names, "law-2"], "01" * 16)
+    first.begin()
+    first.seal()
+    half = from_vector(first.finish("statistics", names), FEATURES, 3).gram
+    with pytest.raises(Refusing, match="epoch_used"):
+        whole = opened_gram(parties, names, "02" * 16)
+        difference = 2 * (whole - half) - own_gram(parties, "law-1")
+        assert np.abs(difference).max() > 2, "law-1's own gram, but for rounding"
 
 
-def test_small_weights_in_place_of_none() -> None:
-    """Shares within what policies allow, chosen so that a combination of four sums is nearly one member's own."""
-    half = EQUAL_MASS // 2
-    before = [
-        {key: (key, half) for key in ("v", "u", "w1", "w2", "x1", "x2")},
-        {key: (key, half) for key in ("u", "y1", "w1", "w2", "x1", "x2")},
-        {"y1": ("y1", half), "z": ("z", half), "w1": ("w1", half), "w2": ("w2", half)},
-    ]
-    nearly = {"z": ("z", half), "w1": ("w1", half + 3), "w2": ("w2", half - 3)}
-    assert set_apart(before, nearly, 2) == ("v",)
-
-
-# Memory
+# Several sums
 
 
 @pytest.mark.usefixtures("haste")
-@pytest.mark.parametrize(("sign", "code"), [(True, "sets_apart"), (False, "not_confirmed")])
+def test_one_member_left_out(tmp_path: Path) -> None:
+    """Two sums, the second without one member, by a coordinator that chooses cohorts: the difference is its own."""
+    people = {**dict.fromkeys("ABCD", "code"), "F": "law", "V": "medicine"}
+    parties = settled(tmp_path, people)
+    first = opened_gram(parties, [*"ABCDFV"], "01" * 16)
+    with pytest.raises(Refusing, match="epoch_used"):
+        second = opened_gram(parties, [*"ABCDF"], "02" * 16)
+        assert not (first - second == own_gram(parties, "V")).all(), "V's own gram, bit for bit"
+
+
+@pytest.mark.usefixtures("haste")
+@pytest.mark.parametrize(("sign", "code"), [(True, "epoch_used"), (False, "not_confirmed")])
 def test_left_out_of_opening(tmp_path: Path, sign: bool, code: str) -> None:
-    """Four sums, of which two are opened by a bare threshold: those left out would not remember them, and G lies open.
+    """Two sums, each opened by a bare threshold: those left out would not remember the first, and G lies open.
 
     sign: whether those left out are at least asked to sign.
     """
-    people = {**dict.fromkeys("ABCDE", "code"), "F": "law", "G": "medicine", "P": "law", "Q": "medicine"}
-    parties = settled(tmp_path, {**people, "R1": "poetry", "R2": "poetry"})
+    parties = settled(tmp_path, {**dict.fromkeys("ABCDE", "code"), "F": "law", "G": "medicine"})
     with pytest.raises(Refusing, match=code):
         first = opened_gram(parties, [*"ABCDEFG"], "01" * 16, [*"ABCDE"], sign)
-        second = opened_gram(parties, [*"ABCDEPQ"], "02" * 16, [*"ABCDE"], sign)
-        third = opened_gram(parties, ["P", "Q", "R1", "R2"], "03" * 16)
-        fourth = opened_gram(parties, ["F", "R1", "R2"], "04" * 16)
-        got = first - second + third - fourth
-        assert not (got == own_gram(parties, "G")).all(), "G's own gram, bit for bit"
+        second = opened_gram(parties, [*"ABCDEF"], "02" * 16, [*"BCDEF"], sign)
+        assert not (first - second == own_gram(parties, "G")).all(), "G's own gram, bit for bit"
 
 
 @pytest.mark.usefixtures("haste")
-def test_friend_in_a_pair(tmp_path: Path) -> None:
-    """With one friend Z, three sums that leave V and Z alone show V; whoever fears one friend asks for three."""
+def test_small_sums_beside_each_other(tmp_path: Path) -> None:
+    """Sums of three of eight members each, no two of which share enough members that anybody knows both."""
     people = {"V": "law", "Z": "medicine", **dict.fromkeys("ABE", "code"), **dict.fromkeys("CDH", "poetry")}
-    parties = settled(tmp_path, people, min_difference=3)
-    first = opened_gram(parties, [*"VZABE"], "01" * 16)
-    second = opened_gram(parties, [*"VZCDH"], "02" * 16)
-    with pytest.raises(Refusing, match="sets_apart"):
-        third = opened_gram(parties, list(people), "03" * 16)
-        got = first + second - third - own_gram(parties, "Z")
+    parties = settled(tmp_path, people)
+    for number, names in enumerate(("VZA", "VZABE", "CDHBE")):
+        with pytest.raises(Refusing, match="too_few_of_roster"):
+            opened_gram(parties, [*names], f"{number:032x}")
+
+
+@pytest.mark.usefixtures("haste")
+def test_made_up_member(tmp_path: Path) -> None:
+    """A friend's key counts as one member: whatever it says of earlier sums, nobody listens to it."""
+    people = {**dict.fromkeys("ABC", "code"), "F": "law", "V": "medicine"}
+    parties = settled(tmp_path, people)
+    first = opened_gram(parties, [*"ABCFV"], "01" * 16)
+    parties.ready("F")
+    with pytest.raises(Refusing, match="epoch_used"):
+        second = opened_gram(parties, [*"ABCF"], "02" * 16)
+        got = first - second
         assert not (got == own_gram(parties, "V")).all(), "V's own gram, bit for bit"
 
 
 @pytest.mark.usefixtures("haste")
 def test_lock_of_another_set(tmp_path: Path) -> None:
-    """V signs a sum, then locks a smaller one; the others open the larger, which V would forget: V lies open twice."""
+    """V signs a sum, then locks a smaller one; the others open the larger, which V would forget: V lies open."""
     others = {**dict.fromkeys("ABCD", "code"), "E": "poetry", "F": "physics"}
-    parties = settled(tmp_path, {"V": "law", **others, **dict.fromkeys("PQ", "medicine")})
-    first = opened_gram(parties, [*"ABCDEFPQ"], "01" * 16)
+    parties = settled(tmp_path, {"V": "law", **others})
     session = Hostile(parties, [*"VABCDEF"], "02" * 16)
     session.until(LOCK)
     fewer = [*"VABCD"]
     session.confirm("statistics", "V", fewer)
     assert isinstance(session.ask("V", session.lock_request("statistics", fewer)).message, Locked)
-    reveals = session.open("statistics", list(others), session.names, session.signatures)
-    total = session.total("statistics", session.names, reveals)
-    second = from_vector(total, FEATURES, len(session.cohort().domains)).gram
-    with pytest.raises(Refusing, match="sets_apart"):
-        third = opened_gram(parties, [*"VPQ"], "03" * 16)
-        assert not (second + third - first == 2 * own_gram(parties, "V")).all(), "V's own gram, bit for bit"
+    assert session.open("statistics", list(others), session.names, session.signatures)
+    with pytest.raises(Refusing, match="epoch_used"):
+        opened_gram(parties, [*"VABCD"], "03" * 16)
 
 
 @pytest.mark.usefixtures("haste")
@@ -229,26 +210,3 @@ def test_sets_played_against_each_other(tmp_path: Path) -> None:
     other = [name for name in names if name != "code-1"]
     for name in other:
         assert code_of(coordinator.ask(name, coordinator.confirm_request("statistics", other))) == "already_answered"
-
-
-# History
-
-
-@pytest.mark.usefixtures("haste")
-def test_made_up_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A friend tells of sums without number, so that everybody else computes for minutes: one refusal, at once."""
-    names = ["code-1", "law-1", "law-2", "medicine"]
-    parties = found(tmp_path, mode="masked")
-    populate(parties, {name: name.split("-")[0] for name in names})
-    coordinator = Hostile(parties, names)
-    victim = coordinator.key_of["law-1"]
-    friend = parties.holder("medicine")
-    for number in range(MAX_TOLD + 1):
-        made_up = PastSum.of("statistics", {victim: (f"{number:064x}", 1)})
-        friend.journal.append(("learned", {**made_up.model_dump(mode="json"), "from": [victim]}))
-    with monkeypatch.context() as patch:
-        patch.setattr("ridgeway.common.masking.history.MAX_TOLD", 1 << 20)
-        coordinator.announce()
-    for name in names:
-        assert code_of(coordinator.ask(name, coordinator.share_request())) == "history_too_long"
-    assert coordinator.gave(Envelopes) == []

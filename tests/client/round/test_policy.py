@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.round.policy import Policy, check_cohort, check_shares, check_terms
+from ridgeway.client.round.policy import Policy, check_cohort, check_members_of_sum, check_roster, check_terms
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.protocol.cohort import Cohort, Member, SamplingTerms, Terms, form_cohort, lopsided
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
 from tests.support.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
 COORDINATOR, OWN, NEIGHBOUR = (fixed_identity(number).public for number in (1, 2, 3))
-POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), window=16, require_masking=False, min_cohort=2)
+POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), window=16, modes=("clear",), min_cohort=2)
 TERMS = Terms(
     mode="clear",
     encoder=ENCODER,
@@ -26,14 +27,20 @@ TERMS = Terms(
     mass=EQUAL_MASS,
 )
 PLAIN = {"weighting": "tokens", "mass": 0}
+PRIVATE = {**PLAIN, "mode": "private", "privacy": Privacy(mode="columns", epsilon=1.0, prior=OTHER)}
+PRIVATELY = {"modes": ("private",)}
 
 
 def terms(**changes: Any) -> Terms:
     return Terms(**{**TERMS.model_dump(), "sampling": TERMS.sampling, **changes})
 
 
+def private(**changes: Any) -> Terms:
+    return terms(**{**PRIVATE, "privacy": Privacy(**{"mode": "columns", "epsilon": 1.0, "prior": OTHER, **changes})})
+
+
 def cohort(members: dict[str, str], given: Terms = TERMS) -> Cohort:
-    return form_cohort(given, members, dict.fromkeys(members, 1))
+    return form_cohort(given, members)
 
 
 def code(check: Any, *values: Any) -> str:
@@ -52,6 +59,11 @@ def code(check: Any, *values: Any) -> str:
         ({"window": 1}, terms(sampling=SamplingTerms(window=1, max_tokens=0))),
         ({"max_tokens": 99}, terms(sampling=SamplingTerms(window=16, max_tokens=99))),
         ({"weightings": ("equal", "tokens")}, terms(**PLAIN)),
+        ({"modes": ("masked", "clear")}, terms(mode="masked")),
+        (PRIVATELY, terms(**PRIVATE)),
+        ({**PRIVATELY, "max_round_epsilon": 0.5}, private(epsilon=0.5)),
+        ({**PRIVATELY, "privacy": "full"}, private(mode="full")),
+        ({**PRIVATELY, "max_delta": 1e-6}, private(delta=1e-6)),
     ],
 )
 def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Terms) -> None:
@@ -63,7 +75,14 @@ def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Te
     ("policy", "given", "expected"),
     [
         ({}, terms(encoder=OTHER), "encoder_not_allowed"),
-        ({"require_masking": True}, TERMS, "masking_required"),
+        ({"modes": ("private", "masked")}, TERMS, "mode_not_allowed"),
+        ({}, terms(mode="masked"), "mode_not_allowed"),
+        ({"modes": ("masked", "clear")}, terms(**PRIVATE), "mode_not_allowed"),
+        ({**PRIVATELY, "max_round_epsilon": 0.99}, terms(**PRIVATE), "privacy_not_allowed"),
+        (PRIVATELY, private(epsilon=8.0), "privacy_not_allowed"),
+        (PRIVATELY, private(mode="full"), "privacy_not_allowed"),
+        (PRIVATELY, private(delta=1e-6), "privacy_not_allowed"),
+        ({}, terms(mass=EQUAL_MASS - 1), "mass_not_allowed"),
         ({}, terms(**PLAIN), "weighting_not_allowed"),
         ({"weightings": ("tokens",)}, TERMS, "weighting_not_allowed"),
         ({"window": 17}, TERMS, "window_not_allowed"),
@@ -86,10 +105,12 @@ def test_terms_outside_the_policy_are_refused_with_their_code(
 
 
 def test_a_holder_finds_its_own_place_in_a_cohort() -> None:
-    """With its share: all of the mass where it is alone in its domain, a part where it is not."""
-    alone = check_cohort(POLICY, cohort({OWN: "law", NEIGHBOUR: "code"}), OWN, "law")
-    assert (alone.key, alone.domain, alone.share) == (OWN, "law", EQUAL_MASS)
-    assert check_cohort(POLICY, cohort({OWN: "law", NEIGHBOUR: "law"}), OWN, "law").share == EQUAL_MASS // 2
+    """With its share: all of the mass where it is alone in its domain, an equal part where it is not."""
+    alone, shared = cohort({OWN: "law", NEIGHBOUR: "code"}), cohort({OWN: "law", NEIGHBOUR: "law"})
+    member = check_cohort(POLICY, alone, OWN, "law")
+    assert (member.key, member.domain, alone.shares[OWN]) == (OWN, "law", EQUAL_MASS)
+    assert check_cohort(POLICY, shared, OWN, "law").key == OWN
+    assert shared.shares == dict.fromkeys((OWN, NEIGHBOUR), EQUAL_MASS // 2)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +139,10 @@ def test_a_cohort_that_the_holder_did_not_agree_to_is_refused(
         {"window": 0},
         {"max_tokens": -1},
         {"min_cohort": 0},
+        {"modes": ()},
+        {"modes": ("loud",)},
+        {"max_epsilon": 0.0},
+        {"max_round_epsilon": float("nan")},
         {"new": 1},
     ],
 )
@@ -135,39 +160,34 @@ def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> N
         POLICY.model_copy(update={"stride": 8})
 
 
-@pytest.mark.parametrize("weights", [(2, 1), (1, 2)])
-def test_a_holder_may_weigh_twice_as_much_as_the_other_of_its_domain(weights: tuple[int, int]) -> None:
-    """Whichever of the two gets the unit that is left over when the mass is divided by three."""
-    keys = [digit * 64 for digit in "0123"]
-    domains = dict(zip(keys, ("law", "law", "code", "medicine"), strict=True))
-    shared = form_cohort(terms(mode="masked"), domains, dict(zip(keys, (*weights, 1, 1), strict=True)))
-    assert lopsided(shared.members) == ""
+@pytest.mark.parametrize(("members", "pinned", "expected"), [(2, 2, "cohort_too_small"), (4, 6, "too_few_of_roster")])
+def test_a_sum_of_few_is_refused(members: int, pinned: int, expected: str) -> None:
+    """Fewer than the holder's own minimum, or no more than two thirds of those that it has pinned."""
+    policy = POLICY.model_copy(update={"min_cohort": 3})
+    assert code(check_members_of_sum, policy, members, pinned) == expected
+    check_members_of_sum(policy, 5, 6)
 
 
-def test_a_domain_of_one_is_not_left_among_the_least_of_another() -> None:
-    """Those who had most of the other domain's mass have fallen away: its only holder would be three quarters."""
-    members = [Member(key=OWN, domain="medicine", share=12), *(Member(key=OTHER, domain="law", share=1),) * 4]
-    assert code(check_shares, POLICY, members) == "lopsided_shares"
-    check_shares(POLICY, [*members, Member(key=OTHER, domain="law", share=4)])
-
-
-def test_no_share_is_more_than_the_ratio_of_another_of_its_domain() -> None:
-    """Though nobody has two thirds of anything; whoever weighs next to nothing hides nobody."""
-    members = [Member(key=OWN, domain="law", share=share) for share in (5, 5, 1)]
-    assert code(check_shares, POLICY, members) == "lopsided_shares"
-    check_shares(POLICY.model_copy(update={"share_ratio": 5}), members)
+@pytest.mark.parametrize("least", [1, 3])
+def test_without_a_roster_there_is_no_cohort_under_masks(least: int) -> None:
+    """Three are the fewest, whatever the holder allows."""
+    policy = POLICY.model_copy(update={"min_cohort": least})
+    assert code(check_roster, policy, [OWN, NEIGHBOUR]) == "roster_not_pinned"
+    check_roster(policy, [OWN, NEIGHBOUR, COORDINATOR])
 
 
 def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
-    """A mass without weighting, a member twice, another order, shares of nothing."""
+    """A mass without weighting, noise without privacy, a member twice, another order."""
     plain = cohort({OWN: "law", NEIGHBOUR: "code"})
     for changes, sentence in (
         ({"members": (plain.members[0], plain.members[0])}, "stands in the cohort twice"),
         ({"members": plain.members[::-1]}, "not in their order"),
-        ({"terms": terms(**PLAIN)}, "shares belong to equal weighting"),
     ):
         with pytest.raises(ValidationError, match=sentence):
             plain.model_copy(update=changes)
     for changed in ({"mass": 0}, {"weighting": "tokens"}):
         with pytest.raises(ValidationError, match="a mass belongs to equal weighting"):
             terms(**changed)
+    for changed in ({"mode": "private"}, {**PRIVATE, "mode": "clear"}):
+        with pytest.raises(ValidationError, match="noise belongs to private rounds"):
+            terms(**{**PLAIN, **changed})

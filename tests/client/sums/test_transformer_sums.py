@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-
 from ridgeway.client.round.held_out import MAX_DOCUMENT_TOKENS, held_out_sample
+
 from ridgeway.client.round.scoring import HeldOut, Scorer
 from ridgeway.client.sums.accumulate import State, add_states
 from ridgeway.client.sums.prepare import makers, prepare

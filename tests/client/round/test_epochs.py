@@ -1,0 +1,149 @@
+"""Epochs in a holder's folder: put in place whole, private, and under names that tell nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeway.client.round.epochs import (
+    DOCUMENTS,
+    EPOCH,
+    OPENED_EPOCH,
+    Epoch,
+    EpochStore,
+    sums_id,
+    write_digests,
+    write_document_sums,
+    write_held_out,
+)
+from ridgeway.client.round.scoring import HeldOut
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+
+SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))
+HELD_OUT = HeldOut(np.arange(5, dtype=np.int32), np.array([2, 3]))
+DIGESTS = np.array([3, 9, 27], np.uint64)
+PRIVACY = Privacy(mode="columns", epsilon=1.0, prior="1" * 64)
+TERMS = Terms(
+    mode="private",
+    encoder="a" * 64,
+    encoder_name="tiny",
+    features=7,
+    sampling=SamplingTerms(window=8, max_tokens=0),
+    weighting="tokens",
+    mass=0,
+    privacy=PRIVACY,
+)
+
+
+def epoch(byte: int) -> Epoch:
+    return Epoch(name=f"{byte:064x}", sums="b" * 64, holdout=0.25, documents=3)
+
+
+def fill(draft: Path) -> None:
+    write_document_sums(draft, SUMS)
+    write_held_out(draft, HELD_OUT)
+    write_digests(draft, DIGESTS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpochStore:
+    return EpochStore(tmp_path, Journal(tmp_path / "journal.db"))
+
+
+def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
+    """Sums, held-out documents and digests; nothing where nothing was put."""
+    assert store.current() is None
+    store.open(epoch(1), fill)
+    current = store.current()
+    assert current == epoch(1)
+    sums, held_out = store.document_sums(current), store.held_out(current)
+    assert (sums.mode, sums.column.tolist()) == ("columns", SUMS.column.tolist())
+    assert (held_out.ids.tolist(), held_out.lengths.tolist()) == (HELD_OUT.ids.tolist(), [2, 3])
+    found = store.digests(current)
+    assert found is not None and found.tolist() == DIGESTS.tolist()
+    assert store.digests(current, "in-total.digests") is None
+    assert store.noisy(current, "statistics") is None
+    assert store.statistics_file(current) is None
+
+
+def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(
+    store: EpochStore, tmp_path: Path
+) -> None:
+    """The journal keeps that they were there."""
+    for number in (1, 2, 3):
+        store.open(epoch(number), fill)
+    assert store.current() == epoch(3)
+    assert [path.name for path in (tmp_path / "epochs").iterdir()] == [epoch(3).name]
+    opened = Journal(tmp_path / "journal.db").entries(OPENED_EPOCH)
+    assert [entry.facts["epoch"] for entry in opened] == [epoch(number).name for number in (1, 2, 3)]
+
+
+def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: Path) -> None:
+    """The one before stays, whole."""
+    store.open(epoch(1), fill)
+
+    def full(draft: Path) -> None:
+        fill(draft)
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        store.open(epoch(2), full)
+    assert store.current() == epoch(1)
+    assert store.document_sums(epoch(1)).column.tolist() == SUMS.column.tolist()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{")], ids=["missing", "damaged"])
+@pytest.mark.parametrize("name", [EPOCH, DOCUMENTS])
+def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
+    store: EpochStore, tmp_path: Path, damage: Callable[[Path], None], name: str
+) -> None:
+    """It is never taken for none, nor for another."""
+    store.open(epoch(1), fill)
+    damage(tmp_path / "epochs" / epoch(1).name / name)
+    with pytest.raises(FormatError, match="open a new epoch with `ridgeway client ready`"):
+        current = store.current()
+        assert current is not None
+        store.document_sums(current)
+
+
+def test_a_noisy_vector_is_kept_with_what_it_was_made_for(store: EpochStore) -> None:
+    """A second one takes its place."""
+    store.open(epoch(1), fill)
+    for made_for in ("c" * 64, "d" * 64):
+        store.keep_noisy(epoch(1), "counts", np.array([1, -2]), made_for)
+        kept = store.noisy(epoch(1), "counts")
+        assert kept is not None
+        assert (kept[0].tolist(), kept[1]) == ([1, -2], made_for)
+    assert store.noisy(epoch(1), "statistics") is None
+
+
+def test_whatever_changes_the_sums_needs_another_epoch_and_nothing_else_does() -> None:
+    """The encoder, how text is sampled, what bounds documents; not how much noise there is, nor the mode's name."""
+
+    def changed(**changes: object) -> str:
+        return sums_id(TERMS.model_copy(update=changes))
+
+    def private(**changes: object) -> str:
+        return changed(privacy=PRIVACY.model_copy(update=changes))
+
+    same = sums_id(TERMS)
+    others = {
+        changed(encoder="c" * 64),
+        changed(features=8),
+        changed(sampling=SamplingTerms(window=9, max_tokens=0)),
+        changed(mode="clear", privacy=None),
+        private(prior="2" * 64),
+        private(mode="full"),
+    }
+    assert len(others) == 6 and same not in others
+    assert private(epsilon=0.5) == private(delta=1e-9) == same
+    exact = changed(mode="clear", privacy=None)
+    assert changed(mode="masked", privacy=None) == exact
+    assert changed(mode="clear", privacy=None, weighting="equal", mass=9) == exact

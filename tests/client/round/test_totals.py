@@ -1,0 +1,161 @@
+"""One total of an epoch: whatever a holder is asked to sign, in whatever order and sessions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals, Total
+from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.protocol.messages import Lot
+
+TOTAL = Total("statistics", "terms", "mine", {"a": "1", "b": "2", "me": "mine"}, {"a": 5, "b": 5, "me": 5})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to sign, or to open what was signed last in a session."""
+
+    kind: Literal["sign", "open"]
+    session: str
+    total: Total
+
+
+members = st.frozensets(st.sampled_from("abcde"), min_size=1)
+totals = st.builds(
+    lambda lot, names, epoch, share, question: Total(
+        lot,
+        "terms",
+        epoch,
+        {**dict.fromkeys(names, "theirs"), "me": epoch},
+        {} if lot == "counts" else dict.fromkeys((*names, "me"), share),
+        question if lot == "counts" else "",
+    ),
+    st.sampled_from(("statistics", "counts")),
+    members,
+    st.sampled_from(("first", "second")),
+    st.sampled_from((5, 10)),
+    st.sampled_from(("this router", "that router")),
+)
+asked = st.builds(Asked, st.sampled_from(("sign", "sign", "open")), st.sampled_from("xyz"), totals)
+
+
+@given(requests=st.lists(asked, max_size=40))
+def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[Asked]
+) -> None:
+    """A total can be opened once it was signed, until its session has signed a smaller one in its place.
+
+    As masked_answers does, a session signs smaller and smaller totals, and opens the one that it signed last.
+    """
+    kept = SignedTotals(Journal(tmp_path_factory.mktemp("totals") / "journal.db"))
+    last: dict[tuple[str, Lot, str], Total] = {}
+    opened: set[tuple[str, Lot, str]] = set()
+    for request in requests:
+        total = request.total
+        session = request.session, total.lot, total.epoch
+        before = last.get(session)
+        if request.kind == "open":
+            if before is not None:
+                kept.open(before, request.session, "round")
+                opened.add(session)
+            continue
+        if session in opened or (before and not _is_smaller(total, before)):
+            continue  # the session itself refuses these
+        try:
+            kept.sign(total, request.session)
+        except Refused as refused:
+            assert refused.code == ("epoch_used" if total.lot == "statistics" else "already_counted")
+            continue
+        last[session] = total
+    can_be_opened = defaultdict(set)
+    for (_, lot, epoch), total in last.items():
+        can_be_opened[lot, epoch].add(total.id)
+    assert all(len(each) == 1 for each in can_be_opened.values())
+
+
+def _is_smaller(total: Total, before: Total) -> bool:
+    """Fewer of the same members, with the same shares and the same question."""
+    same = total.question == before.question and total.shares.items() <= before.shares.items()
+    return same and total.epochs.items() <= before.epochs.items()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.db")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TOTAL, terms="others"),
+        replace(TOTAL, epochs={"a": "1", "me": "mine"}),
+        replace(TOTAL, epochs={**TOTAL.epochs, "a": "changed"}),
+        replace(TOTAL, shares={**TOTAL.shares, "me": 10}),
+    ],
+    ids=["other terms", "one member fewer", "another epoch of a member", "another share"],
+)
+def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(journal: Journal, other: Total) -> None:
+    """In another session it is another total, and refused; in the first one, too, once that was opened."""
+    kept = SignedTotals(journal)
+    kept.sign(TOTAL, "x")
+    with pytest.raises(Refused):
+        kept.sign(other, "y")
+    kept.open(TOTAL, "x", "round")
+    with pytest.raises(Refused):
+        kept.sign(other, "x")
+
+
+def test_the_same_total_may_be_signed_again_in_another_session(journal: Journal) -> None:
+    """After one that failed, or that opened it: it shows nothing new."""
+    kept = SignedTotals(journal)
+    for session in "xyz":
+        kept.sign(TOTAL, session)
+        kept.open(TOTAL, session, session)
+    assert len(journal.entries(SIGNED)) == len(journal.entries(OPENED)) == 3
+
+
+def test_a_refused_total_leaves_no_trace(journal: Journal) -> None:
+    """So it stands in nobody's way later."""
+    kept = SignedTotals(journal)
+    kept.sign(TOTAL, "x")
+    with pytest.raises(Refused):
+        kept.sign(replace(TOTAL, terms="others"), "y")
+    assert len(journal.entries()) == 1
+    kept.sign(TOTAL, "z")
+
+
+def test_sums_and_counts_and_epochs_are_judged_apart(journal: Journal) -> None:
+    """Each lot of each epoch has its own one total."""
+    kept = SignedTotals(journal)
+    kept.sign(TOTAL, "x")
+    assert kept.has_signed("statistics", "mine") and kept.has_signed("statistics")
+    assert not kept.has_signed("counts", "mine") and not kept.has_signed("statistics", "later")
+    kept.sign(Total("counts", "terms", "mine", TOTAL.epochs, question="this"), "x")
+    kept.sign(replace(TOTAL, epoch="later", epochs={**TOTAL.epochs, "me": "later"}), "y")
+    with pytest.raises(Refused) as refused:
+        kept.sign(Total("counts", "terms", "mine", TOTAL.epochs, question="that"), "y")
+    assert refused.value.code == "already_counted"
+
+
+def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) -> None:
+    """For the owner: who came or went; none where many did, nor where it is the same total."""
+    kept = SignedTotals(journal)
+
+    def opened(epoch: str, names: str, round_: str) -> None:
+        total = Total("statistics", "terms", epoch, {**dict.fromkeys(names, epoch), "me": epoch})
+        kept.open(total, round_, round_)
+
+    opened("1", "abcde", "r1")
+    opened("1", "abcde", "r2")
+    assert kept.notices() == []
+    opened("2", "abcd", "r3")
+    opened("3", "fgh", "r4")
+    assert kept.notices() == [{"before": "r2", "after": "r3", "members": ["e"]}]

@@ -1,0 +1,278 @@
+"""Opening an epoch: the one moment in which a corpus is read, on its owner's word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ridgeway.client.ready as ready
+from ridgeway.client.deploy.holder_folder import create_holder
+from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job
+from ridgeway.client.round.epochs import IN_TOTAL
+from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.totals import Total
+from ridgeway.common.base.errors import FormatError, InputError
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
+from ridgeway.common.statistics.sums import Statistics
+from tests.support.corpora_on_disk import write_jsonl
+from tests.support.private_federation import found_private
+from tests.support.simulated_federation import Parties, found, own_texts
+
+FEW = 20
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Parties:
+    made = found(tmp_path / "parties", mode="masked")
+    made.settle("law", "law", own_texts("law", "law", FEW))
+    return made
+
+
+@pytest.fixture
+def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus of twenty documents is a large one here: five must change, or three tenths."""
+    monkeypatch.setattr(ready, "MIN_CHANGED_DOCUMENTS", 5)
+    monkeypatch.setattr(ready, "MIN_CHANGED_SHARE", 0.3)
+
+
+def terms_of(parties: Parties) -> Terms:
+    return parties.federation().terms
+
+
+def write(parties: Parties, texts: list[str]) -> None:
+    write_jsonl(parties.folder / "corpora" / "law.jsonl", texts)
+
+
+def opened(parties: Parties, **options: Any) -> ReadyReport:
+    return open_epoch(parties.holder("law"), terms_of(parties), **options)
+
+
+def use(parties: Parties) -> None:
+    """Let the current epoch be in a total that was signed."""
+    holder = parties.holder("law")
+    current = holder.epochs.current()
+    assert current is not None
+    holder.totals.sign(Total("statistics", terms_of(parties).id, current.name, {"me": current.name}), "session")
+
+
+def texts(count: int, since: str = "law") -> list[str]:
+    return own_texts(since, "law", count)
+
+
+# What the owner is told
+
+
+def test_the_report_says_what_stands_ready(parties: Parties) -> None:
+    """How many documents, how many are held out and how many have changed; exact sums cost infinity."""
+    write(parties, [*texts(FEW)[3:], *texts(2, "new")])
+    report = opened(parties)
+    current = parties.holder("law").epochs.current()
+    assert report.epoch == current
+    assert (report.epoch.documents, report.changed) == (FEW - 1, 5)
+    assert report.samples > 0 and 0 < report.held_out < FEW
+    assert (report.spent, report.cost) == (0.0, math.inf)
+
+
+def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
+    """So how many documents changed is not known; of the same corpus again, none did."""
+    settings = parties.holder("law").settings
+    parties.homes["law"] = parties.folder / "holders" / "fresh"
+    create_holder(parties.homes["law"], settings)
+    assert opened(parties).changed is None
+    assert opened(parties).changed == 0
+
+
+def test_held_out_documents_are_in_no_sum_and_the_same_each_time(parties: Parties) -> None:
+    """By their own hashes."""
+    holder, terms = parties.holder("law"), terms_of(parties)
+    first = holder.epochs.held_out(holder.epoch(terms)).ids.tolist()
+    summed = holder.epochs.statistics(holder.epoch(terms)).content
+    parties.ready("law")
+    again = parties.holder("law")
+    assert again.epochs.held_out(again.epoch(terms)).ids.tolist() == first
+    assert again.epochs.statistics(again.epoch(terms)).content == summed
+
+
+def test_digests_are_of_documents_and_in_order(parties: Parties) -> None:
+    """The order of a corpus does not count, one letter does."""
+    job = prepare_job(parties.holder("law"), terms_of(parties))
+    before = document_digests(job)
+    write(parties, texts(FEW)[::-1])
+    assert document_digests(job).tolist() == before.tolist() == sorted(before.tolist())
+    write(parties, [*texts(FEW)[:-1], texts(FEW)[-1] + "x"])
+    assert len(set(document_digests(job).tolist()) & set(before.tolist())) == FEW - 1
+
+
+# What must have changed
+
+
+@pytest.mark.usefixtures("few_changes")
+def test_an_epoch_in_a_total_is_followed_by_one_with_many_changes(parties: Parties) -> None:
+    """Fewer are refused with their number, and nothing is opened; as many as are needed are enough."""
+    use(parties)
+    before = parties.holder("law").epochs.current()
+    write(parties, [*texts(FEW)[2:], *texts(3, "new")])
+    with pytest.raises(InputError, match=r"^5 documents changed .* and 7 are needed: .* --new-epoch$"):
+        opened(parties)
+    assert parties.holder("law").epochs.current() == before
+    write(parties, [*texts(FEW)[3:], *texts(4, "new")])
+    assert opened(parties).changed == 7
+
+
+def test_the_usual_limits_are_five_hundred_documents_and_a_tenth() -> None:
+    assert (ready.MIN_CHANGED_DOCUMENTS, ready.MIN_CHANGED_SHARE) == (500, 0.1)
+
+
+@pytest.mark.usefixtures("few_changes")
+def test_the_owners_explicit_word_is_enough(parties: Parties) -> None:
+    """Also where nothing has changed at all."""
+    use(parties)
+    with pytest.raises(InputError, match=r"^0 documents changed"):
+        opened(parties)
+    assert opened(parties, new_epoch=True).changed == 0
+
+
+@pytest.mark.usefixtures("few_changes")
+def test_an_epoch_that_is_in_no_total_may_be_replaced_at_any_time(parties: Parties) -> None:
+    """A session that opened nothing uses nothing up."""
+    for _ in range(2):
+        assert opened(parties).changed == 0
+
+
+@pytest.mark.usefixtures("few_changes")
+def test_changes_count_from_the_last_epoch_that_is_in_a_total(parties: Parties) -> None:
+    """An epoch between that nobody used does not make two totals with nearly the same documents."""
+    use(parties)
+    write(parties, [*texts(FEW), *texts(12, "new")])
+    between = opened(parties)
+    assert between.changed == 12
+    in_total = parties.holder("law").epochs.digests(between.epoch, IN_TOTAL)
+    assert in_total is not None and len(in_total) == FEW
+    write(parties, [*texts(FEW), *texts(1, "new")])
+    with pytest.raises(InputError, match=r"^1 documents changed since the last epoch that is in an opened total"):
+        opened(parties)
+    write(parties, [*texts(FEW), *texts(13, "new")])
+    assert opened(parties).changed == 1
+
+
+def test_a_corpus_below_the_smallest_size_opens_nothing(parties: Parties) -> None:
+    """Nor does the owner's explicit word help: sums would be about single documents."""
+    before = parties.holder("law").epochs.current()
+    write(parties, texts(9))
+    with pytest.raises(InputError, match="the corpus has 9 documents, and sums over fewer than 10"):
+        opened(parties, new_epoch=True)
+    assert parties.holder("law").epochs.current() == before
+    write(parties, texts(10))
+    assert opened(parties).epoch.documents == 10
+
+
+# Sums made ahead
+
+
+def given_ahead(parties: Parties, prepared: Prepared, held_out: Path | None = None) -> Holder:
+    """The holder with a statistics file instead of its corpus."""
+    path = parties.folder / "law.stats"
+    save_prepared(prepared, path)
+    more = f'\nheld_out = "{held_out}"' if held_out else ""
+    parties.rewrite("law", f'corpus = ["{parties.folder / "corpora" / "law.jsonl"}"]', f'statistics = "{path}"{more}')
+    return parties.holder("law")
+
+
+def sums_of(parties: Parties) -> Prepared:
+    holder = parties.holder("law")
+    return holder.epochs.statistics(holder.epoch(terms_of(parties)))
+
+
+def test_sums_made_ahead_stand_ready_as_they_are(parties: Parties) -> None:
+    """With documents to evaluate on if those were kept, and none otherwise; how many changed is not known."""
+    prepared = sums_of(parties)
+    held_out = write_jsonl(parties.folder / "law.test.jsonl", texts(5, "test"))
+    given_ahead(parties, prepared, held_out)
+    report = opened(parties)
+    assert (report.held_out, report.epoch.documents, report.changed) == (5, 0, None)
+    assert sums_of(parties).content == prepared.content
+    parties.rewrite("law", f'held_out = "{held_out}"', "")
+    assert opened(parties).held_out == 0
+    use(parties)
+    with pytest.raises(InputError, match=r"^an unknown number of documents changed"):
+        opened(parties)
+    assert opened(parties, new_epoch=True).changed is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"domain": "code"}, {"fingerprint": "0" * 64}, {"sampling": Sampling(9, 0)}, {"sampling": Sampling(8, 5)}],
+)
+def test_sums_made_ahead_under_other_terms_open_nothing(parties: Parties, changes: dict[str, Any]) -> None:
+    """Of another domain, encoder or window."""
+    given_ahead(parties, replace(sums_of(parties), **changes))
+    with pytest.raises(InputError, match="holds sums of another domain, encoder or sampling; prepare it again"):
+        opened(parties)
+
+
+def test_sums_that_no_text_can_give_open_nothing(parties: Parties) -> None:
+    """Under masks nobody else could find them out."""
+    prepared = sums_of(parties)
+    gram = prepared.statistics.gram.copy()
+    gram[0, 0] = -5
+    given_ahead(parties, replace(prepared, statistics=Statistics(gram, prepared.statistics.cross)))
+    with pytest.raises(FormatError, match="a negative square on its diagonal"):
+        opened(parties)
+
+
+# Private rounds
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Parties:
+    made = found_private(tmp_path / "parties")
+    made.settle("law", "law", own_texts("law", "law", FEW), max_epsilon=1.3)
+    return made
+
+
+def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
+    """What a round will have brought the ε of a document to."""
+    report = opened(private)
+    assert report.spent == 0.0
+    assert 0.99 < report.cost <= 1.0
+    assert private.holder("law").account.expenses() == []
+    assert report.samples + report.held_out == report.epoch.documents == FEW
+
+
+def test_a_spent_budget_opens_nothing(private: Parties) -> None:
+    """The present epoch stays as it is, with the vectors that were paid for."""
+    holder, terms = private.holder("law"), terms_of(private)
+    before = holder.epoch(terms)
+    assert terms.privacy is not None
+    holder.noisy(before, terms.privacy).column_sums()
+    with pytest.raises(InputError, match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3"):
+        opened(private, new_epoch=True)
+    assert private.holder("law").epoch(terms) == before
+
+
+def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> None:
+    """Unless the owner allows anything."""
+    holder = private.holder("law")
+    holder.account.pay(holder.account.expense("e", "statistics", "clear", None, 0.25))
+    with pytest.raises(InputError, match="ε of this corpus to ∞"):
+        opened(private)
+    private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = inf")
+    assert opened(private).cost == math.inf
+
+
+def test_private_terms_need_a_corpus_and_the_prior_that_they_name(private: Parties) -> None:
+    """Both in one sentence that says what to do."""
+    (private.homes["law"] / PRIOR).unlink()
+    with pytest.raises(InputError, match=r"has not got the public prior .*; ask the operator for an invitation"):
+        opened(private)
+    exact = found(private.folder / "exact")
+    exact.settle("law", "law", own_texts("law", "law", FEW))
+    given_ahead(exact, sums_of(exact))
+    with pytest.raises(InputError, match="for which a corpus is needed, not sums made ahead"):
+        open_epoch(exact.holder("law"), terms_of(private))
