@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from ridgeway.client.round.epochs import (
-    IN_TOTAL,
     Digests,
     Epoch,
     sums_id,
@@ -86,9 +85,8 @@ def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_
         digests = document_digests(job)
         _check_size(len(digests))
     changed = _changed(holder, before, digests)
-    in_total = _in_last_total(holder, before)
-    if before and not new_epoch and terms.mode == "masked":
-        _check_changes(holder, in_total, digests)
+    if not new_epoch and terms.mode == "masked":
+        _check_changes(holder, digests)
     sample = _held_out(holder, terms)
     epoch = Epoch(
         name=secrets.token_hex(32),
@@ -109,10 +107,8 @@ def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_
             write_scores(draft, scores)
         if digests is not None:
             write_digests(draft, digests)
-        if in_total is not None:
-            write_digests(draft, in_total, IN_TOTAL)
 
-    holder.epochs.open(epoch, fill)
+    holder.epochs.open(epoch, fill, holder.totals.epochs())
     holder.account.carry()
     samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
     return ReadyReport(epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost)
@@ -149,8 +145,7 @@ def _check_size(documents: int) -> None:
 
 
 def _changed(holder: Holder, before: Epoch | None, digests: Digests | None) -> int | None:
-    known = holder.epochs.digests(before) if before else None
-    return _differing(known, digests)
+    return _differing(holder.epochs.digests_of(before.name) if before else None, digests)
 
 
 def _differing(known: Digests | None, digests: Digests | None) -> int | None:
@@ -160,29 +155,20 @@ def _differing(known: Digests | None, digests: Digests | None) -> int | None:
     return int(np.setxor1d(known, digests).size)
 
 
-def _in_last_total(holder: Holder, before: Epoch | None) -> Digests | None:
-    """The documents of the last epoch that is in a total, which need not be the one before."""
-    if before is None:
-        return None
-    used = holder.totals.has_signed("statistics", before.name)
-    return holder.epochs.digests(before) if used else holder.epochs.digests(before, IN_TOTAL)
-
-
-def _check_changes(holder: Holder, in_total: Digests | None, digests: Digests | None) -> None:
-    """Raise InputError if too little has changed since the last epoch that is in an opened total."""
-    if not holder.totals.has_signed("statistics"):
-        return
-    changed = _differing(in_total, digests)
-    documents = max(len(each) if each is not None else 0 for each in (in_total, digests))
-    needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
-    if changed is not None and changed >= needed:
-        return
-    seen = "an unknown number of documents" if changed is None else f"{changed:,} documents"
-    raise InputError(
-        f"{seen} changed since the last epoch that is in an opened total, and {needed:,} are "
-        "needed: comparing that total with the next one would tell the sum of what changed. Wait, take part in "
-        "private rounds, or say that this is wanted with --new-epoch"
-    )
+def _check_changes(holder: Holder, digests: Digests | None) -> None:
+    """Raise InputError if too little has changed since any epoch that is in an opened total."""
+    for name in holder.totals.epochs():
+        known = holder.epochs.digests_of(name)
+        changed = _differing(known, digests)
+        documents = max(len(each) if each is not None else 0 for each in (known, digests))
+        needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
+        if changed is None or changed < needed:
+            seen = "an unknown number of documents" if changed is None else f"{changed:,} documents"
+            raise InputError(
+                f"{seen} changed since an epoch that is in an opened total, and {needed:,} are needed: comparing that "
+                "total with the next one would tell the sum of what changed. Wait, take part in private rounds, or say "
+                "that this is wanted with --new-epoch"
+            )
 
 
 # What is summed

@@ -6,8 +6,8 @@
     epochs/NAME/scores.json         sums of scores of experts, if there are any
     epochs/NAME/held-out.ids        the documents that are counted, as token ids; they stay here
     epochs/NAME/documents.digests   one number for each document, by which changes are counted
-    epochs/NAME/in-total.digests    those of an earlier epoch, the last that is in a total, if this one is in none
     epochs/NAME/OUTPUT.noisy        what left under noise, or may have
+    in-totals/NAME                  the digests of earlier epochs that are in a total
 
 The owner opens an epoch (client/ready.py); a round only reads it, and never the corpus. So nothing
 that a round does or refuses depends on what the corpus is like by then.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
 EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
 SCORES = "scores.json"
-HELD_OUT, DIGESTS, IN_TOTAL, NOISY = "held-out.ids", "documents.digests", "in-total.digests", ".noisy"
+HELD_OUT, DIGESTS, NOISY = "held-out.ids", "documents.digests", ".noisy"
 
 Digests = NDArray[np.uint64]
 
@@ -73,6 +73,7 @@ class EpochStore:
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self._folder = folder / "epochs"
+        self._past = folder / "in-totals"
         self._journal = journal
 
     def current(self) -> Epoch | None:
@@ -86,14 +87,20 @@ class EpochStore:
         except (FileNotFoundError, ValidationError):
             raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
-    def open(self, epoch: Epoch, fill: Callable[[Path], None]) -> None:
-        """Put an epoch in place whole, and make it the current one; those before it go."""
+    def open(self, epoch: Epoch, fill: Callable[[Path], None], in_totals: Collection[str]) -> None:
+        """Put an epoch in place whole, and make it the current one; those before it go.
+
+        in_totals: the epochs that are in a total; the digests of their documents stay.
+        """
         with whole_folder(self._folder / epoch.name) as draft:
             fill(draft)
             write_whole(draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True)
         self._folder.chmod(0o700)
         self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
         for path in self._folder.iterdir():
+            if path.name in in_totals and (path / DIGESTS).exists():
+                self._past.mkdir(exist_ok=True, mode=0o700)
+                (path / DIGESTS).replace(self._past / path.name)
             if path.name != epoch.name:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -116,11 +123,12 @@ class EpochStore:
         arrays = self._arrays(epoch, HELD_OUT)
         return HeldOut(arrays["ids"], arrays["lengths"])
 
-    def digests(self, epoch: Epoch, name: str = DIGESTS) -> Digests | None:
-        """One number for each document; None where sums were made ahead."""
-        if not self._path(epoch, name).exists():
-            return None
-        return self._arrays(epoch, name)["digests"]
+    def digests_of(self, name: str) -> Digests | None:
+        """One number for each document of an epoch, the current one or one that is in a total; None if not known."""
+        for path in (self._folder / name / DIGESTS, self._past / name):
+            if path.exists():
+                return load_file(path)["digests"]
+        return None
 
     def scores(self, epoch: Epoch) -> QualityTable | None:
         """Scores of experts in the holder's domain; None if there are none."""
@@ -169,5 +177,5 @@ def write_scores(draft: Path, scores: QualityTable) -> None:
     write_whole(draft / SCORES, canonical_json(scores.to_json()), private=True)
 
 
-def write_digests(draft: Path, digests: Digests, name: str = DIGESTS) -> None:
-    write_whole(draft / name, save({"digests": digests}), private=True)
+def write_digests(draft: Path, digests: Digests) -> None:
+    write_whole(draft / DIGESTS, save({"digests": digests}), private=True)

@@ -86,10 +86,14 @@ class SignedTotals:
         """Write down a total whose shares are about to be revealed."""
         self._journal.append((OPENED, {"round": round_, "session": session, **total.facts()}))
 
-    def has_signed(self, lot: Lot, epoch: str | None = None) -> bool:
-        """Whether this epoch's data, or that of any epoch, is or may be in an opened total."""
-        facts = (each.facts for each in self._journal.entries(SIGNED))
-        return any(each["lot"] == lot and epoch in (None, each["epoch"]) for each in facts)
+    def has_signed(self, lot: Lot, epoch: str) -> bool:
+        """Whether this epoch's data is, or may be, in an opened total."""
+        entries = self._journal.entries(SIGNED)
+        return any((each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries)
+
+    def epochs(self) -> set[str]:
+        """The epochs that are, or may be, in an opened total of sums or of counts."""
+        return {str(each.facts["epoch"]) for each in self._journal.entries(SIGNED)}
 
     def notices(self) -> list[dict[str, Any]]:
         """Pairs of opened totals, one after the other, that few members joined or left between: for the owner.

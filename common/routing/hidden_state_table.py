@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.errors import EncoderError, ShapeMismatch
+from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
@@ -66,9 +66,9 @@ class HiddenStateTable:
         texts = np.split(ids, np.cumsum(lengths)[:-1])
         logits = [self._logits(self._states(text)) for text in texts if len(text)]
         exact = np.concatenate([*logits, *([] if logits else [np.zeros((1, self.domains))])])
-        if not np.abs(exact).max() < (2 * MAX_LOGIT_STEPS - 1) * self.step:
-            raise EncoderError("a token's hidden state is far beyond all that the encoder's scale allows for")
-        return counted_in(self.step, exact), np.arange(len(ids), dtype=np.int32)
+        # A state far beyond the encoder's scale says as much as 32 bits hold: an error would tell of the text.
+        most = (2 * MAX_LOGIT_STEPS - 1) * self.step
+        return counted_in(self.step, np.clip(exact, -most, most)), np.arange(len(ids), dtype=np.int32)
 
     def _logits(self, states: NDArray[np.int16]) -> NDArray[np.float64]:
         if states.shape[1] + 1 != len(self._weights):

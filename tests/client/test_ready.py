@@ -12,9 +12,8 @@ import pytest
 import ridgeway.client.ready as ready
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job
-from ridgeway.client.round.epochs import IN_TOTAL
 from ridgeway.client.round.holder import PRIOR, Holder
-from ridgeway.client.round.totals import Total
+from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.protocol.cohort import Terms
@@ -58,7 +57,7 @@ def use(parties: Parties) -> None:
     holder = parties.holder("law")
     current = holder.epochs.current()
     assert current is not None
-    holder.totals.sign(Total("statistics", terms_of(parties).id, current.name, {"me": current.name}), "session")
+    holder.totals.sign(SignedTotal("statistics", terms_of(parties).id, current.name, {"me": current.name}), "s", paid=False)
 
 
 def texts(count: int, since: str = "law") -> list[str]:
@@ -152,10 +151,8 @@ def test_changes_count_from_the_last_epoch_that_is_in_a_total(parties: Parties) 
     write(parties, [*texts(FEW), *texts(12, "new")])
     between = opened(parties)
     assert between.changed == 12
-    in_total = parties.holder("law").epochs.digests(between.epoch, IN_TOTAL)
-    assert in_total is not None and len(in_total) == FEW
     write(parties, [*texts(FEW), *texts(1, "new")])
-    with pytest.raises(InputError, match=r"^1 documents changed since the last epoch that is in an opened total"):
+    with pytest.raises(InputError, match=r"^1 documents changed since an epoch that is in an opened total"):
         opened(parties)
     write(parties, [*texts(FEW), *texts(13, "new")])
     assert opened(parties).changed == 1

@@ -60,15 +60,15 @@ def store(tmp_path: Path) -> EpochStore:
 def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     """Sums, held-out documents and digests; nothing where nothing was put."""
     assert store.current() is None
-    store.open(epoch(1), fill)
+    store.open(epoch(1), fill, ())
     current = store.current()
     assert current == epoch(1)
     sums, held_out = store.document_sums(current), store.held_out(current)
     assert (sums.mode, sums.column.tolist()) == ("columns", SUMS.column.tolist())
     assert (held_out.ids.tolist(), held_out.lengths.tolist()) == (HELD_OUT.ids.tolist(), [2, 3])
-    found = store.digests(current)
+    found = store.digests_of(current.name)
     assert found is not None and found.tolist() == DIGESTS.tolist()
-    assert store.digests(current, "in-total.digests") is None
+    assert store.digests_of(epoch(2).name) is None
     assert store.noisy(current, "statistics") is None
     assert store.statistics_file(current) is None
 
@@ -78,7 +78,7 @@ def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(
 ) -> None:
     """The journal keeps that they were there."""
     for number in (1, 2, 3):
-        store.open(epoch(number), fill)
+        store.open(epoch(number), fill, ())
     assert store.current() == epoch(3)
     assert [path.name for path in (tmp_path / "epochs").iterdir()] == [epoch(3).name]
     opened = Journal(tmp_path / "journal.db").entries(OPENED_EPOCH)
@@ -87,14 +87,14 @@ def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(
 
 def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: Path) -> None:
     """The one before stays, whole."""
-    store.open(epoch(1), fill)
+    store.open(epoch(1), fill, ())
 
     def full(draft: Path) -> None:
         fill(draft)
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        store.open(epoch(2), full)
+        store.open(epoch(2), full, ())
     assert store.current() == epoch(1)
     assert store.document_sums(epoch(1)).column.tolist() == SUMS.column.tolist()
 
@@ -105,7 +105,7 @@ def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
     store: EpochStore, tmp_path: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     """It is never taken for none, nor for another."""
-    store.open(epoch(1), fill)
+    store.open(epoch(1), fill, ())
     damage(tmp_path / "epochs" / epoch(1).name / name)
     with pytest.raises(FormatError, match="open a new epoch with `ridgeway client ready`"):
         current = store.current()
@@ -115,7 +115,7 @@ def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
 
 def test_a_noisy_vector_is_kept_with_what_it_was_made_for(store: EpochStore) -> None:
     """A second one takes its place."""
-    store.open(epoch(1), fill)
+    store.open(epoch(1), fill, ())
     for made_for in ("c" * 64, "d" * 64):
         store.keep_noisy(epoch(1), "counts", np.array([1, -2]), made_for)
         kept = store.noisy(epoch(1), "counts")

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals, Total
+from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotal, SignedTotals
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Lot
 
-TOTAL = Total("statistics", "terms", "mine", {"a": "1", "b": "2", "me": "mine"}, {"a": 5, "b": 5, "me": 5})
+TOTAL = SignedTotal("statistics", "terms", "mine", {"a": "1", "b": "2", "me": "mine"}, {"a": 5, "b": 5, "me": 5})
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Asked:
 
     kind: Literal["sign", "open"]
     session: str
-    total: Total
+    total: SignedTotal
 
 
 members = st.frozensets(st.sampled_from("abcde"), min_size=1)
 totals = st.builds(
-    lambda lot, names, epoch, share, question: Total(
+    lambda lot, names, epoch, share, question: SignedTotal(
         lot,
         "terms",
         epoch,
@@ -56,7 +56,7 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
     As masked_answers does, a session signs smaller and smaller totals, and opens the one that it signed last.
     """
     kept = SignedTotals(Journal(tmp_path_factory.mktemp("totals") / "journal.db"))
-    last: dict[tuple[str, Lot, str], Total] = {}
+    last: dict[tuple[str, Lot, str], SignedTotal] = {}
     opened: set[tuple[str, Lot, str]] = set()
     for request in requests:
         total = request.total
@@ -70,7 +70,7 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
         if session in opened or (before and not _is_smaller(total, before)):
             continue  # the session itself refuses these
         try:
-            kept.sign(total, request.session)
+            kept.sign(total, request.session, paid=False)
         except Refused as refused:
             assert refused.code == ("epoch_used" if total.lot == "statistics" else "already_counted")
             continue
@@ -81,7 +81,7 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
     assert all(len(each) == 1 for each in can_be_opened.values())
 
 
-def _is_smaller(total: Total, before: Total) -> bool:
+def _is_smaller(total: SignedTotal, before: SignedTotal) -> bool:
     """Fewer of the same members, with the same shares and the same question."""
     same = total.question == before.question and total.shares.items() <= before.shares.items()
     return same and total.epochs.items() <= before.epochs.items()
@@ -102,22 +102,22 @@ def journal(tmp_path: Path) -> Journal:
     ],
     ids=["other terms", "one member fewer", "another epoch of a member", "another share"],
 )
-def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(journal: Journal, other: Total) -> None:
+def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(journal: Journal, other: SignedTotal) -> None:
     """In another session it is another total, and refused; in the first one, too, once that was opened."""
     kept = SignedTotals(journal)
-    kept.sign(TOTAL, "x")
+    kept.sign(TOTAL, "x", paid=False)
     with pytest.raises(Refused):
-        kept.sign(other, "y")
+        kept.sign(other, "y", paid=False)
     kept.open(TOTAL, "x", "round")
     with pytest.raises(Refused):
-        kept.sign(other, "x")
+        kept.sign(other, "x", paid=False)
 
 
 def test_the_same_total_may_be_signed_again_in_another_session(journal: Journal) -> None:
     """After one that failed, or that opened it: it shows nothing new."""
     kept = SignedTotals(journal)
     for session in "xyz":
-        kept.sign(TOTAL, session)
+        kept.sign(TOTAL, session, paid=False)
         kept.open(TOTAL, session, session)
     assert len(journal.entries(SIGNED)) == len(journal.entries(OPENED)) == 3
 
@@ -125,23 +125,23 @@ def test_the_same_total_may_be_signed_again_in_another_session(journal: Journal)
 def test_a_refused_total_leaves_no_trace(journal: Journal) -> None:
     """So it stands in nobody's way later."""
     kept = SignedTotals(journal)
-    kept.sign(TOTAL, "x")
+    kept.sign(TOTAL, "x", paid=False)
     with pytest.raises(Refused):
-        kept.sign(replace(TOTAL, terms="others"), "y")
+        kept.sign(replace(TOTAL, terms="others"), "y", paid=False)
     assert len(journal.entries()) == 1
-    kept.sign(TOTAL, "z")
+    kept.sign(TOTAL, "z", paid=False)
 
 
 def test_sums_and_counts_and_epochs_are_judged_apart(journal: Journal) -> None:
     """Each lot of each epoch has its own one total."""
     kept = SignedTotals(journal)
-    kept.sign(TOTAL, "x")
-    assert kept.has_signed("statistics", "mine") and kept.has_signed("statistics")
+    kept.sign(TOTAL, "x", paid=False)
+    assert kept.has_signed("statistics", "mine") and kept.epochs() == {"mine"}
     assert not kept.has_signed("counts", "mine") and not kept.has_signed("statistics", "later")
-    kept.sign(Total("counts", "terms", "mine", TOTAL.epochs, question="this"), "x")
-    kept.sign(replace(TOTAL, epoch="later", epochs={**TOTAL.epochs, "me": "later"}), "y")
+    kept.sign(SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="this"), "x", paid=False)
+    kept.sign(replace(TOTAL, epoch="later", epochs={**TOTAL.epochs, "me": "later"}), "y", paid=False)
     with pytest.raises(Refused) as refused:
-        kept.sign(Total("counts", "terms", "mine", TOTAL.epochs, question="that"), "y")
+        kept.sign(SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="that"), "y", paid=False)
     assert refused.value.code == "already_counted"
 
 
@@ -150,7 +150,7 @@ def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) 
     kept = SignedTotals(journal)
 
     def opened(epoch: str, names: str, round_: str) -> None:
-        total = Total("statistics", "terms", epoch, {**dict.fromkeys(names, epoch), "me": epoch})
+        total = SignedTotal("statistics", "terms", epoch, {**dict.fromkeys(names, epoch), "me": epoch})
         kept.open(total, round_, round_)
 
     opened("1", "abcde", "r1")
@@ -159,3 +159,13 @@ def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) 
     opened("2", "abcd", "r3")
     opened("3", "fgh", "r4")
     assert kept.notices() == [{"before": "r2", "after": "r3", "members": ["e"]}]
+
+
+def test_a_total_that_was_paid_for_and_is_not_in_the_journal_is_in_another_one(journal: Journal) -> None:
+    """The journal is an older copy: nobody here remembers which total the epoch is in."""
+    kept = SignedTotals(journal)
+    with pytest.raises(Refused) as refused:
+        kept.sign(TOTAL, "x", paid=True)
+    assert refused.value.code == "epoch_used"
+    kept.sign(TOTAL, "x", paid=False)
+    kept.sign(TOTAL, "y", paid=True)
