@@ -41,7 +41,8 @@ METHOD = (
     f"A federation begins with {FIRST_DOMAINS} domains, the others join one by one, and then leave, the first to come "
     "first. It runs in the clear, for out of a masked total nobody can take one holder's sums; before a round all that "
     "are there open new epochs, for a holder counts for one router an epoch. `remove` subtracts a holder's sums from "
-    "the total and solves anew; `retire`, tried in a copy of the federation, drops a column at once and keeps the text in the sums until the next round."
+    "the total and solves anew; `retire`, tried in a copy of the federation, drops a column at once and keeps the text "
+    "in the sums until the next round."
 )
 
 
