@@ -52,8 +52,6 @@ EXTENSIONS = frozenset(
         "ridgeway.common.encoding.byte_bpe",
         "ridgeway.common.encoding.mistyped_codes",
         "ridgeway.common.routing.token_sums",
-        "ridgeway.client.sums.row_means",
-        "ridgeway.client.sums.byte_products",
     }
 )
 LOG = "RIDGEWAY_BUNDLE_LOG"

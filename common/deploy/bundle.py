@@ -29,7 +29,6 @@ ROOMS = (
     "common/routing",
     "common/masking",
     "common/protocol",
-    "client/sums",
     "client/round",
     "coordinator/solving",
     "coordinator/round",

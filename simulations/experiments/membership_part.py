@@ -27,7 +27,7 @@ from ridgeway.simulations.experiments import experiment_rounds as rounds
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan, Tick
 from ridgeway.simulations.experiments.report.report_tables import Column, Plot, ReportPart, Series, Table
-from ridgeway.simulations.simulated_federation import SimulatedFederation
+from ridgeway.simulations.simulated_federation import SimulatedFederation, open_epochs
 
 KEY = "membership"
 TITLE = "Domains that join and leave"
@@ -39,9 +39,10 @@ CODE = 3
 
 METHOD = (
     f"A federation begins with {FIRST_DOMAINS} domains, the others join one by one, and then leave, the first to come "
-    "first. It runs in the clear, for out of a masked total nobody can take one holder's sums; every holder sums its "
-    "text once. `remove` subtracts a holder's sums from the total and solves anew; `retire`, tried in a copy of the "
-    "federation, drops a column at once and keeps the text in the sums until the next round."
+    "first. It runs in the clear, for out of a masked total nobody can take one holder's sums; before a round all that "
+    "are there open new epochs, for a holder counts for one router an epoch. `remove` subtracts a holder's sums from "
+    "the total and solves anew; `retire`, tried in a copy of the federation, drops a column at once and keeps the text "
+    "in the sums until the next round."
 )
 
 
@@ -95,7 +96,7 @@ def _changes(plan: ExperimentPlan, dataset: Dataset, folder: Path) -> list[Membe
 
 
 class ChangingFederation:
-    """One federation in the clear, a holder a domain, all of them settled and their text summed."""
+    """One federation in the clear, a holder a domain."""
 
     def __init__(self, simulated: SimulatedFederation, tick: Tick) -> None:
         self._simulated, self._tick = simulated, tick
@@ -121,9 +122,11 @@ class ChangingFederation:
         return made
 
     def _round(self, present: Iterable[str]) -> float:
-        """A round with these holders there; raises if it makes no release."""
-        nodes = {name: self._simulated.nodes[name] for name in sorted(present)}
-        watched = rounds.watched_round(replace(self._simulated, nodes=nodes))
+        """A round with these holders there, each with a new epoch; raises if it makes no release."""
+        there = replace(self._simulated, nodes={name: self._simulated.nodes[name] for name in sorted(present)})
+        for _ in open_epochs(there):
+            pass
+        watched = rounds.watched_round(there)
         if watched.refused:
             raise RoundFailed(watched.refused)
         return watched.seconds

@@ -49,6 +49,8 @@ MASKED = (*FIRST, DYING)
 WIDTH = 800
 """Sealed sums are larger than what travels in one piece."""
 TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
+BOTH = ("--accept-mode", "clear", "--accept-mode", "masked")
+"""What owners accept."""
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
@@ -64,17 +66,18 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A coordinator that is up, just upgraded; three holders that are connected and have approved the code before the
     upgrade only; and somebody whom nobody has admitted."""
     with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
-        made.found("clear", wait=5.0, deadline=DEADLINE_S, ridges="[0.001]", normalise_columns="[false]")
+        made.found("clear", wait=5.0, deadline=DEADLINE_S)
         link = made.coordinator / "link"
         write_whole(link / "bundles" / f"{EARLIER_SHA256}.fab", EARLIER)
         write_whole(link / "bundles.json", json.dumps([{"sha256": EARLIER_SHA256}]).encode())
         (made.coordinator / "changes.txt").write_text("one comment less\n")
         for name in ("code", "law"):
-            made.settle(name)
+            made.settle(name, *BOTH)
             made.admit(name)
         up = made.start("up", "coordinator", "up", made.coordinator)
-        made.settle("medicine", ahead=True)
-        made.settle("chess")
+        made.settle("medicine", *BOTH, ahead=True)
+        made.settle("chess", *BOTH)
+        made.ready(*FIRST)
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))
         made.start("stranger", "client", "join", made.holder("chess"))
         made.admit("medicine")
@@ -187,7 +190,7 @@ def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) ->
     for name in FIRST:
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
-        assert kinds == ["here", "offer", "clear_statistics", "scores", "receipt"]
+        assert kinds == ["here", "offer", "clear_statistics", "counted", "receipt"]
         assert (told["domain"], told["release"]) == (name, 1)
 
 
@@ -199,7 +202,7 @@ def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(town: Deploymen
     assert sentence.startswith(f"ridgeway: the coordinator at {town.address} does not know this holder's key")
     assert f"hand {town.holder('chess') / 'holder.pub'} to its operator" in sentence
     assert [step.split()[1] for step in steps] == ["joining"]
-    assert not (town.holder("chess") / "journal.db").exists()
+    assert town.sent("chess", "offer") == 0
 
 
 def test_two_federations_run_on_one_machine(
@@ -218,7 +221,8 @@ def test_two_federations_run_on_one_machine(
         assert len(ports) == 2
         third = beside.folder / "third"
         beside.do(
-            "coordinator", "init", third, "--listen", town.address, "--encoder", f"dir:{beside.folder / 'encoder'}"
+            *("coordinator", "init", third, "--listen", town.address, "--mode", "clear"),
+            *("--encoder", f"dir:{beside.folder / 'encoder'}"),
         )
         refused = beside.run("coordinator", "up", third)
         assert refused.code == 2
@@ -260,10 +264,14 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
 
 @pytest.fixture(scope="module")
 def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finished]:
-    """A preflight and a round with a newcomer, while `medicine` is away and `chess` has approved some other code."""
+    """A preflight and a round with a newcomer, while `medicine` is away and `chess` has approved some other code.
+
+    The first three have counted in their epochs, which the operator accepts.
+    """
     go_on()
     town.leave("medicine")
-    town.settle("music")
+    town.settle("music", *BOTH)
+    town.ready("music", "chess")
     town.admit("music")
     town.admit("chess")
     settings = town.holder("chess") / "client.toml"
@@ -271,7 +279,8 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
     asked = town.run("coordinator", "preflight", town.coordinator, "--json", "--bundle", installed_sha256()[:12])
-    done = town.round("--bundle", installed_sha256()[:12]).end()
+    accepted = [word for name in FIRST for word in ("--accept-unevaluated", name)]
+    done = town.round("--bundle", installed_sha256()[:12], *accepted).end()
     town.leave("chess")
     settings.write_text(kept)
     return asked, done
@@ -295,7 +304,7 @@ def test_what_is_in_the_way_of_a_round_is_told_beforehand(town: Deployment, seco
 def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(
     town: Deployment, second: tuple[Finished, Finished]
 ) -> None:
-    """Release 0002 has the fourth domain; the first three were not asked for their sums again."""
+    """Release 0002 has the fourth domain; the first three were not asked for their sums again, and count no more."""
     _, done = second
     assert done.code == 0, done.stderr
     assert (done.json["number"], done.json["domains"]) == (2, [*FIRST, "music"])
@@ -303,6 +312,7 @@ def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(
         (*FIRST, "music"), 1
     )
     assert town.sent("medicine", "offer") == 1
+    assert {name: town.sent(name, "counted") for name in (*FIRST, "music")} == dict.fromkeys((*FIRST, "music"), 1)
 
 
 def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
@@ -319,7 +329,10 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
     assert "has not approved the bundle" in sent[0]["reason"]
     assert town.running["chess"].has_said("refused", "bundle")
     _, done = second
-    assert [(each["name"], each["code"]) for each in done.json["refused"]] == [("chess", "bundle_refused")]
+    assert {each["name"]: each["code"] for each in done.json["refused"]} == {
+        **dict.fromkeys(("code", "law"), "already_counted"),
+        "chess": "bundle_refused",
+    }
     assert "`ridgeway client approve DIR`" in done.stderr
     assert "chess" not in done.json["domains"]
 
@@ -380,13 +393,14 @@ def _delivered(town: Deployment, name: str) -> int:
 
 @pytest.fixture(scope="module")
 def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
-    """A round in which `law` cannot read its corpus, and the coordinator is killed after it has accepted new sums."""
+    """A round in which `law` cannot read its epoch, and the coordinator is killed after it has accepted new sums."""
     go_on()
     town.grow("code", seed=1)
-    away = town.corpus("law").rename(town.corpus("law").with_suffix(".away"))
+    epochs = town.holder("law") / "epochs"
+    away = epochs.rename(epochs.with_name("away"))
     running = town.round()
     town.wait_for("new sums of code are accepted", lambda: town.told(running, "received", "code"))
-    away.rename(town.corpus("law"))
+    away.rename(epochs)
     town.kill("up")
     town.up()
     return running.end()
@@ -405,9 +419,9 @@ def test_a_coordinator_killed_in_mid_round_has_lost_nothing(town: Deployment, cu
 def test_a_holder_that_fails_tells_the_reason_to_its_own_log_only(town: Deployment, cut: Finished) -> None:
     """The operator sees the name and a code; the holder finds the path and the whole story."""
     [refusal] = [line for line in cut.stderr.splitlines() if line.startswith("refused")]
-    assert refusal.split()[1:3] == ["law", "corpus_unreadable"]
+    assert refusal.split()[1:3] == ["law", "failed"]
     log = (town.holder("law") / "logs" / "holder.log").read_text()
-    assert str(town.corpus("law")) in log
+    assert str(town.holder("law") / "epochs") in log
     assert TRACEBACK in log
 
 
@@ -423,6 +437,7 @@ def third(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.
     """
     go_on()
     town.grow("law", seed=2)
+    town.ready("medicine")
     town.do("coordinator", "renew", town.coordinator, "--signing-key")
     town.do("client", "renew", town.holder("code"), "--identity")
     town.admit("code")
@@ -434,7 +449,7 @@ def test_no_sums_are_asked_for_twice_after_a_round_that_was_cut(town: Deployment
     """What was accepted before the power cut counts in the round after it, once."""
     assert third.finished.code == 0, third.finished.stderr
     assert third.finished.json["domains"] == list(FIRST)
-    assert {name: town.sent(name, "clear_statistics") for name in FIRST} == {"code": 2, "law": 2, "medicine": 1}
+    assert {name: town.sent(name, "clear_statistics") for name in FIRST} == dict.fromkeys(FIRST, 2)
     assert _verified(town) == 4
 
 
@@ -469,16 +484,16 @@ class PlayedMasked(Played):
 
 @pytest.fixture(scope="module")
 def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> PlayedMasked:
-    """A masked round, after a fourth has joined and all have pinned each other and agreed upon masks. A member is
+    """A masked round, after a fourth has joined and all have pinned each other and opened epochs. A member is
     killed after it has shared its secrets, and the SuperLink after it has passed on what opened the total. While the
     round waits for the member, others have sealed and nobody has signed; then another's process with the imported
     bundle is killed, and another's that starts its answers.
     """
     go_on()
     town.pin(*MASKED)
-    for name in MASKED:
-        town.amend(town.holder(name) / "client.toml", {"require_masking": "true"})
     town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
+    town.accept(*MASKED)
+    town.ready(*MASKED)
     town.join(DYING)
     assert threshold_for(len(MASKED)) == len(FIRST)
     contributions = frozenset((town.coordinator / "contributions").iterdir())
@@ -491,7 +506,7 @@ def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest
         town.wait_for(f"{name} keeps the bundle", lambda name=name: len(town.answering(name)) == 2)  # type: ignore[misc]
     os.kill(town.answering("code")[1], signal.SIGKILL)
     os.kill(town.answering("law")[0], signal.SIGKILL)
-    town.wait_for("the total is opened", lambda: bool(town.ledger("opened_sum")))
+    town.wait_for("the total is opened", lambda: bool(town.ledger("totalled")))
     os.kill(town.process("flower-superlink"), signal.SIGKILL)
     return PlayedMasked(running.end(), before, contributions)
 
@@ -528,12 +543,12 @@ def test_the_masked_release_is_that_of_the_survivors_byte_for_byte(town: Deploym
 
 
 def test_the_coordinator_has_seen_a_total_and_nobodys_sums(town: Deployment, masked: PlayedMasked) -> None:
-    """A file of sums, larger than what travels in one piece, and two of counts about them; and nobody's own."""
+    """A file of sums, larger than what travels in one piece, and one of counts about them; and nobody's own."""
     seen = set((town.coordinator / "contributions").iterdir()) - masked.contributions
-    assert len(seen) == 3
+    assert len(seen) == 2
     assert max(each.stat().st_size for each in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
-    [opened] = [entry for entry in town.ledger("opened_sum") if entry.facts["lot"] == "statistics"]
-    assert len(opened.facts["parts"]) == len(FIRST)
+    [kept] = town.ledger("totalled")
+    assert [member["name"] for member in kept.facts["members"]] == list(FIRST)
     verified = town.do("coordinator", "verify", town.coordinator, "--json").json
     assert (verified["contributions"], verified["totals"], verified["releases"]) == (3, 1, 5)
 

@@ -26,8 +26,9 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        cache, config = env["RIDGEWAY_CACHE"], env["RIDGEWAY_CONFIG"]
-        done = Workshop(tmp_path).call(*command[1:], RIDGEWAY_CACHE=cache, RIDGEWAY_CONFIG=config)
+        own = {name: env[name] for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")}
+        assert all(value.startswith("demo-run/") for value in own.values())
+        done = Workshop(tmp_path).call(*command[1:], **own)
         assert done.code == 0, done.stderr
         print(done.stdout)
 

@@ -70,7 +70,11 @@ class Workshop:
         return self.folder / name
 
     def environment(self, **changes: str) -> dict[str, str]:
-        own = {"RIDGEWAY_CACHE": str(self.cache), "RIDGEWAY_CONFIG": str(self.key.parent)}
+        own = {
+            "RIDGEWAY_CACHE": str(self.cache),
+            "RIDGEWAY_CONFIG": str(self.key.parent),
+            "RIDGEWAY_STATE": str(self.folder / "home" / "state"),
+        }
         return {**os.environ, **own, **changes}
 
     def run(

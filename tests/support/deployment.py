@@ -24,6 +24,7 @@ from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.coordinator.round.progress import Follower, no_watch
 from tests.support.commands import RIDGEWAY, Finished, Workshop
 from tests.support.corpora_on_disk import write_jsonl
@@ -94,6 +95,7 @@ class Deployment:
     """An operator and holders on one machine. Use it in a `with`: nothing that it started outlives it."""
 
     def __init__(self, folder: Path, encoder: TableEncoder) -> None:
+        self.encoder = encoder
         self.folder = folder.resolve()
         self.coordinator = self.folder / "coordinator"
         self.address = f"127.0.0.1:{free_port()}"
@@ -124,8 +126,8 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        own = {"RIDGEWAY_CACHE": self.folder / "cache", "RIDGEWAY_CONFIG": self.folder / "config", TEST: self.folder}
-        return {name: str(path) for name, path in own.items()}
+        own = {f"RIDGEWAY_{name.upper()}": self.folder / name for name in ("cache", "config", "state")}
+        return {name: str(path) for name, path in {**own, TEST: self.folder}.items()}
 
     def start(self, name: str, *words: str | Path) -> Running:
         """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""
@@ -162,11 +164,18 @@ class Deployment:
 
     # The operator
 
-    def found(self, mode: str, **settings: float | str) -> None:
-        """Make the coordinator's folder and an invitation, with some settings of its rounds changed."""
+    def found(self, mode: str | None = None, **settings: float | str) -> None:
+        """Make the coordinator's folder and an invitation, with some settings of its rounds changed.
+
+        mode: as `coordinator init` has it if left out.
+        """
         encoder = f"dir:{self.folder / 'encoder'}"
-        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder)
-        self.amend(self.coordinator / "coordinator.toml", {"mode": f'"{mode}"', **settings})
+        named = ("--mode", mode) if mode else ()
+        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder, *named)
+        self.amend(self.coordinator / "coordinator.toml", settings)
+        if not mode:  # a public prior of this encoder's letters, which built-in text does not know
+            known = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
+            write_prior(make_prior(self.encoder, known), self.coordinator / "prior.safetensors")
         self.do("coordinator", "invite", self.coordinator)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
@@ -209,7 +218,7 @@ class Deployment:
     def corpus(self, name: str) -> Path:
         return self.folder / "private" / f"{name}.jsonl"
 
-    def settle(self, name: str, *, ahead: bool = False) -> Path:
+    def settle(self, name: str, *options: str, ahead: bool = False) -> Path:
         """Make a holder of the domain of this name; with `ahead`, one that summed its corpus before it joined."""
         corpus = write_jsonl(self.corpus(name), texts(name))
         encoder = f"dir:{self.folder / 'encoder'}"
@@ -220,8 +229,19 @@ class Deployment:
             self.do("client", "held-out", corpus, "--out", held_out)
             source = ["--statistics", sums, "--held-out", held_out]
         invite = ("--invite", self.coordinator / "invite")
-        self.do("client", "init", self.holder(name), *invite, "--domain", name, *source, "--encoder", encoder)
+        self.do("client", "init", self.holder(name), *invite, "--domain", name, *source, "--encoder", encoder, *options)
         return self.holder(name)
+
+    def ready(self, *names: str) -> None:
+        """Open epochs, as owners do, on their explicit word."""
+        for name in names:
+            self.do("client", "ready", self.holder(name), "--new-epoch")
+
+    def accept(self, *names: str) -> None:
+        """Let holders take the terms of a new invitation."""
+        self.do("coordinator", "invite", self.coordinator)
+        for name in names:
+            self.do("client", "accept", self.holder(name), "--invite", self.coordinator / "invite")
 
     def admit(self, name: str) -> None:
         self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
@@ -246,8 +266,9 @@ class Deployment:
         assert self.running[name].stop().code == 0, self.running[name].said
 
     def grow(self, name: str, seed: int) -> None:
-        """Give a holder new documents."""
+        """Give a holder new documents, and let its owner open an epoch with them."""
         write_jsonl(self.corpus(name), [*texts(name), *texts(name, seed=seed)])
+        self.ready(name)
 
     def sent(self, name: str, kind: str) -> int:
         """How many answers of a kind a holder has noted in its own journal."""

@@ -199,7 +199,7 @@ def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch
 
 def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """From figures that processes of their own print."""
-    figures = dict.fromkeys((*federation.WORK, "overhead", "round", "memory", "whole"), 1.0)
+    figures = dict.fromkeys((*federation.WORK, "summing", "overhead", "round", "memory", "whole"), 1.0)
     monkeypatch.setattr(federation, "_measured", lambda *_: figures)
     code, report = bench("federation")
     assert code == 0
@@ -248,22 +248,22 @@ def test_all_that_one_holder_does_in_a_masked_round_is_measured(
 def test_deployment_reports_rounds_and_exchanges(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float, exit_code: int
 ) -> None:
-    """Of three rounds in two federations: seconds, CPU seconds, the median exchange; slow ones miss their aim."""
-    widths: list[int] = []
+    """Of a round in each of three federations: seconds, CPU seconds, the median exchange; slow ones miss their aim."""
+    asked: list[tuple[int, str]] = []
 
     class Measured(deployment.LoopbackFederation):
-        def round(self, mode: str) -> deployment.RoundFigures:
+        def round(self) -> deployment.RoundFigures:
             peaks = {"SuperLink": 7_000_000, "gate": 1}
             return deployment.RoundFigures(9.0, 8.0, (0.5, seconds, 9.0), {"SuperLink": 5.0, "gate": 0.0}, peaks)
 
     @contextmanager
-    def loopback(folder: Path, width: int) -> Iterator[deployment.LoopbackFederation]:
-        widths.append(width)
+    def loopback(folder: Path, width: int, mode: str) -> Iterator[deployment.LoopbackFederation]:
+        asked.append((width, mode))
         yield Measured(folder)
 
     monkeypatch.setattr(deployment, "loopback", loopback)
     code, report = bench("deployment")
-    assert (code, widths) == (exit_code, [576, 4096])
+    assert (code, asked) == (exit_code, [(576, "masked"), (576, "private"), (4096, "masked")])
     assert len(report["results"]) == 10
     assert {each["ratio"] for each in report["results"]} == {9.0, 8.0, seconds, 7.0}
 

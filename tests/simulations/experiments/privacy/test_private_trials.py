@@ -48,10 +48,10 @@ def table(part: ReportPart, key: str) -> Table:
 
 
 def test_every_kind_of_round_has_its_row_beside_no_privacy(part: ReportPart) -> None:
-    """By prior, documents, mode and ε; a masked round where there are holders enough; and it survives JSON."""
+    """By prior, documents, mode and ε; a round where there are holders enough; and it survives JSON."""
     rounds = 2 * len(SIZE.documents) * len(MODES) * len(SIZE.epsilons)
     assert len(table(part, "private-tiny").rows) == rounds + 2 and len(table(part, "private-two").rows) == rounds + 1
-    assert table(part, "private-tiny").column("mode")[-2:] == ("full, a masked round", "no privacy")
+    assert table(part, "private-tiny").column("mode")[-2:] == ("full, a round", "no privacy")
     for *_, mean, lowest, highest in table(part, "private-tiny").rows:
         assert isinstance(mean, float) and isinstance(lowest, float) and isinstance(highest, float)
         assert lowest <= mean <= highest
