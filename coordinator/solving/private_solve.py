@@ -5,7 +5,9 @@ Knows how sums under noise are laid out, and by which solver they are solved. Kn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.statistics.sums import Integers
-from ridgeway.coordinator.solving.noisy_solve import solve_columns, solve_full
+from ridgeway.coordinator.solving.noisy_solve import MIN_DOCUMENTS, solve_columns, solve_full
 from ridgeway.coordinator.solving.solve import Solution
 from ridgeway.coordinator.solving.total import Total
 
@@ -29,12 +31,14 @@ PUBLIC_TEMPERATURE, PUBLIC_GROWTH = 1.0, 0.4
 tokens and on wholes. In ten bins it differs there from how often it is right by 2 points in `columns`, 7 in `full`.
 
 A histogram under noise would tell less: with 300 held-out documents a bin of 24 has 13 of them, and noise of ±17."""
+DEVIATIONS = 2.0
+"""So many standard deviations to either side have 95 % of the normal distribution."""
 COVERED = {
     "columns": "every number that left a holder but the names of its data: one column of its documents, and one row of "
     "counts of its held-out ones, each under noise of the holder's own",
     "full": "every number that was opened: a column of each holder's documents under noise of its own, the products of "
-    "all documents under noise that holders drew in shares, of which a third may be missing, and one row of counts for "
-    "each domain",
+    "all documents under noise that holders drew in shares, of which enough are left if as many fall away as may, and "
+    "fewer than a third of the holders collude, and one row of counts for each domain",
 }
 NOT_COVERED = (
     "that a holder took part, whether its corpus has changed since, copies of one document in several corpora, and "
@@ -64,7 +68,8 @@ def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
 def product_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> int:
     """The variance of the noise on the square of a feature: all members have added to it, under masks a share each.
 
-    Shares are of as many as were asked; those who fell away were a third at most, so it is at most half as much more.
+    A share is such that honest members in a sum that opens have all of σ together, so all of them have up to three
+    times σ²; where some fell away, it is a little more or less than what is said here.
     """
     share = privacy.shared(len(members))[0] if mode == "masked" else privacy.sigma
     return len(members) * share**2
@@ -83,6 +88,68 @@ def likeliest_counts(row: Integers) -> Integers:
     down = excess[np.flatnonzero(falling > excess).max(initial=0)]
     found: Integers = np.rint(np.maximum(0.0, values - down)).astype(np.int64)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyAccuracy:
+    """How often held-out documents reach their domain, in percent, domains weighing alike.
+
+    interval: contains the true accuracy with a probability of 95 %.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """About one standard error."""
+        low, high = self.interval
+        return (high - low) / (2 * DEVIATIONS)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"accuracy": round(self.accuracy, 2), "interval": [round(end, 2) for end in self.interval]}
+
+
+def noisy_accuracy(
+    rows: Mapping[str, Integers], sizes: Mapping[str, int], members: Sequence[str], privacy: Privacy
+) -> NoisyAccuracy:
+    """The accuracy that rows of counts tell, with what noise and the number of documents leave uncertain.
+
+    rows:    of each domain that counted, its documents by the domain they were routed to; all in one order of domains,
+             which is that of `sizes`.
+    sizes:   about how many documents each domain has summed, to which those it held out are in proportion.
+    members: the domain of each holder that counted; each has put noise of its own on its domain's row.
+
+    An accuracy p is in the interval if right − p · all, which is 0 in the mean, lies within two of its standard
+    deviations (Fieller). So nothing is divided by a number that noise may have made small.
+    """
+    places = {domain: place for place, domain in enumerate(sizes)}
+    weights = {domain: 1 / max(sizes[domain], MIN_DOCUMENTS) for domain in rows}  # so that domains weigh alike
+    right = sum(weights[domain] * int(row[places[domain]]) / UNIT for domain, row in rows.items())
+    total = sum(weights[domain] * int(row.sum()) / UNIT for domain, row in rows.items())
+    each = (privacy.count_sigma / UNIT) ** 2
+    noise = sum(weights[domain] ** 2 * each * members.count(domain) for domain in rows)
+    sample = max(total, 0.0) * sum(weights.values()) / max(len(rows), 1)
+    low, high = _fieller(right, total, noise, sample, len(sizes)) or (0.0, 1.0)
+    middle = right / total if total > 0 else (low + high) / 2
+    return NoisyAccuracy(100 * min(max(middle, low), high), (100 * low, 100 * high))
+
+
+def _fieller(right: float, total: float, noise: float, sample: float, numbers: int) -> tuple[float, float] | None:
+    """The p in [0, 1] with (right − p · total)² ≤ DEVIATIONS² · variance(p); None if they have no bounds.
+
+    variance(p) = noise · ((1 − p)² + (numbers − 1) · p²) + sample · p · (1 − p)
+    """
+    square = DEVIATIONS**2
+    leading = total**2 - square * (noise * numbers - sample)
+    middle = square * (noise - sample / 2) - right * total
+    root = middle**2 - leading * (right**2 - square * noise)
+    if root < 0:  # noise says more right than there are in all: without the sample's part there is an interval
+        return _fieller(right, total, noise, 0.0, numbers) if sample else None
+    if total <= 0 or leading <= 0:
+        return None
+    low, high = ((-middle + sign * math.sqrt(root)) / leading for sign in (-1, 1))
+    return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
 def privacy_facts(terms: Terms) -> dict[str, Any]:
