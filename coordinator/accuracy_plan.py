@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist, median
+from statistics import median
 from typing import Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square, row_unit
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
-
-NORMAL = NormalDist()
-STEPS, REACH = 400, 8.0
-"""Of the integral over a score: how many steps, and how many standard deviations to either side."""
+from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +95,3 @@ def _accuracy(
         edge = sigma * math.sqrt(2 * width) / (documents * domains) * width
         square += (kind.by_products**2 - square) / (1 + (edge / HALF_KNOWN) ** STEEPNESS)
     return rightly_chosen(math.sqrt(square / (1 + kind.blur * noise**2)), domains)
-
-
-def rightly_chosen(apart: float, domains: int) -> float:
-    """How often one normal number that is moved by `apart` is the largest of so many."""
-    step = 2 * REACH / STEPS
-    points = (-REACH + step * (place + 0.5) for place in range(STEPS))
-    return sum(NORMAL.pdf(point) * NORMAL.cdf(point + apart) ** (domains - 1) for point in points) * step

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import Candidate
 from ridgeway.common.statistics.sums import Integers
+from ridgeway.coordinator.solving.noisy_confidence import HALF, TAIL, private_temperature
 from ridgeway.coordinator.solving.noisy_solve import MIN_DOCUMENTS, solve_columns, solve_full
 from ridgeway.coordinator.solving.solve import Solution
 from ridgeway.coordinator.solving.total import Total
@@ -27,10 +28,7 @@ from ridgeway.coordinator.solving.total import Total
 PRIVATE_CANDIDATE = Candidate(ridge=0, normalise_columns=False, selector="average", k=DEFAULT.selector.k)
 """The one router of a private round: what is searched for under noise is found worse than what is usual."""
 PUBLIC_TEMPERATURE, PUBLIC_GROWTH = 1.0, 0.4
-"""What confidence is told by: the likeliest on held-out training text of three public sets, on beginnings of 4 to 128
-tokens and on wholes. In ten bins it differs there from how often it is right by 2 points in `columns`, 7 in `full`.
-
-A histogram under noise would tell less: with 300 held-out documents a bin of 24 has 13 of them, and noise of ±17."""
+"""What confidence was told by before `confidence_under_noise`, which is half as far off."""
 DEVIATIONS = 2.0
 """So many standard deviations to either side have 95 % of the normal distribution."""
 COVERED = {
@@ -73,6 +71,36 @@ def product_variance(privacy: Privacy, mode: Mode, members: Sequence[str]) -> in
     """
     share = privacy.shared(len(members))[0] if mode == "masked" else privacy.sigma
     return len(members) * share**2
+
+
+def confidence_under_noise(
+    total: Total,
+    terms: Terms,
+    members: Sequence[str],
+    prior: PublicPrior,
+    scale: float,
+    solution: Solution,
+    accuracy: NoisyAccuracy,
+    plain: Confidence,
+) -> Confidence:
+    """How sure the router of `solve_private` may be, by public numbers alone; threshold and fallback are those of
+    `plain`.
+
+    A histogram under noise would tell less: with 300 held-out documents a bin of 24 has 13 of them, and noise of ±17.
+    """
+    privacy, sums = terms.privacy, total.statistics
+    assert privacy is not None
+    temperature = private_temperature(
+        privacy.mode,
+        sums.cross[:-1],
+        sums.cross[-1],
+        noise_variance(privacy, members),
+        solution.weights,
+        prior,
+        scale,
+        accuracy.interval,
+    )
+    return replace(plain, temperature=temperature, growth=0.0, half=HALF, tail=TAIL)
 
 
 def likeliest_counts(row: Integers) -> Integers:
@@ -165,6 +193,6 @@ def privacy_facts(terms: Terms) -> dict[str, Any]:
         "not_covered": NOT_COVERED,
         "counts": "one row of held-out documents for each domain; each number has noise of "
         f"±{privacy.count_sigma / UNIT:.2g} documents for each holder of the domain",
-        "calibration": "a temperature and a growth that were fitted on other public text; `ridgeway calibrate` fits "
-        "them to public text of the domains",
+        "calibration": "a temperature that follows from the published numbers, by a formula that was fitted on other "
+        "public text; `ridgeway calibrate` fits it to public text of the domains",
     }
