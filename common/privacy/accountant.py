@@ -121,11 +121,13 @@ def _mills_ratio(x: Decimal) -> Decimal:
         return TWO_PI.sqrt() * (x * x / 2).exp() - _mills_ratio(-x)
     if x > FAR:
         ratio = x
-        for term in range(FRACTION_TERMS, 0, -1):
-            ratio = x + term / ratio
+        for numerator in range(FRACTION_TERMS, 0, -1):
+            ratio = x + numerator / ratio
         return 1 / ratio
     # The integral from 0 to x, divided by the density at x, is x + x³/3 + x⁵/(3·5) + …
-    term, total, factor = x, Decimal(0), 1
+    term = x
+    total = Decimal(0)
+    factor = 1
     while abs(term) > Decimal("1e-48"):
         total += term
         factor += 2

@@ -96,7 +96,7 @@ def noisy_means(mode: PrivacyMode, columns: Integers, counts: Integers, sigma_sq
     return NoisyMeans((columns / unit / documents).T, documents, float(sigma_squared) / (unit * documents) ** 2)
 
 
-def _apart(found: NoisyMeans) -> Matrix:
+def means_apart(found: NoisyMeans) -> Matrix:
     """Means relative to their centre, drawn to it by what noise explains of their differences (James and Stein).
 
     Something always remains: directions that are mostly noise still say more than none.
@@ -136,7 +136,7 @@ def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
     """
     from scipy.linalg import solve
 
-    apart, domains = _apart(found), len(found.means)
+    apart, domains = means_apart(found), len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
     directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
     whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)

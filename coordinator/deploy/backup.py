@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import ValidationError
+from ridgeway.common.protocol.opened_log import ForkedLog, extend, read_statement
 
 from ridgeway.common.base.errors import FormatError, InputError, RidgewayError
 from ridgeway.common.base.files import (
@@ -31,7 +32,6 @@ from ridgeway.common.base.files import (
     write_whole,
 )
 from ridgeway.common.base.schema import Digest, PublicKey, Record
-from ridgeway.common.protocol.opened_log import ForkedLog, extend, read_statement
 from ridgeway.coordinator.round.federation import KEY, PRIOR, Federation
 from ridgeway.coordinator.round.ledger import Ledger
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.progress import (
@@ -16,7 +17,6 @@ from ridgeway.coordinator.round.progress import (
     SecretsShared,
     StatisticsReceived,
 )
-from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20

@@ -12,7 +12,7 @@ import errno
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,7 @@ import numpy as np
 from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Confidence
-from ridgeway.common.privacy.private_solve import (
-    PUBLIC_GROWTH,
-    PUBLIC_TEMPERATURE,
-    likeliest_counts,
-    privacy_facts,
-    solve_private,
-)
+from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.messages import Announce, Deliver, Evaluate, Hello, Here, Offer, Receipt
 from ridgeway.common.protocol.packet import Blob, vector_blob, weights_blob
 from ridgeway.common.routing.evaluation import Evaluation
@@ -43,6 +37,13 @@ from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE
 from ridgeway.coordinator.solving.calibration import Fitted, fit, temperatures
+from ridgeway.coordinator.solving.private_release import (
+    NoisyAccuracy,
+    confidence_under_noise,
+    likeliest_counts,
+    noisy_accuracy,
+    privacy_facts,
+)
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
@@ -105,19 +106,22 @@ def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -
 class _Evaluated:
     """A router to be signed, and what holders counted for it.
 
-    evaluation: None where no documents were held out. interval: of its accuracy, where noise is in it.
+    evaluation: None where no documents were held out. noisy: its accuracy, where noise is in it.
     """
 
     solution: Solution
     evaluation: Evaluation | None
     fitted: Fitted | None = None
     quality: QualityTable | None = None
+    noisy: NoisyAccuracy | None = None
 
     def figures(self) -> dict[str, Any] | None:
         """What the manifest records: counts and rates, and the gap that calibration left."""
         if self.evaluation is None:
             return None
         figures = self.evaluation.to_json() | {"documents": self.evaluation.documents, "gap": None}
+        if self.noisy is not None:
+            return figures | self.noisy.to_json()
         if self.fitted is None:
             return figures
         figures |= {"gap": self.fitted.gap, "reliability": self.fitted.reliability}
@@ -304,8 +308,15 @@ class _Round:
         counts = self._counted(question, vector_blob(self._terms.vector_of(total.statistics)), gathered)
         documents = {name: likeliest_counts(row.routed) for name, row in counts.rows.items()}
         evaluation = _evaluation(total.domains, documents)
-        self._tell_evaluation(evaluation)
-        return _Evaluated(solution, evaluation)
+        noisy = self._noisy_accuracy(gathered, counts)
+        self._tell_evaluation(evaluation, noisy)
+        return _Evaluated(solution, evaluation, noisy=noisy)
+
+    def _noisy_accuracy(self, gathered: Gathered, counts: RoundCounts) -> NoisyAccuracy:
+        assert self._terms.privacy is not None
+        counted = [member.domain for member in gathered.members if member.name in counts.heard]
+        rows = {name: row.routed for name, row in counts.rows.items() if name in counted}
+        return noisy_accuracy(rows, gathered.total.masses, counted, self._terms.privacy)
 
     def _counted(self, question: Evaluate, blob: Blob, gathered: Gathered) -> RoundCounts:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not accepted."""
@@ -343,14 +354,15 @@ class _Round:
                 + " ".join(f"--accept-worse {name}" for name in names)
             )
 
-    def _tell_evaluation(self, evaluation: Evaluation | None) -> None:
+    def _tell_evaluation(self, evaluation: Evaluation | None, noisy: NoisyAccuracy | None = None) -> None:
         settings = self._federation.settings.router
         self._watch(
             progress.RouterEvaluated(
                 documents=evaluation.documents if evaluation else 0,
                 ridge=None if self._terms.privacy else settings.ridge,
                 selector=DEFAULT.selector.name if self._terms.privacy else settings.selector,
-                accuracy=evaluation.accuracy if evaluation else None,
+                accuracy=noisy.accuracy if noisy else evaluation.accuracy if evaluation else None,
+                interval=noisy.interval if noisy else None,
             )
         )
 
@@ -363,7 +375,7 @@ class _Round:
         draft = compose(
             total,
             federation.encoder,
-            self._choices(made),
+            self._choices(gathered, made),
             made.solution,
             number=number,
             parent=newest.release if newest else None,
@@ -383,12 +395,21 @@ class _Round:
         self._watch(progress.ReleasePublished(number, release, total.domains))
         return published
 
-    def _choices(self, made: _Evaluated) -> RouterChoices:
+    def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
         settings = self._federation.settings
         threshold, fallback = settings.abstention.threshold, settings.abstention.fallback
         confidence = Confidence(threshold=threshold, fallback=fallback)
-        if self._terms.privacy:
-            confidence = replace(confidence, temperature=PUBLIC_TEMPERATURE, growth=PUBLIC_GROWTH)
+        if self._terms.privacy and made.noisy:
+            confidence = confidence_under_noise(
+                gathered.total.statistics,
+                self._terms.privacy,
+                [member.domain for member in gathered.members],
+                self._federation.prior,
+                self._federation.encoder.scale,
+                made.solution.weights,
+                made.noisy,
+                confidence,
+            )
         if made.fitted:
             confidence = made.fitted.confidence(threshold, fallback)
         return RouterChoices(

@@ -14,7 +14,8 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.coordinator.accuracy_plan import FIT_ERROR, KINDS, Forecast, forecast, rightly_chosen
+from ridgeway.coordinator.accuracy_plan import FIT_ERROR, KINDS, Forecast, forecast
+from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.privacy.private_trials import PrivateGround, PrivateTrial, accuracy
 

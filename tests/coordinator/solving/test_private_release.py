@@ -1,0 +1,78 @@
+"""A total under noise → a router that says how sure it is: the steps of a private round, on three tiny domains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeway.common.base.settings import Confidence
+from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, PrivacyMode
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.private_solve import product_variance, solve_private
+from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.statistics.sums import Statistics, single_domain
+from ridgeway.coordinator.solving.private_release import NoisyAccuracy, confidence_under_noise, noisy_accuracy
+from ridgeway.coordinator.solving.total import Total, add_weighted
+from tests.laws.test_noisy_solve_laws import ENCODER, MODES, scores, summed, texts
+from tests.laws.test_noisy_solve_laws import prior as prior
+
+NAMES = ("code", "law", "medicine")
+DOCUMENTS = 400
+
+
+def terms(mode: PrivacyMode) -> Terms:
+    about: dict[str, Any] = {"encoder": "0" * 64, "encoder_name": "tiny", "weighting": "tokens", "mass": 0}
+    sampling = SamplingTerms(window=8, max_tokens=0)
+    privacy = Privacy(mode=mode, epsilon=8.0, prior="0" * 64)
+    return Terms(mode="private", features=ENCODER.width + 1, sampling=sampling, privacy=privacy, **about)
+
+
+def statistics(sums: DocumentSums, sigma: int, rng: np.random.Generator) -> Statistics:
+    """One domain's sums; columns alone carry noise."""
+    gram = np.zeros((len(sums.column), len(sums.column)), dtype=np.int64)
+    if sums.mode == "full":
+        gram[:-1, :-1] = sums.products
+    gram[-1] = gram[:, -1] = sums.column + np.rint(rng.normal(0, sigma, sums.column.shape)).astype(np.int64)
+    return single_domain(gram)
+
+
+def total_of_tiny_domains(mode: PrivacyMode, prior: PublicPrior) -> Total:
+    rng, privacy = np.random.default_rng(3), terms(mode).privacy
+    assert privacy is not None
+    parts = [statistics(each, privacy.sigma, rng) for each in summed(mode, prior, DOCUMENTS)]
+    return add_weighted(((name, each, 0.05) for name, each in zip(NAMES, parts, strict=True)), terms(mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_private_router_is_surer_the_more_often_it_is_right(mode: PrivacyMode, prior: PublicPrior) -> None:
+    """Its accuracy is measured from noisy rows, and its confidence follows; the operator's threshold stays."""
+    total, agreed = total_of_tiny_domains(mode, prior), terms(mode)
+    assert agreed.privacy is not None
+    given = total.statistics, agreed.privacy, NAMES, prior, ENCODER.scale
+    weights = solve_private(*given)
+    held_out = [scores(weights, texts(place, 200, seed=5)).argmax(axis=1) for place in range(3)]
+    rows = {name: UNIT * np.bincount(each, minlength=3) for name, each in zip(NAMES, held_out, strict=True)}
+    truth = 100 * np.mean([np.mean(each == place) for place, each in enumerate(held_out)])
+    measured = noisy_accuracy(rows, total.masses, NAMES, agreed.privacy)
+    assert abs(measured.accuracy - truth) < 1 and measured.interval[0] < truth < measured.interval[1]
+
+    plain = Confidence(threshold=0.4, fallback="law")
+
+    def confidence(accuracy: NoisyAccuracy) -> Confidence:
+        return confidence_under_noise(*given, weights, accuracy, plain)
+
+    found = confidence(measured)
+    assert (found.threshold, found.fallback, found.calibrated) == (0.4, "law", False)
+    assert found.temperature < confidence(NoisyAccuracy(50.0, (48.0, 52.0))).temperature
+
+
+@pytest.mark.parametrize("members", [3, 4, 10, 100])
+def test_noise_on_products_is_what_members_draw_together(members: int) -> None:
+    """Each draws a share, of as many as surely add theirs."""
+    privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
+    names = [str(place) for place in range(members)]
+    together = product_variance(privacy, names)
+    assert privacy.sigma**2 <= together <= 3.001 * privacy.sigma**2

@@ -1,0 +1,80 @@
+"""How sure routers of sums under noise are: a temperature for any noise, lower where accuracy is known to be high."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square
+from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.coordinator.solving.noisy_confidence import (
+    MAX_ADVANTAGE,
+    advantage_for,
+    private_temperature,
+    rightly_chosen,
+)
+from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
+from tests.laws.test_noisy_solve_laws import ENCODER, MODES, modes, seeds, summed
+from tests.laws.test_noisy_solve_laws import prior as prior
+
+SURE = (90.0, 92.0)
+
+
+def temperature(
+    mode: PrivacyMode, prior: PublicPrior, noise: float, accuracy: tuple[float, float], seed: int = 0, count: int = 40
+) -> float:
+    """Of the router of three domains; noise: σ relative to what a document can move."""
+    rng = np.random.default_rng(seed)
+    sigma = round(noise * math.sqrt(moved_square(mode)))
+    parts = summed(mode, prior, count)
+    drawn = [np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64) for each in parts]
+    sums = np.stack([each.column + more for each, more in zip(parts, drawn, strict=True)], axis=1)
+    known = sums[:-1], sums[-1], float(sigma) ** 2
+    if mode == "columns":
+        weights = solve_columns(*known, prior, ENCODER.scale)
+    else:
+        products = parts[0].products + parts[1].products + parts[2].products
+        weights = solve_full(products, *known, prior, ENCODER.scale)
+    return private_temperature(mode, *known, weights, prior, ENCODER.scale, accuracy)
+
+
+@given(st.floats(0.01, 7), st.integers(2, 150))
+def test_an_advantage_follows_from_the_accuracy_that_it_gives(advantage: float, domains: int) -> None:
+    """Where accuracy still tells one advantage from another."""
+    accuracy = rightly_chosen(advantage, domains)
+    found = advantage_for(accuracy, domains)
+    assert abs(rightly_chosen(found, domains) - accuracy) < 1e-3
+    assert accuracy > 0.999 or abs(found - advantage) < 2e-3
+
+
+def test_an_accuracy_that_no_advantage_gives_has_the_nearest() -> None:
+    assert advantage_for(0.0, 5) < 0.02
+    assert math.isclose(advantage_for(1.5, 5), MAX_ADVANTAGE)
+
+
+@modes
+@given(seed=seeds, noise=st.floats(0, 1e6), low=st.floats(0, 100), width=st.floats(0, 100))
+def test_whatever_noise_says_there_is_a_temperature(
+    mode: PrivacyMode, prior: PublicPrior, seed: int, noise: float, low: float, width: float
+) -> None:
+    """It is positive and finite, which is all that a router asks of it."""
+    found = temperature(mode, prior, noise, (low, min(100.0, low + width)), seed, count=5)
+    assert 0 < found < math.inf
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_is_right_more_often_is_surer(mode: PrivacyMode, prior: PublicPrior) -> None:
+    """The same weights have a lower temperature where held-out documents say that they do well."""
+    found = [temperature(mode, prior, 1.0, (middle - 1, middle + 1)) for middle in (50.0, 70.0, 90.0, 97.0)]
+    assert found == sorted(found, reverse=True) and found[0] > 1.5 * found[-1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_accuracy_that_is_not_known_counts_for_little(mode: PrivacyMode, prior: PublicPrior) -> None:
+    """Between an interval of everything and one of nothing the public guess has its say."""
+    unsure, low, high = (temperature(mode, prior, 1.0, ends) for ends in ((0.0, 100.0), (40.0, 42.0), SURE))
+    assert high < unsure < low
