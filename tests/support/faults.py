@@ -26,19 +26,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+import ridgeway.client.ready
 import ridgeway.client.round.answers
-import ridgeway.client.round.holder
 import ridgeway.client.round.scoring
 import ridgeway.common.base.files
 import ridgeway.common.routing.evaluation
 import ridgeway.common.routing.release
 import ridgeway.coordinator.round.ledger
 import ridgeway.coordinator.round.round
-import ridgeway.coordinator.solving.candidates
+import ridgeway.coordinator.solving.calibration
 import ridgeway.coordinator.solving.publish
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.held_out import held_out_sample
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
@@ -171,15 +171,15 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     patch.setattr(tomllib, "loads", _parse_toml)
     patch.setattr(ridgeway.common.base.files, "json", SimpleNamespace(dumps=_write_json))
     if once:
-        patch.setattr(ridgeway.client.round.holder, "prepare", _once(prepare))
-        patch.setattr(ridgeway.client.round.holder, "held_out_sample", _once(held_out_sample))
+        patch.setattr(ridgeway.client.ready, "prepare", _once(prepare))
+        patch.setattr(ridgeway.client.ready, "held_out_sample", _once(held_out_sample))
     for module in (
         ridgeway.client.round.scoring,
         ridgeway.common.routing.evaluation,
-        ridgeway.coordinator.solving.candidates,
+        ridgeway.coordinator.solving.calibration,
     ):
         patch.setattr(module, "CURVES", (Curve(0, 0),))
-    patch.setattr(ridgeway.coordinator.solving.candidates, "TEMPERATURE_STEPS", range(2))
+    patch.setattr(ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2))
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
 
 
