@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.progress import (
@@ -16,7 +17,6 @@ from ridgeway.coordinator.round.progress import (
     SecretsShared,
     StatisticsReceived,
 )
-from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
@@ -82,7 +82,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
     """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
-            step("round", str(number), count(holders, "holder"), f"encoder {encoder}", mode)
+            step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
                 step("privacy", private["mode"], f"ε {private['epsilon']:g} a document", f"δ {private['delta']:g}")

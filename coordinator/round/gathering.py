@@ -186,7 +186,7 @@ def sealed_size(question: Evaluate) -> int:
 def unsealed_rows(question: Evaluate, opened: Counts) -> list[Counts]:
     """The counts of each domain of what was opened; the calibration of all stands in the first."""
     domains = len(question.domains)
-    routed, quality, calibrated = _sealed_sizes(question)
+    routed, quality, _ = _sealed_sizes(question)
     cuts = np.cumsum([routed * domains, quality * domains])
     first, scores, shared = np.split(opened, cuts)
     sizes = sizes_of(question)

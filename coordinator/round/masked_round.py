@@ -67,6 +67,14 @@ def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) ->
     return TotalPlan(fitting, frozenset(waiting))
 
 
+def too_few_on_roster(federation: Federation) -> str | None:
+    """Words of what a round under masks lacks, as far as it is known without asking anybody."""
+    active = federation.ledger.standing().active
+    if not federation.settings.uses_masks or len(active) >= SMALLEST_COHORT:
+        return None
+    return f"{len(active)} holders are on the roster, and a round under masks needs {SMALLEST_COHORT}"
+
+
 def _fits(ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, OpenEpoch]) -> bool:
     """Whether a kept total is what these holders would give now, and lies whole in its file."""
     sources = {member.name: member.source for member in stored.members}

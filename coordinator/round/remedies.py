@@ -15,13 +15,13 @@ REMEDIES: Mapping[str, str] = {
     SILENT: "`logs/` in its folder says more",
     BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
     OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
-    EPOCH_USED: "its data is in an opened total already: its owner opens a new epoch with `ridgeway client ready DIR`",
-    "already_counted": "it counts for one router an epoch: its owner opens a new one with `ridgeway client ready DIR`",
+    EPOCH_USED: "data of one epoch is in one total: its owner opens the next with `ridgeway client ready DIR`",
+    "already_counted": "its owner opens the next epoch with `ridgeway client ready DIR`",
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
     "epoch_does_not_fit": "its owner opens an epoch under these terms with `ridgeway client ready DIR`",
     "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",
     "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
-    "too_few_of_roster": "more of the members that it has pinned must be there, or its owner unpins those who have left",
+    "too_few_of_roster": "more of the members it has pinned must be there, or its owner unpins those who have left",
     "disk_full": "its owner must make room on the disk of its folder",
     "device_missing": "its owner must set `device` in client.toml to one that is there, or to cpu",
     "encoder_missing": "its owner must install the encoder, or name its place in client.toml (`encoder`)",
@@ -33,7 +33,7 @@ REMEDIES: Mapping[str, str] = {
     "mass_not_allowed": TERMS,
     "privacy_not_allowed": TERMS,
     "budget_spent": "what its documents may cost is spent: its owner may raise `max_epsilon`, or leave the federation",
-    "prior_missing": "its owner takes the operator's newest invitation with `ridgeway client accept DIR --invite invite/`",
+    "prior_missing": "its owner takes the newest invitation with `ridgeway client accept DIR --invite invite/`",
     "cohort_too_small": "more holders must take part, or its owner lower `min_cohort` in its client.toml",
     "wrong_domain": "admit it for the domain that it holds, or its owner sets `domain` in its client.toml",
     "unknown_coordinator": "its owner pinned another coordinator's key; it must `init` anew from this invitation",
@@ -80,7 +80,7 @@ def why(code: str, reason: str = "") -> str:
     missing = {
         AWAY: "did not answer",
         SILENT: "was asked and did not answer in time",
-        EPOCH_USED: "waits for its next epoch",
+        EPOCH_USED: "must open a new epoch",
     }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
     return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done

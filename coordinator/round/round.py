@@ -11,6 +11,7 @@ import contextlib
 import errno
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from ridgeway.common.base.errors import JournalError, Refused, RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.private_solve import (
     PUBLIC_GROWTH,
     PUBLIC_TEMPERATURE,
@@ -43,12 +45,15 @@ from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE
 from ridgeway.coordinator.solving.calibration import Fitted, fit, temperatures
+from ridgeway.coordinator.solving.noisy_accuracy import AccuracyIntervals, accuracy_intervals
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
+COUNTED = "counted"
+"""What a manifest says of the domains whose holders have counted under noise."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -105,19 +110,25 @@ def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -
 class _Evaluated:
     """A router to be signed, and what holders counted for it.
 
-    evaluation: None where no documents were held out. interval: of its accuracy, where noise is in it.
+    evaluation: None where no documents were held out, or noise left none.
+    intervals:  of its accuracy, where noise is in it. counted: then, the domains whose holders have counted.
     """
 
     solution: Solution
     evaluation: Evaluation | None
     fitted: Fitted | None = None
     quality: QualityTable | None = None
+    intervals: AccuracyIntervals | None = None
+    counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
         """What the manifest records: counts and rates, and the gap that calibration left."""
         if self.evaluation is None:
             return None
         figures = self.evaluation.to_json() | {"documents": self.evaluation.documents, "gap": None}
+        if self.intervals is not None:
+            domains = {name: list(pair) for name, pair in self.intervals.domains.items()}
+            figures |= {"interval": list(self.intervals.mean), "intervals": domains}
         if self.fitted is None:
             return figures
         figures |= {"gap": self.fitted.gap, "reliability": self.fitted.reliability}
@@ -227,12 +238,12 @@ class _Round:
         """A new release; or the newest, if it was made of this very total with these settings, and evaluated."""
         newest = self._federation.newest
         made_of = gathered.members, self._federation.choices_id(self._terms)
-        same = newest is not None and (newest.members, newest.choices) == made_of
-        if same and newest and not self._wishes.even_unchanged and not self._ledger.standing().ahead:
-            if self._federation.manifest(newest.number)["evaluation"]:
-                self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
-                self._watch(progress.ReleaseStands(newest.number))
-                return newest
+        if newest is None or self._wishes.even_unchanged or self._ledger.standing().ahead:
+            return self.publish(gathered, self.evaluate(gathered))
+        if (newest.members, newest.choices) == made_of and _is_evaluated(self._federation.manifest(newest.number)):
+            self._ledger.note("closed", round=self._channel.nonce, release=None, reason="nothing has changed")
+            self._watch(progress.ReleaseStands(newest.number))
+            return newest
         return self.publish(gathered, self.evaluate(gathered))
 
     # Solve, and let holders count for the router that is published
@@ -279,9 +290,7 @@ class _Round:
         total, scale = gathered.total, self._federation.encoder.scale
         if self._terms.privacy:
             holders = [member.domain for member in gathered.members]
-            weights = solve_private(
-                total.statistics, self._terms.privacy, holders, self._federation.prior, scale
-            )
+            weights = solve_private(total.statistics, self._terms.privacy, holders, self._federation.prior, scale)
             return Solution(weights, 0.0, 1.0, 0.0)
         solution = solve(total.statistics, scale, self._federation.settings.router.penalty)
         if solution.note:
@@ -301,8 +310,17 @@ class _Round:
         counts = self._counted(question, vector_blob(self._terms.vector_of(total.statistics)), gathered)
         documents = {name: likeliest_counts(row.routed) for name, row in counts.rows.items()}
         evaluation = _evaluation(total.domains, documents)
-        self._tell_evaluation(evaluation)
-        return _Evaluated(solution, evaluation)
+        intervals = self._intervals(evaluation, counts.heard) if evaluation else None
+        self._tell_evaluation(evaluation, intervals)
+        active = self._ledger.standing().active
+        counted = sorted({active[name].domain for name in counts.heard})
+        return _Evaluated(solution, evaluation, intervals=intervals, counted=tuple(counted))
+
+    def _intervals(self, evaluation: Evaluation, heard: Collection[str]) -> AccuracyIntervals:
+        privacy, active = self._terms.privacy, self._ledger.standing().active
+        assert privacy is not None
+        holders = Counter(active[name].domain for name in heard)
+        return accuracy_intervals(evaluation, privacy.count_sigma / UNIT, holders)
 
     def _counted(self, question: Evaluate, blob: Blob, gathered: Gathered) -> RoundCounts:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not accepted."""
@@ -320,9 +338,7 @@ class _Round:
             )
         return counts
 
-    def _must_not_be_worse(
-        self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]
-    ) -> None:
+    def _must_not_be_worse(self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]) -> None:
         """Raise RoundFailed, and say who is new or has changed, if a domain gets worse that was not accepted to."""
         before = {member.name: member.source for member in last.members}
         new = [member.name for member in gathered.members if member.name not in before]
@@ -340,7 +356,7 @@ class _Round:
                 + " ".join(f"--accept-worse {name}" for name in names)
             )
 
-    def _tell_evaluation(self, evaluation: Evaluation | None) -> None:
+    def _tell_evaluation(self, evaluation: Evaluation | None, intervals: AccuracyIntervals | None = None) -> None:
         settings = self._federation.settings.router
         self._watch(
             progress.RouterEvaluated(
@@ -348,6 +364,7 @@ class _Round:
                 ridge=None if self._terms.privacy else settings.ridge,
                 selector=DEFAULT.selector.name if self._terms.privacy else settings.selector,
                 accuracy=evaluation.accuracy if evaluation else None,
+                interval=intervals.mean if intervals else None,
             )
         )
 
@@ -366,7 +383,7 @@ class _Round:
             parent=newest.release if newest else None,
             evaluation=made.figures(),
             **({QUALITY: made.quality.to_json()} if made.quality else {}),
-            **({PRIVACY: privacy_facts(self._terms.privacy)} if self._terms.privacy else {}),
+            **self._privacy_facts(made),
         )
         release = issue(draft, federation.identity, federation.release_folder(number)).release
         choices = federation.choices_id(self._terms)
@@ -379,6 +396,11 @@ class _Round:
         federation.point_to_latest()
         self._watch(progress.ReleasePublished(number, release, total.domains))
         return published
+
+    def _privacy_facts(self, made: _Evaluated) -> dict[str, Any]:
+        if not self._terms.privacy:
+            return {}
+        return {PRIVACY: privacy_facts(self._terms.privacy) | {COUNTED: list(made.counted)}}
 
     def _choices(self, made: _Evaluated) -> RouterChoices:
         settings = self._federation.settings
@@ -423,6 +445,11 @@ class _Round:
                 got.add(answer.name)
         self._watch(progress.ReleaseDelivered(published.number, sorted(got)))
         return got
+
+
+def _is_evaluated(manifest: Mapping[str, Any]) -> bool:
+    """Whether holders have counted for a release; under noise that may have left no documents."""
+    return bool(manifest["evaluation"] or manifest.get(PRIVACY, {}).get(COUNTED))
 
 
 def _evaluation(domains: tuple[str, ...], routed: Mapping[str, Any]) -> Evaluation | None:
