@@ -58,11 +58,13 @@ def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) ->
     """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by this."""
     standing = ledger.standing()
     fitting = tuple(each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs))
+    unopened = {name: each.name for name, each in epochs.items() if each.name not in standing.totalled_epochs}
+    is_again = unopened == standing.signing  # a session that opened nothing, of which some have signed the total
     all_used = all(epoch.used for epoch in epochs.values())
     waiting = {
         name
         for name, epoch in epochs.items()
-        if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
+        if name not in unopened or (epoch.used and not all_used and not is_again)
     }
     return TotalPlan(fitting, frozenset(waiting))
 
@@ -128,7 +130,7 @@ class MaskedGathering:
         session = self._session = Session(self._channel, cohort, offers, self._watch)
         self._check_members(offers)
         session.share()
-        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), self._check_members)
+        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), self._let_sign)
         return self._totalled(cohort, {name: offers[name] for name in sent}, vector)
 
     def _usable(self, plan: TotalPlan) -> Totalled | None:
@@ -184,6 +186,12 @@ class MaskedGathering:
                 "is more than two thirds of the roster, and two domains are needed, so nothing was opened"
                 f"{each}. Run the round again when more are there"
             )
+
+    def _let_sign(self, names: Collection[str]) -> None:
+        """Note who is about to be asked to sign a total: if nothing is opened, these may sign the very same again."""
+        self._check_members(names)
+        members = {name: self._offers[name].epoch.name for name in sorted(names)}
+        self._ledger.note("signing", round=self._channel.nonce, members=members)
 
     # A total that is there already
 

@@ -38,6 +38,7 @@ import ridgeway.coordinator.solving.calibration
 import ridgeway.coordinator.solving.publish
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.roster import pin
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.client.ready import SMALLEST_CORPUS
@@ -46,6 +47,7 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.drift_sketch import SUFFIX
@@ -239,6 +241,16 @@ def epoch_of(holder: Holder) -> str:
     current = holder.epochs.current()
     assert current is not None
     return current.name
+
+
+def let_join(parties: Parties, names: Sequence[str]) -> None:
+    """Admit some, and let them and everybody on the roster pin each other."""
+    for name in names:
+        parties.admit(name)
+    roster = parties.federation().ledger.standing().roster
+    places = [Place(name=each.name, domain=each.domain, key=each.key) for each in roster.values()]
+    for name in roster:
+        pin(parties.homes[name], places)
 
 
 # The network
