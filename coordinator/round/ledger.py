@@ -127,7 +127,7 @@ class Standing:
     totals:  the newest masked totals, as long as all their members are active; the newest last.
     counts:  what was counted about each of them, by its digest.
     totalled_epochs: the epochs that were ever in an opened total, each with the number of the round.
-    signing: the epochs, by name, of the members that were last asked to sign a total.
+    signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
     handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
@@ -143,7 +143,7 @@ class Standing:
     totals: list[Totalled] = field(default_factory=list)
     counts: dict[str, KeptCounts] = field(default_factory=dict)
     totalled_epochs: dict[str, int] = field(default_factory=dict)
-    signing: dict[str, str] = field(default_factory=dict)
+    signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class Standing:
             case "contributed":
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
             case "signing":
-                self.signing = dict(facts["members"])
+                self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
                 made = Totalled.of(facts)
                 self.totalled_epochs |= {member.source: self.rounds for member in made.members}

@@ -58,13 +58,13 @@ def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) ->
     """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by this."""
     standing = ledger.standing()
     fitting = tuple(each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs))
-    unopened = {name: each.name for name, each in epochs.items() if each.name not in standing.totalled_epochs}
-    is_again = unopened == standing.signing  # a session that opened nothing, of which some have signed the total
+    if standing.signing == (terms.id, {name: each.name for name, each in epochs.items()}):
+        return TotalPlan(fitting, frozenset())  # the very total that they were asked to sign: they may again
     all_used = all(epoch.used for epoch in epochs.values())
     waiting = {
         name
         for name, epoch in epochs.items()
-        if name not in unopened or (epoch.used and not all_used and not is_again)
+        if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
     }
     return TotalPlan(fitting, frozenset(waiting))
 
@@ -191,7 +191,7 @@ class MaskedGathering:
         """Note who is about to be asked to sign a total: if nothing is opened, these may sign the very same again."""
         self._check_members(names)
         members = {name: self._offers[name].epoch.name for name in sorted(names)}
-        self._ledger.note("signing", round=self._channel.nonce, members=members)
+        self._ledger.note("signing", round=self._channel.nonce, terms=self._terms.id, members=members)
 
     # A total that is there already
 
