@@ -14,8 +14,9 @@ from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.round.ledger import MAX_TOTALS, LedgerRelease
 from ridgeway.coordinator.round.membership import remove, rollback
 from ridgeway.coordinator.round.round import RoundWishes, run_round
+from tests.support.corpora_on_disk import write_jsonl
 from tests.support.hostile import MEMBERS
-from tests.support.simulated_federation import Direct, Parties, no_watch
+from tests.support.simulated_federation import Direct, Parties, no_watch, own_texts
 
 BACK = "medicine"
 
@@ -75,19 +76,25 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(without
     assert len(totals(without)) == 2
 
 
-def test_a_rolled_back_release_is_solved_again_from_its_kept_total(later: Parties) -> None:
+def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) -> None:
     """Nobody seals, signs or counts anything: the kept total and its counts give the very router of then."""
+    settings = later.federation().folder / "coordinator.toml"
+    settings.write_text(settings.read_text().replace("threshold = 0.0", 'threshold = 0.5\nfallback = "general"'))
+    round_of(later)
     assert rollback(later.federation(), 1).published is not None
     made, transport = round_of(later)
-    assert router(later, made.number) == router(later, 1)
+    assert made.number == 4 and router(later, made.number) == router(later, 1)
     assert not sealed(transport) and len(totals(later)) == 1
     later.federation().ledger.verify()
 
 
 def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(later: Parties) -> None:
     """Their files too: what is removed is erased, and what is old makes room."""
-    for _ in range(MAX_TOTALS + 1):
+    for turn in range(MAX_TOTALS + 1):
         for name in MEMBERS:
+            [before] = later.holder(name).settings.corpus
+            path = write_jsonl(later.folder / f"{name}-{turn}.jsonl", own_texts(f"{name} {turn}", MEMBERS[name], 11))
+            later.rewrite(name, f'"{before}"', f'"{path}"')
             later.ready(name)
         round_of(later)
     ledger = later.federation().ledger
