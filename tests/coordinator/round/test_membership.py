@@ -347,7 +347,6 @@ def delivery(parties: Parties, number: int, folder: Path, release: str, identity
     """A request to store the release that lies in a folder."""
     blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
     signer = identity or parties.federation().identity
-    blobs.append(state_log((), 0, signer).to_bytes())
     return seal_packet(Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs)
 
 
