@@ -36,12 +36,12 @@ import ridgeway.coordinator.round.ledger
 import ridgeway.coordinator.round.round
 import ridgeway.coordinator.solving.calibration
 import ridgeway.coordinator.solving.publish
+from ridgeway.client.ready import SMALLEST_CORPUS
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.roster import pin
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.client.ready import SMALLEST_CORPUS
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal

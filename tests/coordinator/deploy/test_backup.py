@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.round.kept_log import KEPT, kept_log
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, recover_log, restore
+from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, restore
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, Event
-from ridgeway.coordinator.round.remedies import LONGER_LOG
+from ridgeway.coordinator.round.progress import Event
 from ridgeway.coordinator.round.round import run_round
 from tests.support.deployment import files_of
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate

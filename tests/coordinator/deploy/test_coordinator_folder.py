@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ridgeway.coordinator.solving.candidates import Grid
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
 from ridgeway.coordinator.round.federation import SETTINGS, Abstention, Federation, FederationSettings, RoundSettings
-from ridgeway.coordinator.solving.candidates import Grid
 
 words = st.text(min_size=1, max_size=12)
 addresses = st.sampled_from(("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1'))

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ridgeway.client.round.kept_log import kept_log
 
 from ridgeway.client.deploy.notices import take_notice
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.kept_log import kept_log
 from ridgeway.common.base.errors import FormatError, IdentityError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
