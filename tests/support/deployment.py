@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,8 +125,18 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        own = {"RIDGEWAY_CACHE": self.folder / "cache", "RIDGEWAY_CONFIG": self.folder / "config", TEST: self.folder}
+        own = {
+            "RIDGEWAY_CACHE": self.folder / "cache",
+            "RIDGEWAY_CONFIG": self.folder / "config",
+            "RIDGEWAY_STATE": self.folder / "state",
+            TEST: self.folder,
+        }
         return {name: str(path) for name, path in own.items()}
+
+    @property
+    def mode(self) -> str:
+        """The mode of the federation's rounds."""
+        return str(tomllib.loads((self.coordinator / "coordinator.toml").read_text(encoding="utf-8"))["mode"])
 
     def start(self, name: str, *words: str | Path) -> Running:
         """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""
@@ -164,9 +175,9 @@ class Deployment:
 
     def found(self, mode: str, **settings: float | str) -> None:
         """Make the coordinator's folder and an invitation, with some settings of its rounds changed."""
-        encoder = f"dir:{self.folder / 'encoder'}"
-        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder)
-        self.amend(self.coordinator / "coordinator.toml", {"mode": f'"{mode}"', **settings})
+        encoder = ("--encoder", f"dir:{self.folder / 'encoder'}")
+        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--mode", mode, *encoder)
+        self.amend(self.coordinator / "coordinator.toml", settings)
         self.do("coordinator", "invite", self.coordinator)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
@@ -219,9 +230,14 @@ class Deployment:
             self.do("client", "prepare", corpus, "--domain", name, "--out", sums, "--encoder", encoder)
             self.do("client", "held-out", corpus, "--out", held_out)
             source = ["--statistics", sums, "--held-out", held_out]
-        invite = ("--invite", self.coordinator / "invite")
-        self.do("client", "init", self.holder(name), *invite, "--domain", name, *source, "--encoder", encoder)
+        terms = ("--invite", self.coordinator / "invite", "--accept-mode", self.mode, "--max-epsilon", "inf")
+        self.do("client", "init", self.holder(name), *terms, "--domain", name, *source, "--encoder", encoder)
         return self.holder(name)
+
+    def ready(self, *names: str) -> None:
+        """Let the owners of these open epochs with the corpora as they are, on their explicit word."""
+        for name in names:
+            self.do("client", "ready", self.holder(name), "--new-epoch")
 
     def admit(self, name: str) -> None:
         self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
@@ -246,8 +262,9 @@ class Deployment:
         assert self.running[name].stop().code == 0, self.running[name].said
 
     def grow(self, name: str, seed: int) -> None:
-        """Give a holder new documents."""
+        """Give a holder new documents, and let it open an epoch with them."""
         write_jsonl(self.corpus(name), [*texts(name), *texts(name, seed=seed)])
+        self.ready(name)
 
     def sent(self, name: str, kind: str) -> int:
         """How many answers of a kind a holder has noted in its own journal."""

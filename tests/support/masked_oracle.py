@@ -191,7 +191,9 @@ class Sums:
                 if entry.facts["lot"] == lot:
                     openers.setdefault((entry.facts["session"], entry.facts["total"]), set()).add(key)
         return [
-            (each[0], self.signed[each]) for each, keys in openers.items() if len(keys) >= needed(len(self.signed[each]))
+            (each[0], self.signed[each])
+            for each, keys in openers.items()
+            if len(keys) >= needed(len(self.signed[each]))
         ]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.protocol.packet import Packet
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, restore
 from ridgeway.coordinator.round.ask import PeerAnswer
@@ -141,13 +142,23 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_
 
 
 def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(parties: Parties, tmp_path: Path) -> None:
-    """The ledger does not know the total; the holders do: the very same one may be opened again, and no other."""
+    """The ledger does not know the total; the holders do. The very same one may be opened again, and no other; the
+    next release takes a number that nobody has."""
     back_up(parties.federation(), tmp_path / "yesterday")
-    run(parties)
-    kept = (parties.federation().release_folder(1) / ROUTER).read_bytes()
+    federation = run(parties)
+    router = (federation.release_folder(1) / ROUTER).read_bytes()
+    restored(tmp_path / "yesterday", parties)
+    with pytest.raises(RoundFailed, match="sums? of statistics, and 3 are needed"):
+        run(parties, Direct(parties, ["code", "code-2", "medicine"]))
+    federation = run(parties)
+    assert federation.newest is not None and federation.newest.number == 2
+    assert (federation.release_folder(2) / ROUTER).read_bytes() == router
     restored(tmp_path / "yesterday", parties)
     parties.ready("law")
-    with pytest.raises(RoundFailed, match=r"code, code-2, medicine must open a new epoch"):
+    with pytest.raises(RoundFailed, match="code, code-2, medicine must open a new epoch"):
         run(parties)
-    again = run(parties, Direct(parties, ["code", "code-2", "medicine"]))
-    raise NotImplementedError
+    for name in ("code", "code-2", "medicine"):
+        parties.ready(name)
+    newest = run(parties).newest
+    assert newest is not None and newest.number == 3
+    assert parties.holder("law").newest == 3

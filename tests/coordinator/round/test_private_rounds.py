@@ -1,4 +1,4 @@
-"""Private rounds from end to end, both ways: noise that adds up, a budget that is kept, one router that is counted for."""
+"""Private rounds from end to end, both ways: noise that adds up, a budget that is kept, one router to count for."""
 
 from __future__ import annotations
 

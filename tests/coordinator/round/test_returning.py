@@ -50,7 +50,7 @@ def without(later: Parties) -> Parties:
 
 
 def test_who_comes_back_with_data_of_an_old_total_is_in_no_other_one(without: Parties) -> None:
-    """Its epoch is in the first total, the others' are in the second: the round names all of them, and opens nothing."""
+    """Its epoch is in the first total, the others' are in the second: the round names them all, and opens nothing."""
     had = totals(without)
     with pytest.raises(RoundFailed, match="law-1, law-2 must open a new epoch"):
         round_of(without)
