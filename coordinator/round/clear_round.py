@@ -141,7 +141,9 @@ class ClearGathering:
                 "accepted is kept: run the round again when more are there"
             )
 
-    def count(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
+    def count(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], may_lack: Collection[str] = ()
+    ) -> RoundCounts:
         """What these holders count on their held-out documents."""
         return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
 

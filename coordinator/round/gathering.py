@@ -92,10 +92,14 @@ class CountedRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
-    """What holders counted, by domain, and which of them did."""
+    """What holders counted, by domain, and which of them did.
+
+    sealed: who has sealed counts that were not opened, because nobody of some domain had.
+    """
 
     rows: Mapping[str, CountedRow]
     heard: frozenset[str]
+    sealed: frozenset[str] = frozenset()
 
     def calibration(self) -> Counts:
         """All domains are calibrated together."""

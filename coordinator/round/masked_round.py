@@ -236,16 +236,32 @@ class MaskedGathering:
 
     # Counts
 
-    def count(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
-        """What these holders count on their held-out documents; nothing if it cannot be opened."""
+    def count(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], may_lack: Collection[str] = ()
+    ) -> RoundCounts:
+        """What these holders count on their held-out documents; nothing if it cannot be opened.
+
+        may_lack: domains of which nobody need count. If somebody of another one is missing, nothing is opened, so
+        that all can count in the next round.
+        """
         if self._terms.privacy:  # each holder's own noise hides its counts
             return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
+        sealed: set[str] = set()
+        needed = set(question.domains) - set(may_lack)
+        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+
+        def all_are_there(names: Collection[str]) -> None:
+            if missing := needed - {domain_of[name] for name in names}:
+                sealed.update(names)
+                raise RoundFailed(f"nobody of {', '.join(sorted(missing))} has counted, so no counts were opened")
+
         try:
-            return self._kept_counts(question) or self._opened_counts(question, blobs, names)
+            return self._kept_counts(question) or self._opened_counts(question, blobs, names, all_are_there)
         except (RoundFailed, Refused, JournalError) as error:
             self._ledger.note("not_counted", round=self._channel.nonce, reason=str(error))
             self._watch(CountsMissing(str(error)))
-            return RoundCounts({name: no_counts(question) for name in question.domains}, frozenset())
+            nothing = {name: no_counts(question) for name in question.domains}
+            return RoundCounts(nothing, frozenset(), frozenset(sealed))
 
     def _kept_counts(self, question: Evaluate) -> RoundCounts | None:
         """What was counted about this total before: holders count once, so it is not asked for again."""
@@ -262,7 +278,9 @@ class MaskedGathering:
         found = {name: row_of(question, row) for name, row in zip(question.domains, rows, strict=True)}
         return RoundCounts(found, frozenset(kept.holders))
 
-    def _opened_counts(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
+    def _opened_counts(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], check: Check
+    ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None
         session, able = self._session_to_count()
@@ -273,7 +291,7 @@ class MaskedGathering:
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; name fewer experts")
         sealed = question.model_copy(update={"session": session.id})
-        vector, heard = session.sum_counts(size, sealed, blobs, asked, _any_members)
+        vector, heard = session.sum_counts(size, sealed, blobs, asked, check)
         rows = unsealed_rows(question, vector)
         found = {}
         for place, (domain, row) in enumerate(zip(question.domains, rows, strict=True)):
@@ -291,10 +309,6 @@ class MaskedGathering:
         self._session = Session(self._channel, cohort, self._offers, self._watch)
         self._session.share()
         return self._session, self._session.hold()
-
-
-def _any_members(names: Collection[str]) -> None:
-    """Counts make sense for whoever signs them."""
 
 
 def _question_id(question: Evaluate) -> str:

@@ -324,11 +324,12 @@ class _Round:
 
     def _counted(self, question: Evaluate, blob: Blob, gathered: Gathered) -> RoundCounts:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not accepted."""
-        counts = self._gathering.count(question, [blob], gathered.present)
+        accepted = self._wishes.accept_unevaluated
+        counts = self._gathering.count(question, [blob], gathered.present, accepted)
         active = self._ledger.standing().active
-        counted = {active[name].domain for name in counts.heard if name in active}
+        counted = {active[name].domain for name in counts.heard | counts.sealed if name in active}
         missing = set(question.domains) - counted
-        if missing - set(self._wishes.accept_unevaluated):
+        if missing - set(accepted):
             names = sorted(member.name for member in gathered.members if member.domain in missing)
             flags = " ".join(f"--accept-unevaluated {domain}" for domain in sorted(missing))
             raise RoundFailed(

@@ -83,7 +83,9 @@ def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> No
             assert carried.read_bytes() == (folder / PRIOR).read_bytes()
 
 
-@pytest.mark.parametrize("words", [("recover", "DIR", "log.json"), ("admit", "DIR", "card", "--name", "x", "--weight", "2")])
+@pytest.mark.parametrize(
+    "words", [("recover", "DIR", "log.json"), ("admit", "DIR", "card", "--name", "x", "--weight", "2")]
+)
 def test_what_is_gone_is_said_to_be_unknown(shop: Workshop, words: tuple[str, ...]) -> None:
     """No such command, no such option."""
     gone = shop.call("coordinator", *words)

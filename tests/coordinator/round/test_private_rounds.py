@@ -401,7 +401,6 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
 ) -> None:
     """Holders have solved the noisy total themselves: another router is not taken, whoever signed it."""
 
-
     def other(total: Any, encoder: Any, choices: Any, solution: Any, **more: Any) -> Any:
         changed = solution.weights.copy()
         changed[0] *= 1.01
