@@ -59,8 +59,8 @@ def _of_roster(federation: Federation) -> list[Hindrance]:
     if len(standing.active) < wanted:
         words = f"{len(standing.active)} holders are on the roster, and a round needs {wanted}"
         found.append(Hindrance(True, words, "admit more holders with `ridgeway coordinator admit`"))
-    elif words := too_few_on_roster(federation):
-        found.append(Hindrance(True, words, "admit more holders with `ridgeway coordinator admit`"))
+    elif lacking := too_few_on_roster(federation):
+        found.append(Hindrance(True, lacking, "admit more holders with `ridgeway coordinator admit`"))
     if newest is not None:
         before = {member.name for member in newest.members}
         new = tuple(sorted(set(standing.active) - before))

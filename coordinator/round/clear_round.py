@@ -109,6 +109,7 @@ class ClearGathering:
         """Ask these holders for their sums and store those that are accepted; returns whose were."""
         accepted = set()
         active = self._ledger.standing().active
+        expected: type[ClearStatistics | NoisyStatistics]
         expected = NoisyStatistics if self._terms.privacy else ClearStatistics
         for answer in self._channel.ask(Collect(cohort=cohort), expected, names=names):
             with answer.accept():

@@ -103,7 +103,8 @@ class RoundCounts:
 
     def calibration(self) -> Counts:
         """All domains are calibrated together."""
-        return np.sum([row.calibration for row in self.rows.values()], axis=0)
+        together: Counts = np.sum([row.calibration for row in self.rows.values()], axis=0)
+        return together
 
     def quality(self, question: Evaluate) -> QualityTable | None:
         """How good experts are by what holders have told; None if there are no scores."""

@@ -211,12 +211,12 @@ def check_sums(sums: Sums, witness: Witness) -> None:
     for lot in LOTS:
         _check_once(witness.opened(lot))
         _check_once([parts for _, parts in sums.opened_by_enough(lot)])
-    for (session, lot, places), givers in witness.revealed.items():
+    for (session, opened, places), givers in witness.revealed.items():
         for giver in givers:
             noted = [
                 set(entry.facts["members"])
                 for entry in sums.opened[giver]
-                if (entry.facts["session"], entry.facts["lot"]) == (session, lot)
+                if (entry.facts["session"], entry.facts["lot"]) == (session, opened)
             ]
             assert set(witness.parts(session, places)) in noted, "shares left a holder that has not noted which sum"
 
