@@ -6,18 +6,20 @@ Knows typer. Knows nothing of what the commands do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import ENCODERS
 
+if TYPE_CHECKING:
+    from ridgeway.common.base.schema import Mode
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Masked = Annotated[
-    bool | None,
-    typer.Option(
-        "--masked/--clear", help="Under masks, so that only totals are seen, or in the clear. (default: masked)"
-    ),
+ModeOption = Annotated[
+    str | None,
+    typer.Option("--mode", metavar="MODE", help="private, masked or clear: what leaves the holders."),
 ]
 Key = Annotated[
     str | None,
@@ -50,3 +52,13 @@ RequestRate = Annotated[
 ]
 AllowHost = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")]
 ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]
+
+
+def check_mode(name: str) -> Mode:
+    """The mode of this name; raises InputError, with what there is, if there is none."""
+    from ridgeway.common.base.schema import MODE_SENTENCES
+
+    for mode in MODE_SENTENCES:
+        if name == mode:
+            return mode
+    raise InputError(f"there is no mode {name!r}; there are private, masked and clear")

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, ENCODERS
-from ridgeway.common.cli.options import AllowHost, Host, Json, Keys, Port, RequestRate, TlsCert, TlsKey
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, ENCODERS, PLAIN_ENCODER
+from ridgeway.common.cli.options import (
+    AllowHost,
+    Host,
+    Json,
+    Keys,
+    ModeOption,
+    Port,
+    RequestRate,
+    TlsCert,
+    TlsKey,
+    check_mode,
+)
 from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
 
 if TYPE_CHECKING:
@@ -33,17 +44,29 @@ def init(
     address: Annotated[
         str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
     ] = None,
-    encoder: Annotated[str, typer.Option(help=ENCODERS)] = DEFAULT.encoder,
+    mode: ModeOption = "private",
+    encoder: Annotated[
+        str | None,
+        typer.Option(help=f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else {DEFAULT.encoder})"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""
     from pydantic import ValidationError
 
+    from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
     from ridgeway.coordinator.deploy.authority import create_authority
     from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-    from ridgeway.coordinator.round.federation import SETTINGS, FederationSettings, usual_settings
+    from ridgeway.coordinator.round.federation import (
+        PRIOR,
+        SETTINGS,
+        FederationSettings,
+        check_plain,
+        usual_settings,
+    )
 
+    chosen = check_mode(mode or "private")
     address = address or listen
     try:
         FederationSettings(listen=listen, address=address)  # before the encoder is looked for, which may take a while
@@ -51,15 +74,23 @@ def init(
         raise InputError(
             f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port being 1 to 65535"
         ) from None
-    found = find_encoder(encoder)
-    settings = usual_settings(found, listen=listen, address=address, encoder=absolute_source(encoder))
+    source = encoder or (PLAIN_ENCODER if chosen == "private" else DEFAULT.encoder)
+    found = find_encoder(source)
+    if chosen == "private":
+        check_plain(found)
+    places = {"listen": listen, "address": address}
+    settings = usual_settings(found, **places, encoder=absolute_source(source), mode=chosen)
     hosts = _hosts(listen, address)
     made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
     if json:
-        emit_json({"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint})
+        facts = {"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint}
+        emit_json({**facts, "mode": chosen})
         return
     step("made", str(folder), f"certificates for {', '.join(hosts)}")
     step("key", made.identity.public, "releases are signed with it; holders pin it")
+    step("mode", chosen, MODE_SENTENCES[chosen])
+    if chosen == "private":
+        step("prior", "made of built-in text", f"unless you put {PRIOR} into the folder: ridgeway prior make")
     step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
 
 
@@ -146,6 +177,8 @@ def status(folder: Folder, json: Json = False) -> None:
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
+    from ridgeway.common.base.schema import MODE_SENTENCES
+    from ridgeway.coordinator.cli.release_commands import accuracy_words
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.page.federation_view import connected
 
@@ -155,14 +188,19 @@ def status(folder: Folder, json: Json = False) -> None:
     ending = ending_certificates(federation.link, datetime.now(UTC))
     holders = _holders(federation, online or frozenset())
     bundle = _bundle(federation)
+    mode = federation.settings.mode
+    evaluation = federation.manifest(newest.number)["evaluation"] if newest else None
     if json:
         emit_json(
             {
                 "up": online is not None,
+                "mode": mode,
                 "rounds": standing.rounds,
                 "unfinished_round": standing.open_round is not None,
                 "release": newest.number if newest else 0,
                 "release_id": newest.release if newest else None,
+                "accuracy": evaluation and evaluation["accuracy"],
+                "interval": evaluation and evaluation.get("interval"),
                 "certificates": {name: end.isoformat() for name, end in ends.items()},
                 "warnings": ending,
                 "bundle": bundle,
@@ -173,12 +211,14 @@ def status(folder: Folder, json: Json = False) -> None:
         until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
         place = f"at {federation.settings.listen}", f"certificates: {', '.join(until)}"
         step("down" if online is None else "up", *place)
+        step("mode", mode, MODE_SENTENCES[mode])
         for words in ending:
             step("warning", words)
         if bundle and bundle["waiting"]:
             step("bundle", bundle["newest"], "not known to be approved by", ", ".join(bundle["waiting"]))
             step("", bundle["in_use"], "runs in rounds")
-        step("rounds", str(standing.rounds), f"release {newest.number:04}" if newest else "no release yet")
+        released = (f"release {newest.number:04}", accuracy_words(evaluation)) if newest else ("no release yet",)
+        step("rounds", str(standing.rounds), *released)
         if standing.open_round is not None:
             step("note", "the last round runs now, or was cut off; what it accepted is kept")
         _show_holders(federation, holders)
@@ -227,7 +267,7 @@ def _show_holders(federation: Federation, holders: list[dict[str, Any]]) -> None
     standing, newest = federation.ledger.standing(), federation.newest
     if standing.ahead and newest:
         tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
-    foresee(federation)
+    tell_too_few(federation)
 
 
 def _bundle(federation: Federation) -> dict[str, Any] | None:
@@ -241,11 +281,11 @@ def _bundle(federation: Federation) -> dict[str, Any] | None:
     return {"newest": newest, "in_use": preferred(kept, standing), "waiting": waiting(newest, standing)}
 
 
-def foresee(federation: Federation) -> None:
-    """Say what would stand in the way of a masked round now."""
-    from ridgeway.coordinator.round.masked_round import outlook
+def tell_too_few(federation: Federation) -> None:
+    """Say what a round under masks lacks, as far as it is known without asking anybody."""
+    from ridgeway.coordinator.round.masked_round import too_few_on_roster
 
-    if words := outlook(federation):
+    if words := too_few_on_roster(federation):
         step("note", words)
 
 
@@ -317,28 +357,7 @@ def restore(
     step("restored", str(folder), f"as of {made.time[:19]} UTC", f"ledger to entry {made.entries:,}", "verified")
     step("first", "see that the old coordinator does not run any more: two with one key would tell two stories")
     step("then", f"ridgeway coordinator up {folder}", f"and: ridgeway coordinator preflight {folder}")
-    step("note", "holders that know of more opened sums than this copy are named there, with what to do")
-
-
-def recover(
-    folder: Folder,
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="log/opened.json of a holder's folder.")],
-    json: Json = False,
-) -> None:
-    """Take the end of the log of opened sums over from a holder's copy LOG, after an older backup of DIR was restored.
-
-    The coordinator's own signature on it is verified, and that it begins as the log of DIR does. Rounds with the
-    holders that know of these sums are then possible again, and are judged beside them.
-    """
-    from ridgeway.coordinator.deploy.backup import recover_log
-
-    federation = open_federation(folder)
-    with federation.alone():
-        added = recover_log(federation, log)
-    if json:
-        emit_json({"recovered": added, "log": len(federation.ledger.opened_log())})
-        return
-    step("recovered", count(added, "entry").replace("entrys", "entries"), "of the log of opened sums")
+    step("note", "holders whose data is in a total that this copy has not got are named there, with what to do")
 
 
 def prune(

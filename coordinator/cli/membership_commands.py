@@ -10,45 +10,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.common.base.errors import InputError, LinkDown
+from ridgeway.common.base.errors import LinkDown
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import emit_json, step
-from ridgeway.coordinator.cli.federation_commands import Folder, foresee, open_federation
+from ridgeway.coordinator.cli.federation_commands import Folder, open_federation, tell_too_few
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
     from ridgeway.coordinator.round.membership import Change
-
-MAX_WEIGHT = 1000
 
 
 def admit(
     folder: Folder,
     card: Annotated[Path, typer.Argument(metavar="HOLDER.PUB", help="The card that the holder handed over.")],
     name: Annotated[str, typer.Option(help="What to call the holder.")],
-    weight: Annotated[int, typer.Option(help="Its weight among the holders of its domain.")] = 1,
     json: Json = False,
 ) -> None:
     """Put the holder with the card HOLDER.PUB on the roster of DIR."""
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.deploy.node_key import check_public_line
     from ridgeway.common.protocol.invitation import Card, read_paper
-    from ridgeway.coordinator.round.masked_round import check_weight
 
     check_domain_name(name, "holder")
-    if not 1 <= weight <= MAX_WEIGHT:
-        raise InputError(f"a weight lies between 1 and {MAX_WEIGHT:,}, not {weight}")
     federation = open_federation(folder)
     paper = read_paper(card, Card)
     check_public_line(paper.node)
-    check_weight(federation, name, paper.domain, weight)
-    holder = federation.ledger.admit(name, paper, weight)
+    holder = federation.ledger.admit(name, paper)
     registered = _register(federation)
     if json:
         emit_json({"name": holder.name, "domain": holder.domain, "key": holder.key, "registered": registered})
         return
     step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
-    foresee(federation)
+    tell_too_few(federation)
     if not registered:
         step("note", "the coordinator is not up; the holder can connect once it is")
 
@@ -70,6 +63,7 @@ def _register(federation: Federation) -> bool:
 
 def invite(folder: Folder, json: Json = False) -> None:
     """Write DIR/invite, the folder to hand to holders: addresses, keys, hashes, no secrets."""
+    from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import write_invite
 
     federation = open_federation(folder)
@@ -81,6 +75,7 @@ def invite(folder: Folder, json: Json = False) -> None:
     step("address", made.address)
     step("key", made.coordinator, "tell it to holders by another way too")
     step("encoder", made.terms.encoder_name, made.terms.encoder[:12])
+    step("mode", made.terms.mode, MODE_SENTENCES[made.terms.mode])
     step("bundle", made.bundle, "the code that rounds run on holders' machines")
 
 
@@ -109,7 +104,7 @@ def remove(
     _register(federation)
     _show_change("removed", name, done, json)
     if not json:
-        foresee(federation)
+        tell_too_few(federation)
 
 
 def rollback(
@@ -139,8 +134,8 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
         step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
     if done.hidden:
         step("note", "its sums are hidden in a masked total, so nobody can take them out of the newest release")
-        step("next", "drop its domain at once with `retire`, or run a round: it will be without them")
+        step("next", "drop its domain at once with `retire`; the next total, of new epochs, is without them")
     elif done.names_it:
         step("note", "fewer than two domains are left, so no release was made: the newest one still holds its sums")
     if done.unbalanced:
-        step("note", f"{', '.join(done.unbalanced)} will take over the whole weight of the domain in the next round")
+        step("note", f"{', '.join(done.unbalanced)} will take over the whole mass of the domain in the next round")

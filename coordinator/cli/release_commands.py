@@ -5,7 +5,8 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,15 +27,40 @@ def releases(folder: Folder, json: Json = False) -> None:
         emit_json(
             [
                 {"number": each.number, "release": each.release, "cause": each.cause, "time": each.time}
+                | {"mode": each.terms.mode, **_accuracy(federation, each.number)}
                 | {"domains": list(each.domains), "folder": str(federation.release_folder(each.number))}
                 for each in listed
             ]
         )
         return
     rows = [
-        [f"{each.number:04}", each.release[:12], each.time[:19], each.cause, ", ".join(each.domains)] for each in listed
+        [
+            f"{each.number:04}",
+            each.release[:12],
+            each.time[:19],
+            each.cause,
+            each.terms.mode,
+            accuracy_words(federation.manifest(each.number)["evaluation"]),
+            ", ".join(each.domains),
+        ]
+        for each in listed
     ]
-    table(["release", "id", "made at (UTC)", "by", "domains"], rows, numbers_from=5)
+    table(["release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains"], rows, numbers_from=7)
+
+
+def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
+    """The accuracy that a manifest tells, and where noise is in it, the interval in which it lies."""
+    if evaluation is None:
+        return "not evaluated"
+    words = f"{evaluation['accuracy']:.1f} %"
+    if interval := evaluation.get("interval"):
+        words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
+    return words
+
+
+def _accuracy(federation: Federation, number: int) -> dict[str, Any]:
+    evaluation = federation.manifest(number)["evaluation"] or {}
+    return {"accuracy": evaluation.get("accuracy"), "interval": evaluation.get("interval")}
 
 
 def show(
@@ -76,4 +102,6 @@ def show_held_out(federation: Federation, number: int) -> None:
     if figures is None:
         step("note", "this release was not evaluated by the holders")
         return
+    if "interval" in figures:
+        step("accuracy", accuracy_words(figures), "the counts below have noise in them")
     show_evaluation(Evaluation(tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])))

@@ -6,12 +6,12 @@ Knows options and how results are shown; the work is done elsewhere and imported
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json, Masked
+from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.cli.options import Json, ModeOption, check_mode
 from ridgeway.common.cli.terminal import emit_json, stamped_steps, step, stop_on_signal, table
 from ridgeway.coordinator.cli.federation_commands import NOT_AS_WISHED, Folder, open_federation
 from ridgeway.coordinator.cli.release_commands import show_held_out
@@ -24,9 +24,6 @@ from ridgeway.coordinator.round.progress import (
     ReleaseStands,
 )
 
-if TYPE_CHECKING:
-    from ridgeway.common.base.schema import Mode
-
 RunsBundle = Annotated[
     str | None,
     typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
@@ -36,14 +33,15 @@ RunsBundle = Annotated[
 def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
     """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens nothing.
 
-    Holders sum their corpora for it if they have not yet, so that the round need not. The exit code is 0 if nothing is
-    in the way, 1 if something is, and 2 if holders could not be asked.
+    Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is, and 2 if holders
+    could not be asked.
     """
+    from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.masked_round import outlook
+    from ridgeway.coordinator.round.masked_round import too_few_on_roster
     from ridgeway.coordinator.round.progress import OperatorNote
-    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, REMEDIES
+    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, EPOCH_USED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = open_federation(folder)
@@ -53,23 +51,42 @@ def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> 
         if isinstance(event, OperatorNote):
             tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
-    ahead = outlook(federation)
-    is_clear = ahead is None and not any(each.obstacles for each in holders)
+    mode = federation.settings.mode
+    too_few = too_few_on_roster(federation)
+    is_clear = too_few is None and not any(each.obstacles for each in holders)
     if json:
-        rows = [{"name": each.name, "domain": each.domain, "obstacles": _explained(each)} for each in holders]
-        emit_json({"clear": is_clear, "bundle": runs, "foreseen": ahead, "holders": rows})
+        rows = [
+            {
+                "name": each.name,
+                "domain": each.domain,
+                "obstacles": _explained(each),
+                "total_of_round": each.total_of,
+            }
+            for each in holders
+        ]
+        facts = {"clear": is_clear, "mode": mode, "sentence": MODE_SENTENCES[mode], "bundle": runs}
+        emit_json({**facts, "too_few": too_few, "holders": rows})
     else:
+        step("mode", mode, MODE_SENTENCES[mode])
         table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
         for each in holders:
             for code, names in each.obstacles:
                 about = f"{code}: {', '.join(names)}" if names else code
                 step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {runs}" if code == BUNDLE else "")
-        if ahead:
-            step("note", ahead)
+                if code == EPOCH_USED:
+                    step("", f"{each.name} waits for its next epoch: {_where_its_data_is(each)}")
+        if too_few:
+            step("note", too_few)
         if is_clear:
             step("clear", "nothing is in the way of a round")
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _where_its_data_is(checked: HolderChecked) -> str:
+    if checked.total_of is None:
+        return "its data is in a total that this ledger has not got, or may be"
+    return f"its data is in the total of round {checked.total_of}"
 
 
 def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
@@ -92,6 +109,10 @@ AcceptWorse = Annotated[
     list[str] | None,
     typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
 ]
+AcceptUnevaluated = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain has counted; may be repeated."),
+]
 AllowMissing = Annotated[
     list[str] | None,
     typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
@@ -100,8 +121,9 @@ AllowMissing = Annotated[
 
 def round_(
     folder: Folder,
-    masked: Masked = None,
+    mode: ModeOption = None,
     accept_worse: AcceptWorse = None,
+    accept_unevaluated: AcceptUnevaluated = None,
     allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
         bool, typer.Option("--even-unchanged", help="Evaluate and publish though nothing has changed.")
@@ -112,11 +134,14 @@ def round_(
 ) -> None:
     """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
 
-    Whether statistics are masked stands in coordinator.toml; --masked or --clear says it for this round. Holders that
-    require masking refuse to send anything in the clear. A router that is worse than the newest release on a domain's
-    held-out text is not published unless --accept-worse names that domain; nor is one that would lose a domain of the
-    newest release, because its holders are away or refuse, unless --allow-missing names it. If no sums and no settings
-    have changed since the newest release, it stands, unless --even-unchanged asks for another.
+    The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those that they have not
+    agreed to. A router that is worse than the newest release on a domain's held-out text is not published unless
+    --accept-worse names that domain; nor is one that no holder of a domain has counted for, unless
+    --accept-unevaluated names it; nor one that would lose a domain of the newest release, because its holders are away
+    or refuse, unless --allow-missing names it. If no sums and no settings have changed since the newest release, it
+    stands, unless --even-unchanged asks for another.
+
+    The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released": false}.
     """
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
@@ -125,7 +150,8 @@ def round_(
     federation = open_federation(folder)
     domains = {holder.domain for holder in federation.ledger.standing().active.values()}
     worse, missing = tuple(accept_worse or ()), tuple(allow_missing or ())
-    if unknown := {*worse, *missing} - domains:
+    unevaluated = tuple(accept_unevaluated or ())
+    if unknown := {*worse, *missing, *unevaluated} - domains:
         raise InputError(f"there is no domain {min(unknown)!r}; there are {', '.join(sorted(domains))}")
     told: list[Event] = []
     tell = Narrator()
@@ -134,15 +160,27 @@ def round_(
         told.append(event)
         tell(event)
 
-    mode: Mode | None = None if masked is None else "masked" if masked else "clear"
-    order = RunOrder(work="round", mode=mode, accept_worse=worse, allow_missing=missing, even_unchanged=even_unchanged)
-    with stamped_steps(times):
-        run_work(federation, order, watch, bundle)
+    order = RunOrder(
+        work="round",
+        mode=None if mode is None else check_mode(mode),
+        accept_worse=worse,
+        accept_unevaluated=unevaluated,
+        allow_missing=missing,
+        even_unchanged=even_unchanged,
+    )
+    try:
+        with stamped_steps(times):
+            run_work(federation, order, watch, bundle)
+    except RidgewayError as error:
+        if json:
+            emit_json({"error": str(error), "released": False})
+        raise
     newest = federation.newest
     assert newest is not None
     if json:
         emit_json(
             {
+                "released": True,
                 "number": newest.number,
                 "release": newest.release,
                 "unchanged": any(isinstance(each, ReleaseStands) for each in told),

@@ -228,7 +228,6 @@ for command in (
     federation_commands.verify,
     federation_commands.backup,
     federation_commands.restore,
-    federation_commands.recover,
     federation_commands.prune,
     federation_commands.page,
 ):

@@ -94,33 +94,6 @@ def restore(source: Path, folder: Path) -> BackupManifest:
     return manifest
 
 
-def recover_log(federation: Federation, source: Path) -> int:
-    """Take the end of the log of opened sums over from a holder's copy, which this coordinator's own key has signed.
-
-    So a coordinator that was restored from an older backup knows again which sums it has opened. Returns how many
-    entries were added to the ledger.
-    """
-    ledger = federation.ledger
-    known = ledger.opened_log()
-    try:
-        told = read_statement(source.read_bytes())
-        whole = extend(known, told, federation.keys).entries
-    except OSError:
-        raise InputError(f"there is no log {source}; it is `log/opened.json` in a holder's folder") from None
-    except ForkedLog:
-        raise InputError(
-            f"{source} and this ledger's log go on differently from some entry on: sums were opened after an older "
-            "backup was restored; a holder with such a log looks into it, and moves its folder `log` away"
-        ) from None
-    except RidgewayError as error:
-        raise InputError(f"{source} cannot be taken over: {error}") from None
-    for entry in whole[len(known) :]:
-        parts = {key: [source, weight] for key, source, weight in entry.parts}
-        facts = {"round": entry.round, "lot": entry.lot, "terms": entry.terms, "opened": entry.opened, "parts": parts}
-        ledger.note("opened_sum", **facts, recovered=True)
-    return len(whole) - len(known)
-
-
 def _gathered(federation: Federation, place: Path) -> Path:
     """A copy of all that counts. Sums that a round erases while they are copied are looked for in a later ledger."""
     for attempt in range(MAX_ATTEMPTS):

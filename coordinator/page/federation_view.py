@@ -15,6 +15,7 @@ from typing import Any
 
 from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -67,6 +68,7 @@ class FederationView:
                 "up": online is not None,
                 "listen": federation.settings.listen,
                 "mode": federation.settings.mode,
+                "sentence": MODE_SENTENCES[federation.settings.mode],
                 "certificates": {name: _certificate(end, now) for name, end in ends.items()},
                 "release": newest.number if newest else None,
                 "entries": self._read,
@@ -188,7 +190,6 @@ class FederationView:
             "name": name,
             "domain": holder.domain,
             "key": holder.key,
-            "weight": holder.weight,
             "online": None if online is None else name in online,
             "retired": name in standing.retired,
             "in_newest": newest is not None and any(member.name == name for member in newest.members),

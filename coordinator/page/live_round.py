@@ -23,7 +23,7 @@ HOLDER_STATES: dict[type[progress.Event], str] = {
     progress.StatisticsReceived: "sums received",
     progress.SecretsShared: "shared",
     progress.SealedReceived: "sealed",
-    progress.ScoresReceived: "scored",
+    progress.CountsReceived: "counted",
 }
 
 
@@ -74,6 +74,8 @@ def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
             found[state[0]] = state[1]
         elif isinstance(event, progress.AnswerRefused) and event.name is not None:
             found[event.name] = f"refused: {event.code}"
+        elif isinstance(event, progress.HoldersWaiting):
+            found |= dict.fromkeys(event.names, "waits for its next epoch")
         elif isinstance(event, progress.HoldersAbsent):
             found |= dict.fromkeys(event.names, f"no answer to {event.step}")
     return found

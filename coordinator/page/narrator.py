@@ -82,7 +82,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
     """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
-            step("round", str(number), count(holders, "holder"), f"encoder {encoder}", mode)
+            step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
                 step("privacy", private["mode"], f"ε {private['epsilon']:g} a document", f"δ {private['delta']:g}")

@@ -9,12 +9,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from ridgeway.common.base.errors import CertificateError, RidgewayError
+from ridgeway.common.base.errors import CertificateError
 from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
 from ridgeway.coordinator.page.live_round import last_preflight
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.masked_round import outlook
+from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.remedies import REMEDIES
 
 BEGINNING = "1970-01-01T00:00:00+00:00"
@@ -59,17 +59,13 @@ def _of_roster(federation: Federation) -> list[Hindrance]:
     if len(standing.active) < wanted:
         words = f"{len(standing.active)} holders are on the roster, and a round needs {wanted}"
         found.append(Hindrance(True, words, "admit more holders with `ridgeway coordinator admit`"))
-    else:
-        try:
-            words = outlook(federation) or ""
-        except RidgewayError as error:
-            words = str(error)
-        found += [Hindrance(True, words)] if words else []
+    elif lacking := too_few_on_roster(federation):
+        found.append(Hindrance(True, lacking, "admit more holders with `ridgeway coordinator admit`"))
     if newest is not None:
         before = {member.name for member in newest.members}
         new = tuple(sorted(set(standing.active) - before))
-        if new and federation.settings.mode == "masked":
-            words = "holders are new since the newest release; the others refuse a masked round until they pin them"
+        if new and federation.settings.uses_masks:
+            words = "holders are new since the newest release; the others refuse a sum with them until they pin them"
             found.append(Hindrance(False, words, "each holder runs `ridgeway client pin`", new))
     return found
 

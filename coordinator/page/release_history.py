@@ -83,8 +83,8 @@ class ReleaseHistory:
                 "changed": sorted(name for name in set(was) & set(now) if was[name] != now[name]),
             },
             "settings": _differing(
-                {"statistics": before.terms.mode, **settings_words(old)},
-                {"statistics": after.terms.mode, **settings_words(new)},
+                {"mode": before.terms.mode, **settings_words(old)},
+                {"mode": after.terms.mode, **settings_words(new)},
             ),
             "accuracies": accuracy_changes(domain_accuracies(old), domain_accuracies(new)),
         }
@@ -96,11 +96,13 @@ def domain_accuracies(manifest: Manifest | None) -> dict[str, Accuracy]:
     if not evaluation:
         return {}
     rows = zip(evaluation["order"], evaluation["confusion"], strict=True)
-    return {name: _accuracy(row[place], sum(row)) for place, (name, row) in enumerate(rows) if sum(row)}
+    told = evaluation.get("intervals", {})
+    return {name: _accuracy(row[place], sum(row), told.get(name)) for place, (name, row) in enumerate(rows) if sum(row)}
 
 
-def _accuracy(right: int, texts: int) -> Accuracy:
-    low, high = wilson(right / texts, texts)
+def _accuracy(right: int, texts: int, told: Sequence[float] | None = None) -> Accuracy:
+    """told: the interval that the manifest names, in percent: that of counts under noise."""
+    low, high = (each / 100 for each in told) if told else wilson(right / texts, texts)
     return {"share": right / texts, "low": low, "high": high, "texts": texts}
 
 

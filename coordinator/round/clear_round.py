@@ -82,8 +82,13 @@ class ClearGathering:
     def _stored(self) -> set[str]:
         """Holders whose accepted sums can be used, whether they are there or not."""
         standing = self._ledger.standing()
-        usable = {name for name, each in standing.contributions.items() if each.terms == self._terms.id}
-        return usable & set(standing.active) - self._left_out
+        domains = {name: holder.domain for name, holder in standing.active.items()}
+        usable = {
+            name
+            for name, each in standing.contributions.items()
+            if (each.terms, each.domain) == (self._terms.id, domains.get(name))
+        }
+        return usable - self._left_out
 
     def _shares(self, cohort: Cohort) -> dict[str, int]:
         """Each holder's share of its domain's mass, by name."""
@@ -91,8 +96,10 @@ class ClearGathering:
         return {names[key]: share for key, share in cohort.shares.items()}
 
     def _is_settled(self, name: str, share: int, offer: Offer | None) -> bool:
-        stored = self._ledger.standing().contributions.get(name)
-        if stored is None or (stored.terms, stored.share) != (self._terms.id, share):
+        standing = self._ledger.standing()
+        stored = standing.contributions.get(name)
+        wanted = self._terms.id, standing.active[name].domain, share
+        if stored is None or (stored.terms, stored.domain, stored.share) != wanted:
             return False
         return (offer is None or stored.source == offer.epoch.name) and self._ledger.has_sums(stored)
 
@@ -102,6 +109,7 @@ class ClearGathering:
         """Ask these holders for their sums and store those that are accepted; returns whose were."""
         accepted = set()
         active = self._ledger.standing().active
+        expected: type[ClearStatistics | NoisyStatistics]
         expected = NoisyStatistics if self._terms.privacy else ClearStatistics
         for answer in self._channel.ask(Collect(cohort=cohort), expected, names=names):
             with answer.accept():
@@ -134,7 +142,9 @@ class ClearGathering:
                 "accepted is kept: run the round again when more are there"
             )
 
-    def count(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
+    def count(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], may_lack: Collection[str] = ()
+    ) -> RoundCounts:
         """What these holders count on their held-out documents."""
         return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
 

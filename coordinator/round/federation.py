@@ -153,6 +153,11 @@ class FederationSettings(Record):
         return self
 
     @property
+    def uses_masks(self) -> bool:
+        """As `Terms.uses_masks`, without the encoder."""
+        return self.mode == "masked" or (self.mode == "private" and self.privacy.sums == "full")
+
+    @property
     def sampling(self) -> SamplingTerms:
         return SamplingTerms(**{name: getattr(self, name) for name in SamplingTerms.model_fields})
 

@@ -92,14 +92,19 @@ class CountedRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
-    """What holders counted, by domain, and which of them did."""
+    """What holders counted, by domain, and which of them did.
+
+    sealed: who has sealed counts that were not opened, because nobody of some domain had.
+    """
 
     rows: Mapping[str, CountedRow]
     heard: frozenset[str]
+    sealed: frozenset[str] = frozenset()
 
     def calibration(self) -> Counts:
         """All domains are calibrated together."""
-        return np.sum([row.calibration for row in self.rows.values()], axis=0)
+        together: Counts = np.sum([row.calibration for row in self.rows.values()], axis=0)
+        return together
 
     def quality(self, question: Evaluate) -> QualityTable | None:
         """How good experts are by what holders have told; None if there are no scores."""

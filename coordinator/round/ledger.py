@@ -126,7 +126,8 @@ class Standing:
     gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
     counts:  what was counted about each of them, by its digest.
-    totalled_epochs: the names of the epochs that were ever in an opened total.
+    totalled_epochs: the epochs that were ever in an opened total, each with the number of the round.
+    signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
     handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
@@ -141,7 +142,8 @@ class Standing:
     gone: set[str] = field(default_factory=set)
     totals: list[Totalled] = field(default_factory=list)
     counts: dict[str, KeptCounts] = field(default_factory=dict)
-    totalled_epochs: set[str] = field(default_factory=set)
+    totalled_epochs: dict[str, int] = field(default_factory=dict)
+    signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
@@ -181,9 +183,11 @@ class Standing:
                 self.open_round = None
             case "contributed":
                 self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
+            case "signing":
+                self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
                 made = Totalled.of(facts)
-                self.totalled_epochs |= {member.source for member in made.members}
+                self.totalled_epochs |= {member.source: self.rounds for member in made.members}
                 self.counts.pop(made.digest, None)  # it is opened again only where files were lost
                 self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
             case "counted" if "holders" in facts:  # those of earlier versions answer other questions

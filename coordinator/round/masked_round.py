@@ -58,6 +58,8 @@ def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) ->
     """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by this."""
     standing = ledger.standing()
     fitting = tuple(each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs))
+    if standing.signing == (terms.id, {name: each.name for name, each in epochs.items()}):
+        return TotalPlan(fitting, frozenset())  # the very total that they were asked to sign: they may again
     all_used = all(epoch.used for epoch in epochs.values())
     waiting = {
         name
@@ -65,6 +67,14 @@ def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) ->
         if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
     }
     return TotalPlan(fitting, frozenset(waiting))
+
+
+def too_few_on_roster(federation: Federation) -> str | None:
+    """Words of what a round under masks lacks, as far as it is known without asking anybody."""
+    active = federation.ledger.standing().active
+    if not federation.settings.uses_masks or len(active) >= SMALLEST_COHORT:
+        return None
+    return f"{len(active)} holders are on the roster, and a round under masks needs {SMALLEST_COHORT}"
 
 
 def _fits(ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, OpenEpoch]) -> bool:
@@ -120,7 +130,7 @@ class MaskedGathering:
         session = self._session = Session(self._channel, cohort, offers, self._watch)
         self._check_members(offers)
         session.share()
-        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), self._check_members)
+        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), self._let_sign)
         return self._totalled(cohort, {name: offers[name] for name in sent}, vector)
 
     def _usable(self, plan: TotalPlan) -> Totalled | None:
@@ -177,6 +187,12 @@ class MaskedGathering:
                 f"{each}. Run the round again when more are there"
             )
 
+    def _let_sign(self, names: Collection[str]) -> None:
+        """Note who is about to be asked to sign a total: if nothing is opened, these may sign the very same again."""
+        self._check_members(names)
+        members = {name: self._offers[name].epoch.name for name in sorted(names)}
+        self._ledger.note("signing", round=self._channel.nonce, terms=self._terms.id, members=members)
+
     # A total that is there already
 
     def _from_stored(self, stored: Totalled) -> Gathered:
@@ -220,16 +236,32 @@ class MaskedGathering:
 
     # Counts
 
-    def count(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
-        """What these holders count on their held-out documents; nothing if it cannot be opened."""
+    def count(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], may_lack: Collection[str] = ()
+    ) -> RoundCounts:
+        """What these holders count on their held-out documents; nothing if it cannot be opened.
+
+        may_lack: domains of which nobody need count. If somebody of another one is missing, nothing is opened, so
+        that all can count in the next round.
+        """
         if self._terms.privacy:  # each holder's own noise hides its counts
             return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
+        sealed: set[str] = set()
+        needed = set(question.domains) - set(may_lack)
+        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+
+        def all_are_there(names: Collection[str]) -> None:
+            if missing := needed - {domain_of[name] for name in names}:
+                sealed.update(names)
+                raise RoundFailed(f"nobody of {', '.join(sorted(missing))} has counted, so no counts were opened")
+
         try:
-            return self._kept_counts(question) or self._opened_counts(question, blobs, names)
+            return self._kept_counts(question) or self._opened_counts(question, blobs, names, all_are_there)
         except (RoundFailed, Refused, JournalError) as error:
             self._ledger.note("not_counted", round=self._channel.nonce, reason=str(error))
             self._watch(CountsMissing(str(error)))
-            return RoundCounts({name: no_counts(question) for name in question.domains}, frozenset())
+            nothing = {name: no_counts(question) for name in question.domains}
+            return RoundCounts(nothing, frozenset(), frozenset(sealed))
 
     def _kept_counts(self, question: Evaluate) -> RoundCounts | None:
         """What was counted about this total before: holders count once, so it is not asked for again."""
@@ -246,7 +278,9 @@ class MaskedGathering:
         found = {name: row_of(question, row) for name, row in zip(question.domains, rows, strict=True)}
         return RoundCounts(found, frozenset(kept.holders))
 
-    def _opened_counts(self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str]) -> RoundCounts:
+    def _opened_counts(
+        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], check: Check
+    ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None
         session, able = self._session_to_count()
@@ -257,7 +291,7 @@ class MaskedGathering:
         if size > MAX_COUNTS:
             raise RoundFailed(f"{size:,} counts are too many to seal; name fewer experts")
         sealed = question.model_copy(update={"session": session.id})
-        vector, heard = session.sum_counts(size, sealed, blobs, asked, _any_members)
+        vector, heard = session.sum_counts(size, sealed, blobs, asked, check)
         rows = unsealed_rows(question, vector)
         found = {}
         for place, (domain, row) in enumerate(zip(question.domains, rows, strict=True)):
@@ -275,10 +309,6 @@ class MaskedGathering:
         self._session = Session(self._channel, cohort, self._offers, self._watch)
         self._session.share()
         return self._session, self._session.hold()
-
-
-def _any_members(names: Collection[str]) -> None:
-    """Counts make sense for whoever signs them."""
 
 
 def _question_id(question: Evaluate) -> str:

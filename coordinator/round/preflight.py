@@ -45,17 +45,24 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
             if name in ahead:
                 yield OTHER_RELEASE, []
 
-        checked = [HolderChecked(name, active[name].domain, list(obstacles(name))) for name in sorted(active)]
+        checked = [
+            HolderChecked(name, active[name].domain, list(obstacles(name)), waiting.get(name))
+            for name in sorted(active)
+        ]
         for each in checked:
             watch(each)
         return checked
 
 
-def _waiting(federation: Federation, here: dict[str, Here]) -> frozenset[str]:
-    """Whose epoch is in an opened total already, unless that total is the one that a round would use again."""
+def _waiting(federation: Federation, here: dict[str, Here]) -> dict[str, int | None]:
+    """Whose epoch is in an opened total already, unless that total is the one that a round would use again.
+
+    Each with the number of the round that opened it, where the ledger has it.
+    """
     terms = federation.terms
     epochs = {name: each.epoch for name, each in here.items() if each.epoch}
     if not terms.uses_masks or not epochs:
-        return frozenset()
+        return {}
     plan = plan_total(federation.ledger, terms, epochs)
-    return frozenset() if plan.stored else plan.waiting
+    totalled = federation.ledger.standing().totalled_epochs
+    return {} if plan.stored else {name: totalled.get(epochs[name].name) for name in plan.waiting}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, dataclass_transform
 
 from ridgeway.common.base.errors import RidgewayError, RoundFailed
+from ridgeway.common.base.schema import Mode
 
 POLL_S = 0.2
 
@@ -43,7 +44,7 @@ class RoundOpened(Event, kind="opened"):
 
     number: int
     holders: int
-    mode: str
+    mode: Mode
     encoder: str
     encoder_name: str
     features: int
@@ -215,11 +216,15 @@ class ReleaseDelivered(Event, kind="delivered"):
 
 
 class HolderChecked(Event, kind="checked"):
-    """What would keep a holder from a round: codes, each with the names of the holders that it is about."""
+    """What would keep a holder from a round: codes, each with the names of the holders that it is about.
+
+    total_of: the number of the round in whose total its data is, if that is known and it waits for its next epoch.
+    """
 
     name: str
     domain: str
     obstacles: Sequence[tuple[str, Sequence[str]]]
+    total_of: int | None = None
 
 
 class DeliveryBlocked(Event, kind="delivery_blocked"):

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,9 @@ from ridgeway.coordinator.solving.solve import Solution, solve
 
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
+NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
+COUNTED = "counted"
+"""What a manifest says of the domains whose holders have counted under noise."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -106,7 +110,8 @@ def deliver_newest(federation: Federation, transport: Transport, watch: Watch) -
 class _Evaluated:
     """A router to be signed, and what holders counted for it.
 
-    evaluation: None where no documents were held out. noisy: its accuracy, where noise is in it.
+    evaluation: None where no documents were held out, or noise left none.
+    noisy:      its accuracy, where noise is in it. counted: then, the domains whose holders have counted.
     """
 
     solution: Solution
@@ -114,6 +119,8 @@ class _Evaluated:
     fitted: Fitted | None = None
     quality: QualityTable | None = None
     noisy: NoisyAccuracy | None = None
+    intervals: Mapping[str, tuple[float, float]] = NO_INTERVALS
+    counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
         """What the manifest records: counts and rates, and the gap that calibration left."""
@@ -121,7 +128,8 @@ class _Evaluated:
             return None
         figures = self.evaluation.to_json() | {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            return figures | self.noisy.to_json()
+            intervals = {name: list(pair) for name, pair in self.intervals.items()}
+            return figures | self.noisy.to_json() | {"intervals": intervals}
         if self.fitted is None:
             return figures
         figures |= {"gap": self.fitted.gap, "reliability": self.fitted.reliability}
@@ -240,7 +248,7 @@ class _Round:
         if self._wishes.even_unchanged or self._ledger.standing().ahead:
             return False
         same = (newest.members, newest.choices) == (gathered.members, self._federation.choices_id(self._terms))
-        return same and bool(self._federation.manifest(newest.number)["evaluation"])
+        return same and _is_evaluated(self._federation.manifest(newest.number))
 
     # Solve, and let holders count for the router that is published
 
@@ -286,9 +294,7 @@ class _Round:
         total, scale = gathered.total, self._federation.encoder.scale
         if self._terms.privacy:
             holders = [member.domain for member in gathered.members]
-            weights = solve_private(
-                total.statistics, self._terms.privacy, holders, self._federation.prior, scale
-            )
+            weights = solve_private(total.statistics, self._terms.privacy, holders, self._federation.prior, scale)
             return Solution(weights, 0.0, 1.0, 0.0)
         solution = solve(total.statistics, scale, self._federation.settings.router.penalty)
         if solution.note:
@@ -308,23 +314,28 @@ class _Round:
         counts = self._counted(question, vector_blob(self._terms.vector_of(total.statistics)), gathered)
         documents = {name: likeliest_counts(row.routed) for name, row in counts.rows.items()}
         evaluation = _evaluation(total.domains, documents)
-        noisy = self._noisy_accuracy(gathered, counts)
-        self._tell_evaluation(evaluation, noisy)
-        return _Evaluated(solution, evaluation, noisy=noisy)
-
-    def _noisy_accuracy(self, gathered: Gathered, counts: RoundCounts) -> NoisyAccuracy:
-        assert self._terms.privacy is not None
-        counted = [member.domain for member in gathered.members if member.name in counts.heard]
+        privacy, active = self._terms.privacy, self._ledger.standing().active
+        assert privacy is not None
+        counted = [active[name].domain for name in sorted(counts.heard)]
         rows = {name: row.routed for name, row in counts.rows.items() if name in counted}
-        return noisy_accuracy(rows, gathered.total.masses, counted, self._terms.privacy)
+        noisy = noisy_accuracy(rows, total.masses, counted, privacy)
+        intervals = {
+            name: noisy_accuracy({name: row}, total.masses, counted, privacy).interval
+            for name, row in rows.items()
+        }
+        self._tell_evaluation(evaluation, noisy)
+        return _Evaluated(
+            solution, evaluation, noisy=noisy, intervals=intervals, counted=tuple(sorted(set(counted)))
+        )
 
     def _counted(self, question: Evaluate, blob: Blob, gathered: Gathered) -> RoundCounts:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not accepted."""
-        counts = self._gathering.count(question, [blob], gathered.present)
+        accepted = self._wishes.accept_unevaluated
+        counts = self._gathering.count(question, [blob], gathered.present, accepted)
         active = self._ledger.standing().active
-        counted = {active[name].domain for name in counts.heard if name in active}
+        counted = {active[name].domain for name in counts.heard | counts.sealed if name in active}
         missing = set(question.domains) - counted
-        if missing - set(self._wishes.accept_unevaluated):
+        if missing - set(accepted):
             names = sorted(member.name for member in gathered.members if member.domain in missing)
             flags = " ".join(f"--accept-unevaluated {domain}" for domain in sorted(missing))
             raise RoundFailed(
@@ -334,9 +345,7 @@ class _Round:
             )
         return counts
 
-    def _must_not_be_worse(
-        self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]
-    ) -> None:
+    def _must_not_be_worse(self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]) -> None:
         """Raise RoundFailed, and say who is new or has changed, if a domain gets worse that was not accepted to."""
         before = {member.name: member.source for member in last.members}
         new = [member.name for member in gathered.members if member.name not in before]
@@ -381,7 +390,7 @@ class _Round:
             parent=newest.release if newest else None,
             evaluation=made.figures(),
             **({QUALITY: made.quality.to_json()} if made.quality else {}),
-            **({PRIVACY: privacy_facts(self._terms.privacy)} if self._terms.privacy else {}),
+            **self._privacy_facts(made),
         )
         release = issue(draft, federation.identity, federation.release_folder(number)).release
         choices = federation.choices_id(self._terms)
@@ -394,6 +403,11 @@ class _Round:
         federation.point_to_latest()
         self._watch(progress.ReleasePublished(number, release, total.domains))
         return published
+
+    def _privacy_facts(self, made: _Evaluated) -> dict[str, Any]:
+        if not self._terms.privacy:
+            return {}
+        return {PRIVACY: privacy_facts(self._terms.privacy) | {COUNTED: list(made.counted)}}
 
     def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
         settings = self._federation.settings
@@ -447,6 +461,11 @@ class _Round:
                 got.add(answer.name)
         self._watch(progress.ReleaseDelivered(published.number, sorted(got)))
         return got
+
+
+def _is_evaluated(manifest: Mapping[str, Any]) -> bool:
+    """Whether holders have counted for a release; under noise that may have left no documents."""
+    return bool(manifest["evaluation"] or manifest.get(PRIVACY, {}).get(COUNTED))
 
 
 def _evaluation(domains: tuple[str, ...], routed: Mapping[str, Any]) -> Evaluation | None:

@@ -20,8 +20,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
         parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
         populate(parties, MEMBERS)
         for name, domain in NEWCOMERS.items():
-            parties.settle(name, domain, own_texts(name, "code", 8))
-        parties.pin_all()
+            parties.settle(name, domain, own_texts(name, "code", 11))
         return parties
 
 

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,11 @@ class Deployment:
     def own_environment(self) -> dict[str, str]:
         own = {f"RIDGEWAY_{name.upper()}": self.folder / name for name in ("cache", "config", "state")}
         return {name: str(path) for name, path in {**own, TEST: self.folder}.items()}
+
+    @property
+    def mode(self) -> str:
+        """The mode of the federation's rounds."""
+        return str(tomllib.loads((self.coordinator / "coordinator.toml").read_text(encoding="utf-8"))["mode"])
 
     def start(self, name: str, *words: str | Path) -> Running:
         """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""

@@ -1,7 +1,7 @@
 """A network that loses, delays, repeats, reorders, replays, forges and damages; a coordinator that crashes; an oracle.
 
 Everything that goes wrong is decided by one seeded generator, so that a failure can be run again. The oracle knows each
-holder's own sums and nothing of how the coordinator keeps or adds them.
+holder's own sums, by the epochs that they are of, and nothing of how the coordinator keeps or adds them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ import ridgeway.coordinator.round.ledger
 import ridgeway.coordinator.round.round
 import ridgeway.coordinator.solving.calibration
 import ridgeway.coordinator.solving.publish
+from ridgeway.client.ready import SMALLEST_CORPUS
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.roster import pin
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.files import write_whole
@@ -45,6 +47,7 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.drift_sketch import SUFFIX
@@ -218,8 +221,8 @@ def _once(work: Callable[..., Any]) -> Callable[..., Any]:
 _DONE: dict[tuple[Callable[..., Any], PrepareJob], Any] = {}
 
 
-def turn_to(parties: Parties, name: str, corpus: str) -> None:
-    """Let a holder's corpus be its first or its other one."""
+def turn_to(parties: Parties, name: str, corpus: str) -> str:
+    """Let a holder's corpus be its first or its other one, and open an epoch with it; returns the epoch's name."""
     path = parties.homes[name] / "client.toml"
     plain, other = f"{name}.jsonl", f"{name}-other.jsonl"
     text = path.read_text().replace(other, plain)
@@ -227,8 +230,27 @@ def turn_to(parties: Parties, name: str, corpus: str) -> None:
     if corpus == "other":
         text = text.replace(plain, other)
         if source.exists():
-            source.with_name(other).write_bytes(b"\n".join(source.read_bytes().split(b"\n")[::2]))
+            lines = source.read_bytes().splitlines()
+            source.with_name(other).write_bytes(b"\n".join(lines[: max(len(lines) // 2, SMALLEST_CORPUS)]))
     path.write_text(text)
+    return epoch_of(parties.ready(name))
+
+
+def epoch_of(holder: Holder) -> str:
+    """The name of the epoch that a holder has open."""
+    current = holder.epochs.current()
+    assert current is not None
+    return current.name
+
+
+def let_join(parties: Parties, names: Sequence[str]) -> None:
+    """Admit some, and let them and everybody on the roster pin each other."""
+    for name in names:
+        parties.admit(name)
+    roster = parties.federation().ledger.standing().roster
+    places = [Place(name=each.name, domain=each.domain, key=each.key) for each in roster.values()]
+    for name in roster:
+        pin(parties.homes[name], places)
 
 
 # The network
@@ -309,14 +331,11 @@ class Network:
         """Fail if sums are asked for that the ledger has already, of the same source and share."""
         if not isinstance(message, Collect):
             return
-        standing, terms = self.ledger(), message.cohort.terms
+        standing, shares = self.ledger(), message.cohort.shares
         for holder in (self.holders[peer] for peer in peers):
-            member = message.cohort.member(holder.identity.public)
-            assert member is not None
             accepted = {(each.source, each.share) for each in standing.contributions.values()}
-            assert (holder.source(holder.current(terms)), member.share) not in accepted, (
-                "sums that are there are asked for"
-            )
+            asked = epoch_of(holder), shares[holder.identity.public]
+            assert asked not in accepted, "sums that are there are asked for"
 
     def _damaged(self, packet: Packet) -> Packet:
         if packet.blobs and self.dice.random() < 0.5:
@@ -358,10 +377,10 @@ def _forged(reply: Packet) -> Packet:
 
 @dataclass
 class Oracle:
-    """Knows every holder's own sums, by name and by their digest, and what must follow from them."""
+    """Knows every holder's own sums, by its name and that of the epoch, and what must follow from them."""
 
     encoder: TableEncoder
-    sums: Mapping[tuple[str, str], Prepared]
+    sums: dict[tuple[str, str], Prepared]
     _routers: dict[tuple[frozenset[tuple[str, str]], float], bytes] = field(default_factory=dict)
 
     def check(self, parties: Parties) -> int:
@@ -439,15 +458,11 @@ class Oracle:
 
 
 def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
-    """The mass divided among the holders of each domain by weight, what is left over going to the first keys."""
+    """The mass divided among the holders of each domain, what is left over going to the first keys."""
     shares: dict[str, int] = {}
     for domain in {standing.roster[name].domain for name in names}:
         own = sorted((standing.roster[name].key, name) for name in names if standing.roster[name].domain == domain)
-        whole = sum(standing.roster[name].weight for _, name in own)
-        parts = {name: EQUAL_MASS * standing.roster[name].weight // whole for _, name in own}
-        for _, name in own[: EQUAL_MASS - sum(parts.values())]:
-            parts[name] += 1
-        shares |= parts
+        shares |= {name: (EQUAL_MASS + len(own) - 1 - place) // len(own) for place, (_, name) in enumerate(own)}
     return shares
 
 

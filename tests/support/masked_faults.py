@@ -31,7 +31,6 @@ from ridgeway.common.masking.agreement import Agreement, Secrets
 from ridgeway.common.masking.member import Dealt, share
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split, unpack_by_place
 from ridgeway.common.protocol.messages import (
-    Calibrate,
     Confirmed,
     ConfirmSum,
     Envelopes,
@@ -49,8 +48,8 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet
 from tests.support.faults import Network, Steps
 
-Parts = dict[str, tuple[str, int]]
-"""What went into a sum: by a member's key, what stands for its data, and its weight."""
+Parts = dict[str, str]
+"""What went into a sum: by a member's key, the name of its epoch."""
 MOST_WRITES = 4
 RECENT = 8
 
@@ -178,19 +177,15 @@ class Witness:
         """The keys of a session's members, whether they have fallen away or not; none if nobody joined it here."""
         return {member.key for member in self.shares[session].cohort.members} if session in self.shares else set()
 
-    def parts(self, session: str, lot: str, places: tuple[int, ...]) -> Parts:
-        """What the members at these places put into a sum, as the session's cohort has it."""
-        asked = self.shares[session]
-        members = {member.key: member for member in asked.cohort.members}
-        adverts = [asked.agreement.advert(place) for place in places]
-        weights = {key: member.share if lot == "statistics" else 1 for key, member in members.items()}
-        data = {advert.key: advert.source if lot == "statistics" else advert.held_out for advert in adverts}
-        return {key: (each, weights[key]) for key, each in data.items()}
+    def parts(self, session: str, places: tuple[int, ...]) -> Parts:
+        """What the members at these places put into a sum, as they advertised it."""
+        agreement = self.shares[session].agreement
+        return {advert.key: advert.source for advert in map(agreement.advert, places)}
 
     def opened(self, lot: str) -> list[Parts]:
         """The sums of a lot for which enough members have given their shares: they lie open, come what may."""
         return [
-            self.parts(session, lot, places)
+            self.parts(session, places)
             for (session, of, places), givers in self.revealed.items()
             if of == lot and len(givers) >= needed(len(self.shares[session].agreement.adverts))
         ]
@@ -289,7 +284,7 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
         case ConfirmSum() | LockSum() | OpenSum():
             gone = dice.choice(message.sent)
             message = message.model_copy(update={"sent": tuple(place for place in message.sent if place != gone)})
-        case Evaluate() | Calibrate():
+        case Evaluate():
             blobs = [bytes(len(bytes(blob))) for blob in blobs]
         case _:
             return None

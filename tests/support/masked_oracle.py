@@ -1,20 +1,17 @@
 """What must be so after masked rounds, whatever happened in them: an oracle that knows every holder's own sums.
 
-It reads the ledger for what the coordinator claims, the holders' journals for what they have helped to open, and knows
-from the definition what router any members' sums come to. It knows nothing of how either side works.
+It reads the ledger for what the coordinator claims, the holders' journals for what they have signed and helped to open,
+and knows from the definition what router any members' sums come to. It knows nothing of how either side works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from itertools import combinations
 
 from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.journal import JournalEntry
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.masking.differencing import set_apart
-from ridgeway.common.masking.history import possible_sums
 from ridgeway.common.protocol.messages import LOTS
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.statistics.statistics_file import Prepared
@@ -24,221 +21,222 @@ from tests.support.faults import check_folders, check_received, router_of, share
 from tests.support.masked_faults import Parts, Witness, needed
 from tests.support.simulated_federation import Parties
 
-JOINED_OR_LEFT = "since an earlier masked total only"
-TOLD_BY_ALL = "so holders refuse it"
-"""Where no two totals show what one member has, but all of them together do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a holder has under one name for its data: its raw sums, and how many documents it evaluates on."""
+    """What a holder has in an epoch: its raw sums, and how many documents it evaluates on."""
 
     prepared: Prepared
     documents: int
 
 
+Routers = dict[tuple[frozenset[tuple[str, str, int]], float], bytes]
+
+
 @dataclass
 class MaskedOracle:
-    """Knows every holder's data, by the holder's name and by what stands for the data."""
+    """Knows every holder's data, by the holder's name and that of the epoch."""
 
     encoder: TableEncoder
-    known: Mapping[tuple[str, str], Known]
-    _routers: dict[tuple[frozenset[tuple[str, str, int]], float], bytes] = field(default_factory=dict)
+    known: dict[tuple[str, str], Known]
+    routers: Routers = field(default_factory=dict)
+    _looked_at: dict[str, int] = field(default_factory=dict)
 
-    def check(self, parties: Parties, witness: Witness) -> int:
-        """Raise unless all that the folders say is so; returns how many releases there are."""
+    def check(self, parties: Parties, witness: Witness, unevaluated: Iterable[int] = ()) -> int:
+        """Raise unless all that the folders say is so; returns how many releases there are.
+
+        It is called after every round, before members are pinned. unevaluated: the releases that holders of every
+        domain need not have counted for.
+        """
         federation = parties.federation()
         federation.ledger.verify()
         holders = [parties.holder(name) for name in parties.homes]
         sums = Sums.of(holders)
+        self._check_sizes(holders, sums, witness)
         check_sums(sums, witness)
         standing, parent = Standing(), None
         for entry in federation.ledger.journal.entries():
             standing.take_in(entry)
             if entry.kind == "released":
-                assert entry.facts["number"] == len(standing.releases), "the numbers of releases have a gap"
-                self._check_release(federation, standing, parent, sums, witness)
+                number = entry.facts["number"]
+                assert number == len(standing.releases), "the numbers of releases have a gap"
+                self._check_release(federation, standing, parent, sums, witness, number in set(unevaluated))
                 parent = standing.releases[-1].release
         check_folders(federation)
         for holder in holders:
             check_received(holder, federation)
         return len(standing.releases)
 
+    def _check_sizes(self, holders: Sequence[Holder], sums: Sums, witness: Witness) -> None:
+        """What a holder has helped to open since the last look is of enough members that have sent."""
+        for holder in holders:
+            key = holder.identity.public
+            for entry in sums.opened.get(key, []):
+                if entry.number > self._looked_at.get(key, 0):
+                    _check_sum(holder, entry, witness)
+            self._looked_at[key] = max((each.number for each in holder.journal.entries()), default=0)
+
     def _check_release(
-        self, federation: Federation, standing: Standing, parent: str | None, sums: Sums, seen: Witness
+        self,
+        federation: Federation,
+        standing: Standing,
+        parent: str | None,
+        sums: Sums,
+        seen: Witness,
+        unevaluated: bool,
     ) -> None:
-        """A release is the router of one sum that holders have opened, of those and with the shares the ledger says."""
+        """A release is the router of one total that holders have opened, of those and with the shares the ledger says.
+
+        Holders of every domain in it have counted for it, in one opened sum.
+        """
         published = standing.releases[-1]
         folder = federation.release_folder(published.number)
         loaded = load_release(folder, key=federation.identity.public)
-        assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
-        assert loaded.manifest["number"] == published.number
-        content, ridge = (folder / ROUTER).read_bytes(), loaded.manifest["ridge"]["value"]
+        manifest = loaded.manifest
+        assert (loaded.id, manifest["parent"]) == (published.release, parent)
+        assert manifest["number"] == published.number
         names = {holder.key: name for name, holder in standing.roster.items()}
-        exact = {
-            frozenset((names[key], source, share) for key, (source, share) in parts.items())
+        members = {(each.name, each.source) for each in published.members}
+        opened = [
+            session
             for session, parts in sums.opened_by_enough("statistics")
-            if self._has_due_shares(standing, names, parts, seen.cohort(session) or parts.keys())
-            and self._router(standing, names, parts, ridge) == content
-        }
-        assert len(exact) == 1, f"release {published.number} is not the router of any sum that was opened"
-        made_of = exact.pop()
-        assert made_of == {(each.name, each.source, each.share) for each in published.members}
+            if {(names.get(key, ""), epoch) for key, epoch in parts.items()} == members
+        ]
+        assert opened, f"release {published.number} is of no total that was opened"
+        shares = {each.name: each.share for each in published.members}
+        assert any(self._are_due(standing, names, shares, seen.cohort(session)) for session in opened)
+        given = frozenset((each.name, each.source, each.share) for each in published.members)
+        content = self._router(standing, given, manifest["ridge"]["value"])
+        assert (folder / ROUTER).read_bytes() == content, f"release {published.number} is not the router of its total"
         masses = dict.fromkeys(published.domains, 0)
-        for name, _, share in made_of:
+        for name, share in shares.items():
             masses[standing.roster[name].domain] += share
-        assert (loaded.manifest["masses"], loaded.manifest["domains"]) == (masses, list(published.domains))
-        assert loaded.manifest["cohort"]["holders"] == len(made_of)
-        self._check_evaluation(loaded.manifest["evaluation"], names, sums)
+        assert (manifest["masses"], manifest["domains"]) == (masses, list(published.domains))
+        assert manifest["cohort"]["holders"] == len(members)
+        self._check_evaluation(manifest, standing, names, sums, unevaluated)
 
-    def _check_evaluation(self, evaluation: Mapping[str, int] | None, names: Mapping[str, str], sums: Sums) -> None:
-        """It counts the documents of the members of a sum that was opened, each once."""
+    def _check_evaluation(
+        self,
+        manifest: Mapping[str, Mapping[str, int] | None],
+        standing: Standing,
+        names: Mapping[str, str],
+        sums: Sums,
+        unevaluated: bool,
+    ) -> None:
+        """It counts the documents of the members of a sum that was opened, each once, and of every domain some."""
+        evaluation = manifest["evaluation"]
         if evaluation is None:
+            assert unevaluated, "a release was published that nobody has counted for"
             return
-        met = {
-            sum(self.known[names[key], source].documents for key, (source, _) in parts.items())
-            for _, parts in sums.opened_by_enough("scores")
-            if parts.keys() <= names.keys()
-        }
-        assert evaluation["documents"] in met, "a release was evaluated on the documents of no set of members"
+        met = []
+        for _, parts in sums.opened_by_enough("counts"):
+            if parts.keys() <= names.keys():
+                counted = {(names[key], epoch) for key, epoch in parts.items()}
+                documents = sum(self.known[each].documents for each in counted)
+                met.append((documents, {standing.roster[name].domain for name, _ in counted}))
+        fitting = [domains for documents, domains in met if documents == evaluation["documents"]]
+        assert fitting, "a release was evaluated on the documents of no set of members"
+        domains = set(manifest["domains"] or ())
+        assert unevaluated or any(domains <= each for each in fitting), "nobody has counted for one of the domains"
 
-    def _has_due_shares(
-        self, standing: Standing, names: Mapping[str, str], parts: Parts, cohort: Iterable[str]
+    def _are_due(
+        self, standing: Standing, names: Mapping[str, str], shares: Mapping[str, int], cohort: Iterable[str]
     ) -> bool:
         """Whether each member's share is the one that a cohort of these gives it, whoever of them has fallen away."""
-        if not set(cohort) <= names.keys():  # a later sum, with members who came since
-            return False
-        due = shares_of(standing, {names[key] for key in cohort})
-        return all(due[names[key]] == share for key, (_, share) in parts.items())
+        there = {names[key] for key in cohort if key in names} or set(shares)
+        due = shares_of(standing, there)
+        return all(due.get(name) == share for name, share in shares.items())
 
-    def _router(self, standing: Standing, names: Mapping[str, str], parts: Parts, ridge: float) -> bytes:
-        members = frozenset((names[key], source, share) for key, (source, share) in parts.items())
-        if (members, ridge) not in self._routers:
+    def _router(self, standing: Standing, members: frozenset[tuple[str, str, int]], ridge: float) -> bytes:
+        if (members, ridge) not in self.routers:
             given = [
-                (standing.roster[name].domain, share, self.known[name, source].prepared.statistics)
-                for name, source, share in members
+                (standing.roster[name].domain, share, self.known[name, epoch].prepared.statistics)
+                for name, epoch, share in members
             ]
-            self._routers[members, ridge] = router_of(given, self.encoder, ridge)
-        return self._routers[members, ridge]
-
-    def foresee(self, parties: Parties) -> str:
-        """How a round without faults must end while everybody is there: "" for a release, else words of why not."""
-        federation = parties.federation()
-        standing = federation.ledger.standing()
-        shares = shares_of(standing, set(standing.active))
-        present = {name: parties.holder(name) for name in standing.active}
-        sources = {name: holder.source(holder.ready(federation.terms)) for name, holder in present.items()}
-        if standing.total and {each.name: (each.source, each.share) for each in standing.total.members} == {
-            name: (sources[name], shares[name]) for name in present
-        }:
-            return ""
-        parts = {standing.active[name].key: (sources[name], shares[name]) for name in present}
-        earlier = [dict(each) for each in standing.opened.get("statistics", [])]
-        told = {holder.identity.public: holder.memory.history().told() for holder in present.values()}
-        earlier += [each.by_key() for each in possible_sums(told) if each.lot == "statistics"]
-        if not set_apart(earlier, parts, 2):
-            return ""
-        return JOINED_OR_LEFT if any(_differing(each, parts) < 2 for each in earlier) else TOLD_BY_ALL
+            self.routers[members, ridge] = router_of(given, self.encoder, ridge)
+        return self.routers[members, ridge]
 
 
 # Sums that were opened
 
 
-def _written(parts: Iterable[tuple[str, str, int]]) -> Parts:
-    """As a journal has them."""
-    return {key: (source, weight) for key, source, weight in parts}
-
-
 @dataclass(frozen=True)
 class Sums:
-    """The sums that holders have helped to open, each with its session, as their journals say: by key and lot."""
+    """What holders have signed and helped to open, as their journals say.
 
-    opened: Mapping[tuple[str, str], list[tuple[str, Parts]]]
+    opened: a holder's entries, by its key. signed: the epochs of those who have signed, by key, for every session and
+    total; what was opened was signed by all who are in it.
+    """
+
+    opened: Mapping[str, list[JournalEntry]]
+    signed: Mapping[tuple[str, str], Parts]
 
     @classmethod
     def of(cls, holders: Sequence[Holder]) -> Sums:
-        opened: dict[tuple[str, str], list[tuple[str, Parts]]] = {}
+        opened: dict[str, list[JournalEntry]] = {}
+        signed: dict[tuple[str, str], Parts] = {}
         for holder in holders:
-            for entry in holder.journal.entries():
-                if entry.kind == "opened":
-                    parts = _written(entry.facts["parts"])
-                    own = opened.setdefault((holder.identity.public, entry.facts["lot"]), [])
-                    own.append((entry.facts["session"], parts))
-        return cls(opened)
-
-    def of_one(self, key: str, lot: str) -> list[Parts]:
-        return [parts for _, parts in self.opened.get((key, lot), [])]
+            key = holder.identity.public
+            opened[key] = holder.journal.entries("opened")
+            for entry in holder.journal.entries("signed"):
+                parts = signed.setdefault((entry.facts["session"], entry.facts["total"]), {})
+                parts[key] = entry.facts["epoch"]
+        return cls(opened, signed)
 
     def opened_by_enough(self, lot: str) -> list[tuple[str, Parts]]:
-        """The sums that more than two thirds of those in them have opened."""
-        openers: dict[tuple[str, frozenset[tuple[str, tuple[str, int]]]], set[str]] = {}
-        for (key, of), own in self.opened.items():
-            for session, parts in own if of == lot else ():
-                openers.setdefault((session, frozenset(parts.items())), set()).add(key)
-        return [(session, dict(parts)) for (session, parts), keys in openers.items() if len(keys) >= needed(len(parts))]
+        """The sums that more than two thirds of those in them have opened, each with its session."""
+        openers: dict[tuple[str, str], set[str]] = {}
+        for key, entries in self.opened.items():
+            for entry in entries:
+                if entry.facts["lot"] == lot:
+                    openers.setdefault((entry.facts["session"], entry.facts["total"]), set()).add(key)
+        return [
+            (each[0], self.signed[each])
+            for each, keys in openers.items()
+            if len(keys) >= needed(len(self.signed[each]))
+        ]
 
 
 def check_sums(sums: Sums, witness: Witness) -> None:
-    """No sum is of few, of others than have sent, or says something of one member beside the others."""
-    for (key, lot), own in sums.opened.items():
-        for session, parts in own:
-            _check_sum(key, witness, session, lot, parts)
-        _check_apart(sums.of_one(key, lot))
-        assert not alone(sums.of_one(key, lot)), "a combination of opened sums shows what one member has"
+    """Every epoch of every holder is in at most one opened total of statistics, and in one of counts."""
+    for key, entries in sums.opened.items():
+        for lot in LOTS:
+            totals: dict[str, set[str]] = {}
+            for entry in entries:
+                if entry.facts["lot"] == lot:
+                    totals.setdefault(entry.facts["epoch"], set()).add(entry.facts["total"])
+                    signed = sums.signed[entry.facts["session"], entry.facts["total"]]
+                    assert set(entry.facts["members"]) == set(signed), "a sum was opened that not all in it had signed"
+            assert all(len(each) == 1 for each in totals.values()), f"an epoch of {key} is in two opened totals"
     for lot in LOTS:
-        _check_apart(witness.opened(lot))
-    for (session, of, places), givers in witness.revealed.items():
-        parts = witness.parts(session, of, places)
-        noted = all((session, parts) in sums.opened.get((giver, of), []) for giver in givers)
-        assert noted, "shares left a holder that has not noted which sum they open"
+        _check_once(witness.opened(lot))
+        _check_once([parts for _, parts in sums.opened_by_enough(lot)])
+    for (session, opened, places), givers in witness.revealed.items():
+        for giver in givers:
+            noted = [
+                set(entry.facts["members"])
+                for entry in sums.opened[giver]
+                if (entry.facts["session"], entry.facts["lot"]) == (session, opened)
+            ]
+            assert set(witness.parts(session, places)) in noted, "shares left a holder that has not noted which sum"
 
 
-def _check_sum(key: str, witness: Witness, session: str, lot: str, parts: Parts) -> None:
-    assert len(parts) >= 3, f"a sum of {len(parts)} members was opened"
-    assert key in parts, "a holder has opened a sum that it is not in"
-    cohort = witness.cohort(session)
+def _check_once(opened: Sequence[Parts]) -> None:
+    """No epoch is in two sums that differ in anything."""
+    found: dict[tuple[str, str], Parts] = {}
+    for parts in opened:
+        for each in parts.items():
+            assert found.setdefault(each, parts) == parts, "an epoch is in two opened sums of different members"
+
+
+def _check_sum(holder: Holder, entry: JournalEntry, witness: Witness) -> None:
+    facts = entry.facts
+    members, key = set(facts["members"]), holder.identity.public
+    assert len(members) >= 3, f"a sum of {len(members)} members was opened"
+    assert key in members, "a holder has opened a sum that it is not in"
+    pinned = len(holder.pinned_keys)
+    assert len(members) >= needed(pinned), f"a sum of {len(members)} of {pinned} pinned members was opened"
+    cohort = witness.cohort(facts["session"])
     if cohort:
-        assert len(parts) >= needed(len(cohort)), f"a sum of {len(parts)} of {len(cohort)} members was opened"
-        assert parts.keys() <= witness.sealed[session, lot], "a member is counted that has sent nothing"
-
-
-def _check_apart(sums: Sequence[Parts]) -> None:
-    """No two sums differ in what one member gave."""
-    for one, other in combinations(sums, 2):
-        assert _differing(one, other) != 1, "two sums were opened that differ in one member"
-
-
-def _differing(one: Parts, other: Parts) -> int:
-    return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
-
-
-def alone(sums: Sequence[Parts]) -> set[str]:
-    """The members whose own part is a combination of the sums: leaving its data out makes their rank smaller."""
-    distinct = [parts for place, parts in enumerate(sums) if parts not in sums[:place]]
-    columns = sorted({(key, source) for parts in distinct for key, (source, _) in parts.items()})
-    rows = [
-        [parts[key][1] if parts.get(key, ("",))[0] == source else 0 for key, source in columns] for parts in distinct
-    ]
-    whole = _rank(rows)
-    found = set()
-    for member in {key for key, _ in columns}:
-        others = [place for place, (key, _) in enumerate(columns) if key != member]
-        if _rank([[row[place] for place in others] for row in rows]) < whole:
-            found.add(member)
-    return found
-
-
-def _rank(rows: Sequence[Sequence[int]]) -> int:
-    """By elimination, exactly."""
-    left = [[Fraction(value) for value in row] for row in rows]
-    rank = 0
-    while left:
-        row = left.pop()
-        pivot = next((place for place, value in enumerate(row) if value), None)
-        if pivot is None:
-            continue
-        rank += 1
-        left = [
-            [value - each[pivot] / row[pivot] * mine for value, mine in zip(each, row, strict=True)] for each in left
-        ]
-    return rank
+        assert len(members) >= needed(len(cohort)), f"a sum of {len(members)} of {len(cohort)} members was opened"
+        assert members <= witness.sealed[facts["session"], facts["lot"]], "a member is counted that has sent nothing"

@@ -23,7 +23,7 @@ export function showGlance(now) {
       ["Address", now.listen],
       ["Key", make("code", { title: now.key }, short(now.key))],
       ["Members", active.length ? `${count(active.length, "holder")}${now.up ? `, ${whole(online)} online` : ""}` : "none admitted yet"],
-      ["Statistics", now.mode === "masked" ? "masked: only totals are seen" : "in the clear"],
+      ["Mode", `${now.mode}: ${now.sentence}`],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none yet"],
       ["Last round", lastRound(now.round)],
       ...Object.entries(now.certificates).map(([name, each]) => [`Certificate of the ${name}`, certificate(each)]),

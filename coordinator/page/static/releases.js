@@ -39,15 +39,16 @@ function listed() {
     make("code", { title: each.release }, short(each.release)),
     stamp(each.time),
     each.cause,
+    each.mode,
     each.settings["λ"] ? `λ ${each.settings["λ"]}, ${each.settings.selector}` : each.whole ? "–" : "its manifest is gone, or is another one",
     whole(each.domains.length),
     whole(each.members),
     accuracy(each.mean),
   ]);
-  const heads = ["Release", "Id", "Made", "By", "Chosen", "Domains", "Members", "Accuracy, 95 % interval"];
-  const first = scrolling("Releases", table(heads, rows.slice(0, FEW), { caption: "Releases, the newest first", unseen: true, numbersFrom: 5, kind: "wide" }));
+  const heads = ["Release", "Id", "Made", "By", "Mode", "Chosen", "Domains", "Members", "Accuracy, 95 % interval"];
+  const first = scrolling("Releases", table(heads, rows.slice(0, FEW), { caption: "Releases, the newest first", unseen: true, numbersFrom: 6, kind: "wide" }));
   if (rows.length <= FEW) return first;
-  const older = scrolling("Older releases", table(heads, rows.slice(FEW), { caption: "Older releases", unseen: true, numbersFrom: 5, kind: "wide" }));
+  const older = scrolling("Older releases", table(heads, rows.slice(FEW), { caption: "Older releases", unseen: true, numbersFrom: 6, kind: "wide" }));
   return [first, make("details", {}, make("summary", {}, `${whole(rows.length - FEW)} older`), older)];
 }
 

@@ -32,7 +32,7 @@ function summary(round) {
     facts([
       ["Began", when(round.began)],
       ["Took", round.seconds === null ? null : duration(round.seconds)],
-      ["Statistics", round.mode],
+      ["Mode", round.mode],
       ["Refused answers", round.refused ? whole(round.refused) : null],
       ["Away", round.absent.length ? count(round.absent.length, "holder") : null],
       ["Last heard of", round.ended || !round.progress ? null : when(round.progress.heard)],
@@ -81,5 +81,5 @@ function made(rounds) {
     whole(round.refused),
     whole(round.absent.length),
   ]);
-  return table(["Round", "Began", "Took", "Statistics", "It", "Why", "Refused", "Away"], rows, { caption: `The latest ${count(rounds.length, "round")}`, numbersFrom: 6, kind: "wide" });
+  return table(["Round", "Began", "Took", "Mode", "It", "Why", "Refused", "Away"], rows, { caption: `The latest ${count(rounds.length, "round")}`, numbersFrom: 6, kind: "wide" });
 }

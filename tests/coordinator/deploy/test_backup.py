@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.round.kept_log import KEPT, kept_log
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.protocol.packet import Packet
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, recover_log, restore
+from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, restore
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, Event
-from ridgeway.coordinator.round.remedies import LONGER_LOG
+from ridgeway.coordinator.round.progress import Event
 from ridgeway.coordinator.round.round import run_round
 from tests.support.deployment import files_of
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
@@ -142,48 +141,24 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_
     assert not (tmp_path / "new").exists()
 
 
-def test_after_yesterdays_backup_nothing_is_opened_until_the_log_is_recovered(parties: Parties, tmp_path: Path) -> None:
-    """Holders that know of more sums are left out and named, so no log forks; from a holder's copy, under the
-    coordinator's own signature, the ledger has the sums again, and the next release takes a number that nobody has."""
+def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(parties: Parties, tmp_path: Path) -> None:
+    """The ledger does not know the total; the holders do. The very same one may be opened again, and no other; the
+    next release takes a number that nobody has."""
     back_up(parties.federation(), tmp_path / "yesterday")
-    run(parties)
-    log = kept_log(parties.homes["law"])
-    assert log is not None
-    federation = restored(tmp_path / "yesterday", parties)
-    told: list[Event] = []
-    with pytest.raises(RoundFailed):
-        run(parties, told=told)
-    refused = {each.name for each in told if isinstance(each, AnswerRefused) and each.code == LONGER_LOG}
-    assert refused == set(DOMAINS) and federation.ledger.opened_log() == ()
-    assert recover_log(federation, parties.homes["law"] / KEPT) == len(log.entries) > 0
-    assert federation.ledger.opened_log() == log.entries
-    assert recover_log(federation, parties.homes["code"] / KEPT) == 0
-    for name in ("law", "code"):
-        parties.change_corpus(name)
-    assert run(parties).newest.number == 2  # type: ignore[union-attr]
-    assert parties.holder("law").newest == 2
-    extended = kept_log(parties.homes["law"])
-    assert extended is not None and extended.entries[: len(log.entries)] == log.entries
-
-
-def test_a_log_that_is_not_this_coordinators_is_not_taken_over(parties: Parties, tmp_path: Path) -> None:
-    """Neither another's, nor a changed one, nor one that does not begin as this ledger's does."""
-    run(parties)
-    kept = parties.homes["law"] / KEPT
-    stranger = found(tmp_path / "stranger").federation()
-    with pytest.raises(InputError, match="not signed by the coordinator's key"):
-        recover_log(stranger, kept)
-    federation = parties.federation()
-    federation.ledger.note(
-        "opened_sum", round="r", lot="statistics", terms="0" * 64, opened="0" * 64, parts={"1" * 64: ["2" * 64, 1]}
-    )
-    with pytest.raises(InputError, match="go on differently"):
-        recover_log(federation, _longer(kept, tmp_path))
-    with pytest.raises(InputError, match="there is no log"):
-        recover_log(federation, tmp_path / "nothing")
-
-
-def _longer(kept: Path, place: Path) -> Path:
-    target = place / "opened.json"
-    target.write_bytes(kept.read_bytes())
-    return target
+    federation = run(parties)
+    router = (federation.release_folder(1) / ROUTER).read_bytes()
+    restored(tmp_path / "yesterday", parties)
+    with pytest.raises(RoundFailed, match="sum of statistics, and 3 are needed"):
+        run(parties, Direct(parties, ["code", "code-2", "medicine"]))
+    federation = run(parties)
+    assert federation.newest is not None and federation.newest.number == 2
+    assert (federation.release_folder(2) / ROUTER).read_bytes() == router
+    restored(tmp_path / "yesterday", parties)
+    parties.ready("law")
+    with pytest.raises(RoundFailed, match="code, code-2, medicine must open a new epoch"):
+        run(parties)
+    for name in ("code", "code-2", "medicine"):
+        parties.ready(name)
+    newest = run(parties).newest
+    assert newest is not None and newest.number == 3
+    assert parties.holder("law").newest == 3

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
-from ridgeway.coordinator.round.federation import SETTINGS, Abstention, Federation, FederationSettings, RoundSettings
-from ridgeway.coordinator.solving.candidates import Grid
+from ridgeway.coordinator.round.federation import (
+    SETTINGS,
+    Abstention,
+    Federation,
+    FederationSettings,
+    PrivacySettings,
+    RoundSettings,
+    RouterSettings,
+)
 
 words = st.text(min_size=1, max_size=12)
 addresses = st.sampled_from(("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1'))
@@ -23,7 +30,7 @@ settings = st.builds(
     listen=addresses,
     address=addresses,
     encoder=words,
-    mode=st.sampled_from(("clear", "masked")),
+    mode=st.sampled_from(("private", "clear", "masked")),
     weighting=st.sampled_from(("equal", "tokens")),
     window=st.integers(1, 1 << 10),
     max_tokens=st.integers(0, 1 << 40),
@@ -36,14 +43,18 @@ settings = st.builds(
         deadline=positive,
         may_lapse=st.lists(st.sampled_from(("law", "code")), max_size=2, unique=True).map(tuple),
     ),
-    candidates=st.builds(
-        Grid,
-        ridges=st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=4, unique=True).map(tuple),
-        normalise_columns=st.lists(st.booleans(), min_size=1, max_size=2, unique=True).map(tuple),
-        selectors=st.lists(st.sampled_from(("average", "all", "entropy")), min_size=1, max_size=3, unique=True).map(
-            tuple
-        ),
-        k=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=2, unique=True).map(tuple),
+    router=st.builds(
+        RouterSettings,
+        ridge=st.floats(1e-6, 10.0),
+        normalise_columns=st.booleans(),
+        selector=st.sampled_from(("average", "all", "entropy")),
+        k=st.integers(1, 1 << 20),
+    ),
+    privacy=st.builds(
+        PrivacySettings,
+        sums=st.sampled_from(("columns", "full")),
+        epsilon=st.floats(0.01, 20.0),
+        delta=st.floats(1e-30, 1e-3),
     ),
     abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
 )
@@ -67,18 +78,12 @@ def test_settings_read_back_are_the_settings_that_were_written(
         ("stride = 32", "stride = 4", "windows of 8 tokens cannot begin every 4"),
         ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
         ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
-        ('mode = "masked"', 'mode = "loud"', "mode: input should be 'clear' or 'masked'"),
-        (
-            "ridges = [0.001, ",
-            "ridges = [0, ",
-            "candidates.ridges.0: input should be greater than or equal to 0.000001",
-        ),
-        (
-            "ridges = [0.001, ",
-            "ridges = [-1.0, ",
-            "candidates.ridges.0: input should be greater than or equal to 0.000001",
-        ),
-        ("k = [10, ", "k = [0, ", "candidates.k.0: input should be greater than or equal to 1"),
+        ('mode = "private"', 'mode = "loud"', "mode: input should be 'private', 'masked' or 'clear'"),
+        ("ridge = 0.001", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
+        ("ridge = 0.001", "ridge = -1.0", "router.ridge: input should be greater than or equal to 0.000001"),
+        ("k = 10", "k = 0", "router.k: input should be greater than or equal to 1"),
+        ('sums = "columns"', 'sums = "rows"', "privacy.sums: input should be 'columns' or 'full'"),
+        ("epsilon = 1.0", "epsilon = 50.0", "privacy.epsilon: input should be less than or equal to 20"),
         ("threshold = 0.0", "threshold = 2", "abstention.threshold: input should be less than or equal to 1"),
         ("[abstention]", "[abstention", "not a settings file in TOML"),
         ("[abstention]", "[mood]\nx = 1\n[abstention]", "mood: there is no setting of this name"),

@@ -16,7 +16,7 @@ from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.coordinator_folder import KEPT_RUNS, leftovers, prune
 from ridgeway.coordinator.round.federation import MAX_LOG_BYTES, Federation
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import RoundWishes, run_round
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
@@ -31,7 +31,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     made = found(tmp_path / "parties", mode="masked")
     populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
     for _ in range(ROUNDS):
-        run_round(made.federation(), Direct(made), no_watch, even_unchanged=True)
+        run_round(made.federation(), Direct(made), no_watch, RoundWishes(even_unchanged=True))
     folder = made.federation().folder
     for number in range(KEPT_RUNS + 3):
         write_whole(folder / "progress" / f"2026{number:04}.jsonl", b"{}\n")
@@ -78,8 +78,8 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
     federation = parties.federation()
     assert federation.verify()["releases"] == ROUNDS
     after = federation.ledger.standing()
-    assert (after.opened, after.totals, after.counts, after.releases) == (
-        *(standing.opened, standing.totals, standing.counts, standing.releases),
+    assert (after.totalled_epochs, after.totals, after.counts, after.releases) == (
+        *(standing.totalled_epochs, standing.totals, standing.counts, standing.releases),
     )
     assert run_round(federation, Direct(parties), no_watch).number == ROUNDS
     back_up(parties.federation(), tmp_path / "backup")
@@ -119,23 +119,24 @@ def test_what_flower_keeps_stays_while_the_coordinator_is_up(parties: Parties) -
 
 
 def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
-    """Old releases, bundles and parts go; the journal, the log and the keys stay, and everything verifies."""
+    """Old releases, bundles and parts go; the journal, the epoch and the keys stay, and everything verifies."""
     home = parties.homes["law"]
     write_whole(home / "bundles" / f"{'1' * 64}.fab", b"x" * 100)
     write_whole(home / "cache" / "prepared" / ("2" * 64) / "1.part", b"x" * 100)
     (home / "cache" / "prepared" / ("2" * 64)).touch()
     holder = parties.holder("law")
-    known, before = holder.memory.history(), files(home)
+    known, before = holder.journal.entries("signed", "opened", "spent"), files(home)
     shown = holder_leftovers(holder, 2)
     assert [len(each.paths) for each in shown][:2] == [ROUNDS - 2, 1]
     prune_holder(holder, 2)
     gone = set(before) - set(files(home))
     assert all(name.split("/")[0] in ("releases", "bundles", "cache") for name in gone)
     assert {name.split("/")[1] for name in gone if name.startswith("releases")} == {"0001", "0002", "0003"}
-    assert parties.holder("law").memory.history() == known
+    assert parties.holder("law").journal.entries("signed", "opened", "spent") == known
     assert all(each.good for each in HolderRecord(home).check())
     assert parties.holder("law").newest == ROUNDS
-    assert run_round(parties.federation(), Direct(parties), no_watch, even_unchanged=True).number == ROUNDS + 1
+    again = run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(even_unchanged=True))
+    assert again.number == ROUNDS + 1
     assert parties.holder("law").newest == ROUNDS + 1
 
 

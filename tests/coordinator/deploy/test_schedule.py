@@ -9,7 +9,7 @@ import pytest
 
 from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.coordinator.deploy.schedule import keep_schedule, next_time
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import RoundWishes, run_round
 from tests.support.simulated_federation import Direct, found, no_watch, populate
 
 pytest.importorskip("cronsim", reason="a dependency of ridgeway[coordinator]")
@@ -58,19 +58,17 @@ def test_a_round_that_cannot_be_is_told_and_the_next_time_comes(monkeypatch: pyt
 
 
 def test_a_round_that_waits_for_changes_opens_nothing_before(tmp_path: Path) -> None:
-    """The first round runs whatever it waits for; later ones count who offers other sums, and say how many do."""
+    """The first round runs whatever it waits for; later ones count who has a new epoch, and say how many do."""
     parties = found(tmp_path, mode="masked")
     populate(parties, {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"})
-    federation = parties.federation()
-    first = run_round(federation, Direct(parties), no_watch, min_changed=3)
-    opened = len(federation.ledger.opened_log())
+    federation, wishes = parties.federation(), RoundWishes(min_changed=4)
+    first = run_round(federation, Direct(parties), no_watch, wishes)
     for name in ("code", "law"):
-        parties.change_corpus(name)
-    with pytest.raises(RoundFailed, match="2 of the 3 holders"):
-        run_round(federation, Direct(parties), no_watch, min_changed=3)
-    assert (
-        len(federation.ledger.opened_log()) == opened
-        and federation.ledger.standing().releases[-1].release == first.release
-    )
-    parties.change_corpus("medicine")
-    assert run_round(federation, Direct(parties), no_watch, min_changed=3).number == 2
+        parties.ready(name)
+    with pytest.raises(RoundFailed, match="2 of the 4 holders"):
+        run_round(federation, Direct(parties), no_watch, wishes)
+    assert len(federation.ledger.journal.entries("totalled")) == 1
+    assert federation.ledger.standing().releases[-1].release == first.release
+    for name in ("code-2", "medicine"):
+        parties.ready(name)
+    assert run_round(federation, Direct(parties), no_watch, wishes).number == 2

@@ -18,15 +18,18 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import system_clock
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
+from ridgeway.coordinator.page.release_history import domain_accuracies
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import RoundWishes, run_round
+from tests.support.faults import let_join
 from tests.support.hostile import MEMBERS
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
@@ -82,6 +85,8 @@ def test_members_their_releases_and_who_is_online_are_shown(later: Parties) -> N
     assert {name for name, each in members.items() if each["online"]} == {"code-1", "law-1"}
     assert all(each["release"] == 1 and each["in_newest"] and not each["behind"] for each in members.values())
     assert now["round"]["outcome"] == "released" and now["release"] == 1
+    assert (now["mode"], now["sentence"]) == ("masked", MODE_SENTENCES["masked"])
+    assert not any("weight" in each for each in now["members"])
 
 
 def test_holders_that_are_away_are_named_and_a_lost_domain_stops_the_round(later: Parties) -> None:
@@ -145,7 +150,8 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
     ]
     states = {each["name"]: each["in_round"] for each in dead["members"]}
     assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: forged_roster"
-    assert ["round", "2", "5 holders", "encoder tiny", "statistics masked"] in running["progress"]["lines"]
+    assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
+    assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
     assert "round 2 was cut off" in words_of(dead)
 
 
@@ -194,15 +200,37 @@ def test_releases_have_accuracies_with_their_doubt(later: Parties) -> None:
     assert made["settings"]["λ"] == "0.001 of the mean diagonal" and made["whole"]
 
 
+def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> None:
+    """Where the round goes on without it."""
+    for name in set(MEMBERS) - {"law-2"}:
+        later.ready(name)
+    with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
+        run_round(later.federation(), Direct(later), watch)
+    now = standing(later, set(MEMBERS))
+    states = {each["name"]: each["in_round"] for each in now["members"]}
+    assert states["law-2"] == "waits for its next epoch" and states["law-1"] == "sealed counts"
+    assert {"name": "sealed counts", "done": 4, "of": 5} in now["round"]["progress"]["stages"]
+
+
+def test_an_interval_that_a_manifest_names_is_the_one_that_is_shown() -> None:
+    """Noise makes it wider than the number of texts would."""
+    evaluation: dict[str, Any] = {"order": ["code", "law"], "confusion": [[90, 10], [10, 90]]}
+    plain = domain_accuracies({"evaluation": evaluation})
+    told = domain_accuracies({"evaluation": evaluation | {"intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]}}})
+    assert (told["code"]["low"], told["code"]["high"]) == (0.4, 1.0)
+    assert plain["code"]["low"] > 0.8 and told["code"]["share"] == plain["code"]["share"] == 0.9
+
+
 def test_what_changed_between_two_releases_is_told(later: Parties) -> None:
     """Members, sums and domains; a release that is not there is an answer too."""
-    for name in ("law-3", "poetry"):
-        later.admit(name)
-    later.change_corpus("code-1")
-    run_round(later.federation(), Direct(later), no_watch, accept_worse=("law", "code", "medicine"))
+    let_join(later, ("law-3", "poetry"))
+    for name in MEMBERS:
+        later.ready(name)
+    wishes = RoundWishes(accept_worse=("law", "code", "medicine"))
+    run_round(later.federation(), Direct(later), no_watch, wishes)
     with asked(later) as http:
         changes = http.get("/v1/releases/1/2").json()
-        assert changes["members"] == {"joined": ["law-3", "poetry"], "left": [], "changed": ["code-1"]}
+        assert changes["members"] == {"joined": ["law-3", "poetry"], "left": [], "changed": sorted(MEMBERS)}
         assert changes["domains"] == {"added": ["poetry"], "lost": []}
         assert http.get("/v1/releases/2/1").json()["domains"] == {"added": [], "lost": ["poetry"]}
         rows = {each["domain"]: each for each in changes["accuracies"]}

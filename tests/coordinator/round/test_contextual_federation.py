@@ -16,14 +16,12 @@ from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.solving.candidates import Grid
 from tests.support.corpora_on_disk import sentences
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 from tests.support.tiny_models import tiny_contextual
 
 HOLDERS = {"code": "code", "law": "law", "medicine-1": "medicine", "medicine-2": "medicine"}
-GRID = Grid(ridges=(1e-3, 1e-2), normalise_columns=(False, True), selectors=("average", "entropy"), k=(5,))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> ContextualEncoder:
 
 
 def parties_of(folder: Path, encoder: Any, mode: str) -> Parties:
-    parties = found(folder, encoder=encoder, mode=mode, window=16, candidates=GRID)
+    parties = found(folder, encoder=encoder, mode=mode, window=16)
     populate(parties, HOLDERS)
     return parties
 
@@ -45,13 +43,13 @@ def no_model(*_: object) -> None:
 def test_a_round_gives_a_calibrated_router(
     encoder: ContextualEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Sums, candidates, choice and confidence, as with a table; holders store the release."""
+    """Sums, counts and confidence, as with a table; holders store the release."""
     make_haste(monkeypatch, once=False)
     parties = parties_of(tmp_path / "parties", encoder, mode)
     published = run_round(parties.federation(), Direct(parties), no_watch)
     loaded = load_release(parties.federation().release_folder(published.number))
     assert loaded.confidence.calibrated
-    assert loaded.manifest["evaluation"]["candidates"] == len(GRID.candidates())
+    assert set(loaded.manifest["evaluation"]["domains"]) == {"code", "law", "medicine"}
     assert router_of(loaded).route(sentences("law", 99)[-1]).best == "law"
     assert parties.holder("law").newest == published.number
 

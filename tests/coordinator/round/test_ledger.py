@@ -15,7 +15,7 @@ from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.protocol.invitation import Card
 from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.coordinator.round.ledger import Contribution, Ledger
+from ridgeway.coordinator.round.ledger import Contribution, Ledger, Totalled
 from tests.support.making import drawn_samples, fixed_identity, one_domain, random_samples
 
 NODE = "ecdsa-sha2-nistp384 AAAA"
@@ -48,16 +48,16 @@ def files(folder: Path) -> set[str]:
 
 def test_an_admitted_holder_stands_on_the_roster(tmp_path: Path) -> None:
     """For another process, too."""
-    holder = Ledger(tmp_path).admit("law", card(), weight=3)
-    assert (holder.name, holder.domain, holder.key, holder.weight) == ("law", "law", card().key, 3)
+    holder = Ledger(tmp_path).admit("law", card())
+    assert (holder.name, holder.domain, holder.key, holder.node) == ("law", "law", card().key, card().node)
     assert Ledger(tmp_path).standing().roster == {"law": holder}
 
 
 def test_admitting_the_same_holder_again_changes_nothing(tmp_path: Path) -> None:
     """A command that is repeated does no harm."""
     ledger = Ledger(tmp_path)
-    first = ledger.admit("law", card(), weight=1)
-    assert ledger.admit("law", card(), weight=1) == first
+    first = ledger.admit("law", card())
+    assert ledger.admit("law", card()) == first
     assert ledger.journal.verify() == 1
 
 
@@ -72,9 +72,9 @@ def test_admitting_the_same_holder_again_changes_nothing(tmp_path: Path) -> None
 def test_a_name_or_a_key_that_is_taken_is_refused(tmp_path: Path, name: str, paper: Card, words: str) -> None:
     """Each of the two keys, and the name; nothing is written."""
     ledger = Ledger(tmp_path)
-    ledger.admit("law", card(1), weight=1)
+    ledger.admit("law", card(1))
     with pytest.raises(InputError, match=words):
-        ledger.admit(name, paper, weight=1)
+        ledger.admit(name, paper)
     assert ledger.journal.verify() == 1
 
 
@@ -82,52 +82,70 @@ def test_a_name_or_a_key_that_is_taken_is_refused(tmp_path: Path, name: str, pap
 def test_a_removed_holder_is_gone_for_good(tmp_path: Path, paper: Card) -> None:
     """Nothing of it is left, and neither of its keys comes back, under whatever name."""
     ledger = Ledger(tmp_path)
-    ledger.admit("law", card(1), weight=1)
+    ledger.admit("law", card(1))
     contributed(ledger, "law")
     ledger.note("removed", name="law")
     assert (ledger.standing().roster, ledger.standing().contributions) == ({}, {})
     for name in ("law", "other"):
         with pytest.raises(InputError, match="a removed key cannot come back"):
-            ledger.admit(name, paper, weight=1)
-    ledger.admit("law", card(3), weight=1)
+            ledger.admit(name, paper)
+    ledger.admit("law", card(3))
 
 
 def test_a_supernode_may_come_with_another_key_under_the_holders_own(tmp_path: Path) -> None:
     """The card with the new one takes the place of the old, which does not come back, for nobody."""
     ledger = Ledger(tmp_path)
-    ledger.admit("law", card(1), weight=1)
-    holder = ledger.admit("law", card(1, node=f"{NODE}9"), weight=1)
+    ledger.admit("law", card(1))
+    holder = ledger.admit("law", card(1, node=f"{NODE}9"))
     assert Ledger(tmp_path).standing().roster == {"law": holder} and holder.node == f"{NODE}9"
     for name, paper in (("law", card(1)), ("other", card(2, node=f"{NODE}1"))):
         with pytest.raises(InputError, match="a removed key cannot come back"):
-            ledger.admit(name, paper, weight=1)
-    ledger.admit("code", card(3), weight=1)
+            ledger.admit(name, paper)
+    ledger.admit("code", card(3))
     with pytest.raises(InputError, match="as 'code'"):
-        ledger.admit("law", card(1, node=f"{NODE}3"), weight=1)
+        ledger.admit("law", card(1, node=f"{NODE}3"))
 
 
-@pytest.mark.parametrize("changed", [card(1), card(1, "code")])
-def test_a_holder_may_be_admitted_with_another_weight_or_for_another_domain(tmp_path: Path, changed: Card) -> None:
+def test_a_holder_may_be_admitted_for_another_domain(tmp_path: Path) -> None:
     """Under the same name and with the same keys: the last word counts."""
     ledger = Ledger(tmp_path)
-    ledger.admit("law", card(1), weight=1)
-    holder = ledger.admit("law", changed, weight=2)
+    ledger.admit("law", card(1))
+    holder = ledger.admit("law", card(1, "code"))
     assert Ledger(tmp_path).standing().roster == {"law": holder}
-    assert (holder.domain, holder.weight) == (changed.domain, 2)
+    assert holder.domain == "code"
+
+
+def test_a_roster_of_earlier_versions_is_read_without_its_weights(tmp_path: Path) -> None:
+    """Entries stay as they were written."""
+    ledger = Ledger(tmp_path)
+    ledger.note("admitted", name="law", domain="law", key=card().key, node=card().node, weight=3)
+    assert ledger.standing().roster["law"] == ledger.admit("law", card())
+
+
+def test_epochs_in_opened_totals_are_known_with_their_rounds(tmp_path: Path) -> None:
+    """Also when a total with them is kept no longer, because one of its members was removed."""
+    ledger = Ledger(tmp_path)
+    for number in (1, 2):
+        ledger.note("opened", round=f"{number:032}", number=number, terms={})
+        members = (replace(given_by("law"), source=f"{number:064}"), given_by("code", "code"))
+        ledger.keep_total(f"{number:032}", Totalled(members, ("code", "law"), "7" * 64, ""), own_sums(number))
+    ledger.note("removed", name="law")
+    assert not ledger.standing().totals
+    assert ledger.standing().totalled_epochs == {f"{1:064}": 1, f"{2:064}": 2, "5" * 64: 2}
 
 
 def test_holders_of_a_retired_domain_are_not_active_until_they_are_admitted_again(tmp_path: Path) -> None:
     """They stay on the roster, what they sent counts no more, and who comes later is not touched by it."""
     ledger = Ledger(tmp_path)
     for number, (name, domain) in enumerate({"law": "law", "code": "code"}.items(), 1):
-        ledger.admit(name, card(number, domain), weight=1)
+        ledger.admit(name, card(number, domain))
         contributed(ledger, name, number)
     ledger.note("retired", domain="law")
     assert set(ledger.standing().roster) == {"law", "code"}
     assert set(ledger.standing().active) == set(ledger.standing().contributions) == {"code"}
-    ledger.admit("law-2", card(3), weight=1)
+    ledger.admit("law-2", card(3))
     assert set(ledger.standing().active) == {"law-2", "code"}
-    ledger.admit("law", card(1), weight=1)
+    ledger.admit("law", card(1))
     assert set(ledger.standing().active) == {"law", "law-2", "code"}
 
 
@@ -160,7 +178,7 @@ def test_equal_sums_of_two_holders_are_kept_until_both_are_gone(tmp_path: Path) 
     """They lie in one file."""
     ledger = Ledger(tmp_path)
     for number, name in enumerate(("law", "law-2"), 1):
-        ledger.admit(name, card(number), weight=1)
+        ledger.admit(name, card(number))
         first = contributed(ledger, name, seed=1)
     ledger.note("removed", name="law")
     ledger.erase_outdated()
@@ -180,7 +198,7 @@ def test_sums_can_be_read_by_their_owner_alone(tmp_path: Path) -> None:
 def test_a_whole_ledger_verifies_and_says_how_much_it_holds(tmp_path: Path) -> None:
     """Entries, and contributions that stand."""
     ledger = Ledger(tmp_path)
-    ledger.admit("law", card(), weight=1)
+    ledger.admit("law", card())
     contributed(ledger, "law", 1)
     contributed(ledger, "law", 2)
     assert Ledger(tmp_path).verify() == {"entries": 3, "contributions": 1, "totals": 0}

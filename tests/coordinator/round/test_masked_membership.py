@@ -1,27 +1,27 @@
-"""Masked totals beside retiring, removing, crashes, members that lie, words to operators."""
+"""Masked totals beside joining, retiring, removing, crashes, members that lie: who waits, and what totals tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Confirmed, Envelopes, Message, Revealed, SealedSums
+from ridgeway.common.protocol.messages import ENVELOPE_BYTES, Confirmed, Envelopes, Message, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import ROUTER, load_release
-from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
-from ridgeway.coordinator.round.masked_round import _words_of_change, outlook
+from ridgeway.coordinator.round.federation import PrivacySettings
+from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
+from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
-from tests.support.faults import Crash, make_haste
+from tests.support.faults import Crash, let_join, make_haste
 from tests.support.hostile import MEMBERS
-from tests.support.masked_oracle import alone
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 LIAR = "law-1"
@@ -34,6 +34,12 @@ def round_of(parties: Parties, *without: str, transport: Direct | None = None) -
 
 def entries(parties: Parties, kind: str) -> list[Mapping[str, Any]]:
     return [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == kind]
+
+
+def new_epochs(parties: Parties) -> None:
+    """Let the owners of all that are active open new epochs."""
+    for name in parties.federation().ledger.standing().active:
+        parties.ready(name)
 
 
 def sealed_statistics(transport: Direct) -> list[str]:
@@ -50,39 +56,34 @@ def sums(parties: Parties) -> set[str]:
 
 def test_retiring_a_domain_needs_no_round_and_opens_nothing(later: Parties) -> None:
     """Its column is dropped at once, the others stay as they are to the bit."""
-    had = entries(later, "opened_sum")
+    had = entries(later, "totalled")
     change = retire(later.federation(), "medicine")
     assert change.published is not None
     assert (change.published.number, change.published.domains) == (2, ("code", "law"))
     old, new = (load_release(later.federation().release_folder(number)) for number in (1, 2))
     assert new.weights.tobytes() == old.weights[:, :2].tobytes()
-    assert entries(later, "opened_sum") == had
+    assert entries(later, "totalled") == had
     later.federation().ledger.verify()
 
 
-def test_the_round_after_one_holder_has_retired_waits_for_another_change(later: Parties) -> None:
-    """Without it the new total would show what the retired one had; with another change it is opened."""
+def test_the_round_after_a_domain_has_retired_waits_for_new_epochs(later: Parties) -> None:
+    """Its holders' data is in the old total and in no other; the others' is so too until they open new epochs."""
     retire(later.federation(), "medicine")
-    with pytest.raises(RoundFailed, match=r"only medicine is missing: .*until then the newest release stands"):
+    with pytest.raises(RoundFailed, match="must open a new epoch"):
         round_of(later)
-    later.change_corpus("law-1")
-    assert round_of(later).domains == ("code", "law")
-    later.federation().ledger.verify()
-
-
-def test_the_round_after_a_domain_of_two_has_retired_goes_well(later: Parties) -> None:
-    """Two that leave at once hide each other."""
-    retire(later.federation(), "law")
+    new_epochs(later)
     published = round_of(later)
-    assert (published.number, published.domains) == (3, ("code", "medicine"))
-    assert {member.name for member in published.members} == {"code-1", "code-2", "medicine"}
+    assert published.domains == ("code", "law")
+    assert {member.name for member in published.members} == set(MEMBERS) - {"medicine"}
+    later.federation().ledger.verify()
 
 
 def test_too_few_are_left_for_a_masked_round(later: Parties) -> None:
     """Retired down to two holders, the newest release stands, and the round says what it needs."""
     retire(later.federation(), "law")
     remove(later.federation(), "code-1")
-    with pytest.raises(RoundFailed, match="2 holders can take part, and a masked round needs 3"):
+    new_epochs(later)
+    with pytest.raises(RoundFailed, match="2 holders can take part, and a round under masks needs 3"):
         round_of(later)
     newest = later.federation().newest
     assert newest is not None
@@ -91,7 +92,7 @@ def test_too_few_are_left_for_a_masked_round(later: Parties) -> None:
 
 def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(later: Parties) -> None:
     """Nobody can take one holder's sums out of a masked total; the total itself is kept no longer."""
-    assert len(sums(later)) == 3
+    assert len(sums(later)) == 2
     change = remove(later.federation(), "medicine")
     assert (change.published, change.hidden, change.names_it) == (None, True, True)
     assert sums(later) == set()
@@ -101,14 +102,30 @@ def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(later: Part
     later.federation().ledger.verify()
 
 
-def test_after_two_were_removed_the_next_total_is_without_them(later: Parties) -> None:
-    """One alone would be seen in the difference."""
+def test_after_one_was_removed_the_next_total_is_without_it(later: Parties) -> None:
+    """Of new epochs of the others: nothing that was in a total with it is in another."""
     remove(later.federation(), "medicine")
-    with pytest.raises(RoundFailed, match="is missing"):
+    with pytest.raises(RoundFailed, match="must open a new epoch"):
         round_of(later)
-    remove(later.federation(), "law-1")
+    new_epochs(later)
     published = round_of(later)
-    assert {member.name for member in published.members} == {"code-1", "code-2", "law-2"}
+    assert {member.name for member in published.members} == set(MEMBERS) - {"medicine"}
+    totals = [{member["source"] for member in each["members"]} for each in entries(later, "totalled")]
+    assert len(totals) == 2 and not totals[0] & totals[1]
+
+
+def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(later: Parties) -> None:
+    """More than two thirds of whoever a holder has pinned must be in what it signs: the owners unpin who has gone."""
+    for name in ("medicine", "law-2"):
+        remove(later.federation(), name)
+    new_epochs(later)
+    with pytest.raises(RoundFailed, match=r"0 of 3 members signed .*has pinned 5 members and opens sums of 4 of them"):
+        round_of(later)
+    gone = [later.holder(name).identity.public for name in ("medicine", "law-2")]
+    for name in ("code-1", "code-2", "law-1"):
+        unpin(later.homes[name], gone)
+        later.ready(name)
+    assert len(round_of(later).members) == 3
 
 
 def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(later: Parties) -> None:
@@ -116,14 +133,14 @@ def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(later:
     later.admit("poetry")
     change = remove(later.federation(), "poetry")
     assert (change.published, change.hidden, change.names_it) == (None, False, False)
-    assert len(sums(later)) == 3
+    assert len(sums(later)) == 2
 
 
 # Crashes of the coordinator
 
 
 @pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", ["opened", "opened_sum", "totalled", "delivered"])
+@pytest.mark.parametrize("kind", ["opened", "signing", "totalled", "counted", "delivered"])
 def test_a_coordinator_killed_at_an_entry_keeps_what_was_opened(
     parties: Parties, after_one: Parties, monkeypatch: pytest.MonkeyPatch, kind: str, afterwards: bool
 ) -> None:
@@ -202,7 +219,7 @@ def each_part(content: bytes, size: int, change: Callable[[bytes], bytes]) -> by
 def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(parties: Parties) -> None:
     """The masks hide who; the ledger holds, nothing is released, and the next round goes well."""
     lying = Lying(parties, SealedSums, as_long(lambda content: content[::-1]))
-    with pytest.raises(RoundFailed, match=r"a member sealed something else than its sums, or runs other code.*run the"):
+    with pytest.raises(RoundFailed, match=r"a member sealed something else than its sums, or runs other code"):
         round_of(parties, transport=lying)
     assert parties.federation().newest is None
     assert entries(parties, "totalled") == []
@@ -269,7 +286,7 @@ def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
         parties, Revealed, as_long(lambda content: each_part(content, SHARE_BYTES, lambda part: bytes(SHARE_BYTES)))
     )
     assert len(round_of(parties, transport=lying).members) == 5
-    assert {each["lot"] for each in entries(parties, "opened_sum")} == {"statistics", "scores"}
+    assert [len(entries(parties, kind)) for kind in ("totalled", "counted")] == [1, 1]
 
 
 def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Parties) -> None:
@@ -280,86 +297,54 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Pa
     place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(parties.holder(LIAR).identity.public)
     with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed on their way"):
         round_of(parties, transport=lying)
-    assert entries(parties, "opened_sum") == []
+    assert entries(parties, "totalled") == []
     assert round_of(parties).number == 1
 
 
-# What stands in the way, in words
+# What is known without asking anybody
 
 
-def test_the_outlook_of_a_clear_federation_is_always_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to hide."""
+def test_a_roster_that_is_too_small_for_masks_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there are fewer than three, and only where masks are used."""
     make_haste(monkeypatch)
-    assert outlook(found(tmp_path).federation()) is None
-
-
-def test_the_outlook_says_how_many_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as there are fewer than three."""
-    make_haste(monkeypatch)
-    parties = found(tmp_path, mode="masked")
-    assert outlook(parties.federation()) == "0 holders are on the roster, and a masked round needs 3"
+    parties = found(tmp_path / "masked", mode="masked")
+    assert too_few_on_roster(parties.federation()) == "0 holders are on the roster, and a round under masks needs 3"
     populate(parties, {"code": "code", "law": "law"})
-    assert outlook(parties.federation()) == "2 holders are on the roster, and a masked round needs 3"
-
-
-def test_the_outlook_is_good_before_a_first_round_and_after_it(parties: Parties) -> None:
-    """As far as can be known: whether corpora have changed is not."""
-    assert outlook(parties.federation()) is None
-    round_of(parties)
-    assert outlook(parties.federation()) is None
-
-
-def test_the_outlook_names_the_one_that_stands_in_the_way_and_what_to_do(later: Parties) -> None:
-    """One that has joined alone, one that was retired alone; two are no hindrance."""
-    later.admit("poetry")
-    words = outlook(later.federation())
-    assert words is not None
-    assert words.startswith("since an earlier masked total only poetry has joined: ")
-    assert "Run the round again when another holder has joined, left or changed too" in words
-    later.admit("law-3")
-    assert outlook(later.federation()) is None
-
-
-def test_the_outlook_names_one_that_is_missing(later: Parties) -> None:
-    """Retired or removed, it is no longer there and was in the last total."""
-    retire(later.federation(), "medicine")
-    words = outlook(later.federation())
-    assert words is not None
-    assert "only medicine is missing" in words
-    later.admit("poetry")
-    assert outlook(later.federation()) is None
+    assert too_few_on_roster(parties.federation()) == "2 holders are on the roster, and a round under masks needs 3"
+    assert too_few_on_roster(found(tmp_path / "clear").federation()) is None
+    assert too_few_on_roster(found(tmp_path / "columns", mode="private").federation()) is None
+    full = found(tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full"))
+    assert too_few_on_roster(full.federation()) is not None
 
 
 # What all rounds together tell
 
 
-def test_rounds_open_a_total_where_two_have_changed_and_nothing_else(later: Parties) -> None:
-    """Seven rounds, three totals: as many combinations of the holders' sums, of which none shows one holder."""
-
-    def opened(lot: str) -> list[dict[str, tuple[str, int]]]:
-        return [dict(each) for each in later.federation().ledger.standing().opened.get(lot, [])]
-
-    assert len(opened("statistics")) == 1
-    for _ in range(2):
-        with suppress(RoundFailed):
-            round_of(later)
-    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 0]
-    later.change_corpus("law-1")
-    with pytest.raises(RoundFailed, match="only law-1 has changed"):
+def test_no_two_totals_hold_the_same_data_whoever_joins_leaves_or_changes(later: Parties) -> None:
+    """Round after round: one joins, one changes, one leaves; each total is of epochs that no other has."""
+    let_join(later, ["poetry"])
+    new_epochs(later)
+    assert "poetry" in round_of(later).domains
+    for name in MEMBERS:
+        later.change_corpus(name)
+    with pytest.raises(RoundFailed, match=r"would lose poetry.*poetry must open a new epoch"):
         round_of(later)
-    assert [len(opened(lot)) for lot in LOTS] == [1, 1, 0]
-    later.change_corpus("law-2")
+    retire(later.federation(), "poetry")
     round_of(later)
-    later.change_corpus("code-1")
-    later.change_corpus("code-2")
-    round_of(later)
-    assert len(opened("statistics")) == 3
-    assert all(len(opened(lot)) <= 3 for lot in LOTS)
-    assert alone(opened("statistics")) == set()
+    totals = [{member["source"] for member in each["members"]} for each in entries(later, "totalled")]
+    assert [len(each) for each in totals] == [5, 6, 5]
+    assert len(set().union(*totals)) == 16
+    notices = later.holder("law-1").totals.notices()
+    assert [len(each["members"]) for each in notices] == [1, 1], "the owner reads which totals differ by few members"
 
 
-def test_a_first_total_that_one_holder_outweighs_is_foreseen_in_words() -> None:
-    """Most of a domain has fallen away: there is no earlier total to compare with, and still a sentence."""
-    light, heavy = ("light", 1), ("heavy", 100)
-    words = _words_of_change(Standing(), [], {"a": light, "b": light, "c": heavy}, ["c"])
-    assert words.startswith("together with all the masked totals so far this one would show of c")
+def test_a_coordinator_restored_from_an_older_copy_opens_no_other_total(
+    later: Parties, whole: Parties, tmp_path: Path
+) -> None:
+    """Its ledger knows of no total; its holders do, and without them there are too few."""
+    folder = whole.copy(tmp_path / "older").folder
+    older = Parties(folder, later.encoder, {name: later.homes[name] for name in MEMBERS})
+    older.ready("law-1")
+    with pytest.raises(RoundFailed, match=r"code-1, code-2, law-2, medicine must open a new epoch"):
+        round_of(older)
+    assert entries(older, "totalled") == []

@@ -46,8 +46,6 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     make_haste(monkeypatch)
     parties = found(tmp_path, encoder=tiny_encoder(WIDTH), mode="masked")
     populate(parties, MEMBERS)
-    for name in MEMBERS:  # what holders keep between two messages is made before anything is measured
-        parties.holder(name).ready(parties.federation().terms)
     return parties
 
 

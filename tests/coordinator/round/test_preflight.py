@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeway.client.round.kept_log import fork
-from ridgeway.client.round.roster import unpin
+from ridgeway.client.round.roster import pin, unpin
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Here
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.deploy import supervisor
@@ -29,11 +29,12 @@ from ridgeway.coordinator.round.progress import (
     Watch,
     no_watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, LONGER_LOG, OTHER_RELEASE, REMEDIES, SILENT
-from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, OTHER_RELEASE, REMEDIES, SILENT
+from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
+from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Direct, Parties, found, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
@@ -69,6 +70,11 @@ class Asked(Direct):
         yield from super().exchange({peer: each for peer, each in packets.items() if peer not in failing}, seconds)
 
 
+def new_epochs(parties: Parties, *names: str) -> None:
+    for name in names or PEOPLE:
+        parties.ready(name)
+
+
 def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None:
     """They may be online for as long as they like: the round waits for the others, and refuses nobody."""
     told: list[Event] = []
@@ -77,8 +83,6 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     told.clear()
     transport = Asked(parties)
     transport.down = {"medicine"}
-    parties.change_corpus("code-1")
-    parties.change_corpus("code-2")
     settings = parties.federation().folder / "coordinator.toml"
     settings.write_text(settings.read_text().replace("wait = 0.0", "wait = 0.2"))
     with pytest.raises(RoundFailed):
@@ -92,8 +96,7 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
 def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(parties: Parties) -> None:
     """Its SuperNode refuses for it; the round says who it is and what its owner runs, and does not lose its domain."""
     run_round(parties.federation(), Asked(parties), no_watch)
-    parties.change_corpus("law-1")
-    parties.change_corpus("law-2")
+    new_epochs(parties)
     with pytest.raises(RoundFailed, match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"):
         run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
 
@@ -132,8 +135,9 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(clear: Parties, tm
     """After an older copy was restored, holders have another release 0002 than the ledger: a later number mends it."""
     run_round(clear.federation(), Direct(clear), no_watch)
     shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
-    clear.change_corpus("law-1")
-    run_round(clear.federation(), Direct(clear), no_watch)
+    for name in PEOPLE:
+        clear.change_corpus(name)
+    run_round(clear.federation(), Direct(clear), no_watch, RoundWishes(accept_worse=("code", "law", "medicine")))
     restored(clear, tmp_path / "older")
     change = retire(clear.federation(), "medicine")
     assert change.published is not None and change.published.number == clear.holder("law-1").newest == 2
@@ -156,8 +160,10 @@ def test_a_round_after_an_older_copy_was_restored_has_a_number_that_holders_take
     run_round(clear.federation(), Direct(clear), no_watch)
     shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
     for _ in range(2):
-        run_round(clear.federation(), Direct(clear), no_watch, even_unchanged=True)
+        new_epochs(clear)
+        run_round(clear.federation(), Direct(clear), no_watch)
     restored(clear, tmp_path / "older")
+    new_epochs(clear)
     assert run_round(clear.federation(), Direct(clear), no_watch).number == 4
     assert {clear.holder(name).newest for name in PEOPLE} == {4}
 
@@ -171,20 +177,19 @@ def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) 
     assert clear.federation().next_number == 8
 
 
-def test_an_older_copy_opens_no_sums_and_forks_no_log(parties: Parties, tmp_path: Path) -> None:
-    """Holders that know of more opened sums are left out by name, and get no log that would look like a fork."""
+def test_an_older_copy_opens_no_total_with_used_epochs(parties: Parties, tmp_path: Path) -> None:
+    """It does not know of the second total; the holders do, so pre-flight and round name them alike."""
     run_round(parties.federation(), Asked(parties), no_watch)
     shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
-    parties.change_corpus("law-1")
-    parties.change_corpus("law-2")
+    new_epochs(parties)
     run_round(parties.federation(), Asked(parties), no_watch)
     restored(parties, tmp_path / "older")
-    with pytest.raises(RoundFailed, match=r"law-2, medicine refused \(longer_log: .*restore the newest"):
+    parties.ready("law-1")
+    waiting = sorted(set(PEOPLE) - {"law-1"})
+    found_ = obstacles(parties, Asked(parties))
+    assert {name for name, each in found_.items() if "epoch_used" in each} == set(waiting)
+    with pytest.raises(RoundFailed, match=r"code-1, code-2, .*medicine must open a new epoch"):
         run_round(parties.federation(), Asked(parties), no_watch)
-    told: list[Event] = []
-    assert deliver_newest(parties.federation(), Asked(parties), told.append) == set()
-    assert {each.code for each in told if isinstance(each, DeliveryBlocked)} == {"other_release", "longer_log"}
-    assert all(fork(home) is None for home in parties.homes.values())
 
 
 # Asked beforehand
@@ -196,27 +201,21 @@ def obstacles(parties: Parties, transport: Direct) -> dict[str, dict[str, list[s
     return {each.name: {code: list(names) for code, names in each.obstacles} for each in checked}
 
 
-def spoil(parties: Parties, name: str) -> None:
-    path = Path(parties.holder(name).settings.corpus[0])
-    path.write_text(path.read_text() + '{"text": \n')
-
-
 def test_where_nothing_is_in_the_way_preflight_says_so_and_the_round_goes_well(parties: Parties) -> None:
-    """Holders sum their corpora for it, and open and sign nothing."""
+    """Holders read no corpus for it, and open and sign nothing."""
     transport = Asked(parties)
     assert obstacles(parties, transport) == {name: {} for name in PEOPLE}
     assert {kind for _, kind in transport.asked} == {"hello"}
     assert not parties.holder("law-1").journal.entries("session", "signed", "opened")
-    assert all((home / "statistics" / "current.stats").exists() for home in parties.homes.values())
     assert run_round(parties.federation(), Asked(parties), no_watch).number == 1
     assert obstacles(parties, Asked(parties)) == {name: {} for name in PEOPLE}
 
 
 def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away, other code, unknown members, a broken corpus, a full disk, a policy of its own: each by its code."""
+    """Away, other code, unknown members, no epoch, a full disk, a policy of its own: each by its code."""
     unpin(parties.homes["code-1"], [parties.holder(name).identity.public for name in ("law-1", "law-2")])
     parties.rewrite("code-1", "min_cohort = 3", "min_cohort = 9")
-    spoil(parties, "code-2")
+    without_epoch(parties, "code-2")
     plain = shutil.disk_usage
     full = SimpleNamespace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: full if path == parties.homes["law-1"] else plain(path))
@@ -224,35 +223,56 @@ def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypa
     transport.down = {"medicine"}
     assert obstacles(parties, transport) == {
         "code-1": {"cohort_too_small": [], "forged_roster": ["law-1", "law-2"]},
-        "code-2": {"corpus_unreadable": []},
+        "code-2": {"no_epoch": []},
         "law-1": {"disk_full": []},
         "law-2": {"bundle_refused": []},
         "medicine": {"away": []},
     }
 
 
-def test_a_total_that_would_set_a_holder_apart_is_foreseen_by_every_holder(parties: Parties) -> None:
-    """By what each remembers itself, under its own policy; and the round then says the same."""
+def without_epoch(parties: Parties, name: str) -> None:
+    """Let a holder be one that has opened no epoch yet."""
+    home = parties.homes[name]
+    for path in home.glob("journal.db*"):
+        path.unlink()
+    shutil.rmtree(home / "epochs")
+
+
+def test_who_waits_for_its_next_epoch_is_named_with_the_round_of_its_total(parties: Parties) -> None:
+    """Pre-flight and round judge alike: who waits, who is in, and when nobody need wait."""
     run_round(parties.federation(), Asked(parties), no_watch)
-    parties.change_corpus("medicine")
-    found = obstacles(parties, Asked(parties))
-    assert found["medicine"] == {"sets_apart": ["medicine"]}
-    with pytest.raises(RoundFailed, match="only medicine has changed"):
+    assert obstacles(parties, Asked(parties)) == {name: {} for name in PEOPLE}, "the kept total is used again"
+    parties.ready("medicine")
+    checked = check_holders(parties.federation(), Asked(parties), no_watch)
+    waiting = {each.name: each.total_of for each in checked if each.obstacles}
+    assert waiting == dict.fromkeys(set(PEOPLE) - {"medicine"}, 1)
+    with pytest.raises(RoundFailed, match="code-1, code-2, law-1, law-2 must open a new epoch"):
         run_round(parties.federation(), Asked(parties), no_watch)
-    parties.change_corpus("law-1")
-    assert run_round(parties.federation(), Asked(parties), no_watch).number == 2
+    new_epochs(parties, "code-1", "law-1", "law-2")
+    assert {name for name, each in obstacles(parties, Asked(parties)).items() if each} == {"code-2"}
+    published = run_round(parties.federation(), Asked(parties), no_watch)
+    assert {member.name for member in published.members} == set(PEOPLE) - {"code-2"}
 
 
-def test_under_terms_that_it_has_not_agreed_to_a_holder_does_no_work(parties: Parties) -> None:
-    """It names them and sums nothing: sums over other windows of its text are not even made."""
+def test_a_roster_of_which_too_few_are_there_is_foreseen(parties: Parties) -> None:
+    """A holder that has pinned many more says so beforehand, and refuses in the round."""
+    strangers = [Place(name=f"other-{n}", domain="law", key=fixed_identity(50 + n).public) for n in range(4)]
+    pin(parties.homes["code-1"], strangers)
+    assert obstacles(parties, Asked(parties))["code-1"] == {"too_few_of_roster": []}
+    published = run_round(parties.federation(), Asked(parties), no_watch)
+    assert "code-1" not in {member.name for member in published.members}
+
+
+def test_under_terms_that_it_has_not_agreed_to_a_holder_looks_at_nothing_else(parties: Parties) -> None:
+    """It names them, and whether it has an epoch is not even said by an obstacle."""
     parties.rewrite("law-1", "window = 8", "window = 9")
+    without_epoch(parties, "law-1")
     assert obstacles(parties, Asked(parties))["law-1"] == {"window_not_allowed": []}
-    assert not (parties.homes["law-1"] / "statistics" / "current.stats").exists()
 
 
 def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties) -> None:
-    """No path, no count, no text: not even where its corpus is broken and its log tells the whole story."""
-    spoil(parties, "code-2")
+    """No path, no count, no text: not even where its corpus is gone."""
+    Path(parties.holder("code-2").settings.corpus[0]).unlink()
     unpin(parties.homes["code-2"], [parties.holder("law-1").identity.public])
     transport = Asked(parties)
     obstacles(parties, transport)
@@ -261,8 +281,8 @@ def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties
     assert isinstance(message, Here) and not reply.blobs
     known = {each.key for each in parties.federation().ledger.standing().roster.values()}
     assert {key for each in message.obstacles for key in each.keys} <= known
-    assert {each.code for each in message.obstacles} <= set(REMEDIES)
-    assert set(message.model_dump()) == {"release", "log", "obstacles"}
+    assert {each.code for each in message.obstacles} == {"forged_roster"} <= set(REMEDIES)
+    assert set(message.model_dump()) == {"release", "epoch", "obstacles"}
 
 
 def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
@@ -270,7 +290,7 @@ def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_
     source = "".join(
         path.read_text() for room in ("client", "common", "coordinator") for path in Path(room).rglob("*.py")
     )
-    for code in set(REMEDIES) - {AWAY, SILENT, BUNDLE, OTHER_RELEASE, LONGER_LOG}:
+    for code in set(REMEDIES) - {AWAY, SILENT, BUNDLE, OTHER_RELEASE}:
         assert source.count(f'"{code}"') > 1, code
 
 
@@ -300,6 +320,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
         "medicine": ["no", *["?"] * 5],
     }
     said = [line.split()[:3] for line in done.stderr.splitlines()]
+    assert said.pop(0)[:2] == ["mode", "masked"]
     assert said == [
         ["next", name, code]
         for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
@@ -308,4 +329,10 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     parties.pin_all()
     transport = Asked(parties)
     assert shop.call("coordinator", "preflight", "coordinator").code == 0
-    assert shop.call("coordinator", "preflight", "coordinator", "--json").json["clear"] is True
+    told = shop.call("coordinator", "preflight", "coordinator", "--json").json
+    assert (told["clear"], told["mode"], "under masks" in told["sentence"]) == (True, "masked", True)
+    run_round(parties.federation(), transport, no_watch)
+    parties.ready("medicine")
+    transport = Asked(parties)
+    waits = shop.call("coordinator", "preflight", "coordinator")
+    assert waits.code == 1 and "law-1 waits for its next epoch: its data is in the total of round 1" in waits.stderr

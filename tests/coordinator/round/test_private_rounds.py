@@ -1,65 +1,94 @@
-"""Private rounds from end to end: noise that adds up under masks, a budget that is kept, questions that are refused."""
+"""Private rounds from end to end, both ways: noise that adds up, a budget that is kept, one router to count for."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from ridgeway.client.round import held_out
-from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.private_sums import FOLDER, NOISY, PRIOR, SUMS, Expense, NoisyVectors, expenses, spent
+from ridgeway.client.ready import open_epoch
+from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.private_sums import NoisyOutputs, laid_out
+from ridgeway.client.round.spending import Expense, spent
+from ridgeway.client.sums import held_out
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.common.base.errors import BoundExceeded, InputError, Refused, RoundFailed
+from ridgeway.common.base.errors import InputError, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS, CosineFeatures, WordFeatures
 from ridgeway.common.encoding.table_encoder import with_cosines, with_words
-from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums, max_documents
+from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms
-from ridgeway.common.protocol.messages import Announce, Evaluate, Refusal
-from ridgeway.common.protocol.packet import Blob, open_packet, weights_blob
+from ridgeway.common.privacy.private_solve import noise_variance
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.protocol.messages import Announce, Evaluate, Message, Refusal
+from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
 from ridgeway.common.routing.drift_sketch import companion
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
+from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.solving.private_solve import PRIVATE_CANDIDATE, PUBLIC_TEMPERATURE, noise_variance
-from ridgeway.coordinator.solving.total import add_weighted
+from ridgeway.coordinator.round.progress import Event, RouterEvaluated
+from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, MEMBERS, Hostile, code_of
+from tests.support.faults import epoch_of, make_haste
+from tests.support.hostile import FEATURES, MEMBERS, Hostile
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 
 PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
+DOMAINS = ("code", "law", "medicine")
+TWO_ROUNDS = 1.5
+"""An ε that two rounds of 1 together stay below, and three do not."""
 
 
-def settled(folder: Path, mode: PrivacyMode, way: str = "masked", epsilon: float = 1.0) -> Parties:
-    """Five holders that have agreed to this privacy, and to what one round costs."""
-    parties = found(folder, mode=way, privacy=PrivacySettings(mode=mode, epsilon=epsilon))
+def settled(folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS) -> Parties:
+    """Five holders that have agreed to this privacy, and to what two rounds cost."""
+    parties = found(folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0))
     write_prior(make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR)
     populate(parties, MEMBERS)
     for name in MEMBERS:
-        parties.rewrite(name, 'privacy = "none"', f'privacy = "{mode}"')
-        parties.rewrite(name, "max_epsilon = 8.0", f"max_epsilon = {epsilon}")
+        parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
     return parties
 
 
+def round_of(parties: Parties, transport: Direct | None = None, **wishes: Any) -> LedgerRelease:
+    return run_round(parties.federation(), transport or Direct(parties), no_watch, RoundWishes(**wishes))
+
+
+def new_epochs(parties: Parties, *names: str) -> None:
+    for name in names or MEMBERS:
+        parties.ready(name)
+
+
 @pytest.fixture(scope="module", params=["columns", "full"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """A federation of either mode after one masked round."""
+def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """A federation of either way before its first round."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        parties = settled(tmp_path_factory.mktemp(request.param), request.param)
-        run_round(parties.federation(), Direct(parties), no_watch)
+        return settled(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def made(fresh: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parties:
+    """The same after one round."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_haste(patch)
+        parties = fresh.copy(tmp_path_factory.mktemp("made") / "parties")
+        round_of(parties)
         return parties
+
+
+@pytest.fixture
+def new(fresh: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    make_haste(monkeypatch)
+    return fresh.copy(tmp_path / "parties")
 
 
 @pytest.fixture
@@ -68,69 +97,80 @@ def parties(made: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return made.copy(tmp_path / "parties")
 
 
-def noised(parties: Parties, name: str, lot: str) -> list[Integers]:
-    """What a holder has noised for a lot, in the order of time."""
-    holder = parties.holder(name)
-    return [
-        load_file(holder.folder / FOLDER / f"{each.vector}{NOISY}")["vector"]
-        for each in expenses(holder.journal)
-        if each.lot == lot
-    ]
-
-
 def exact(parties: Parties, name: str) -> DocumentSums:
-    sums = parties.holder(name).sums(parties.federation().terms)
-    assert isinstance(sums, DocumentSums)
-    return sums
+    holder = parties.holder(name)
+    return holder.epochs.document_sums(holder.epoch(parties.federation().terms))
 
 
 def mode_of(parties: Parties) -> PrivacyMode:
-    privacy = parties.federation().privacy
-    assert privacy is not None
-    return privacy.mode
+    return parties.federation().privacy.mode
+
+
+def expenses(parties: Parties, name: str) -> list[Expense]:
+    return parties.holder(name).account.expenses()
+
+
+def paid(parties: Parties) -> set[int]:
+    """How many outputs each holder has paid for."""
+    return {len(expenses(parties, name)) for name in MEMBERS}
+
+
+def total_of(parties: Parties) -> Statistics:
+    """The noisy total that the newest release is made of."""
+    federation = parties.federation()
+    ledger = federation.ledger
+    if federation.terms.uses_masks:
+        return ledger.total(ledger.standing().totals[-1])
+    total = np.zeros((FEATURES, len(DOMAINS)), dtype=np.int64)
+    for name, domain in MEMBERS.items():
+        total[:, DOMAINS.index(domain)] += ledger.sums(ledger.standing().contributions[name]).cross[:, 0]
+    return federation.terms.statistics_of(total.ravel(), len(DOMAINS))
 
 
 # What is opened
 
 
-def test_a_masked_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) -> None:
+def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) -> None:
     """Byte for byte: masks change nothing, and no other noise and no other number comes in."""
-    ledger = parties.federation().ledger
-    stored = ledger.standing().totals[-1]
-    total = ledger.total(stored)
+    total = total_of(parties)
     columns = np.zeros_like(total.cross)
     products = np.zeros(FEATURES * (FEATURES - 1) // 2, dtype=np.int64)
     for name, domain in MEMBERS.items():
-        [vector] = noised(parties, name, "statistics")
-        columns[:, stored.domains.index(domain)] += vector[:FEATURES]
-        products += vector[FEATURES:] if mode_of(parties) == "full" else 0
+        holder = parties.holder(name)
+        kept = holder.epochs.noisy(holder.epoch(parties.federation().terms), "statistics")
+        assert kept is not None
+        columns[:, DOMAINS.index(domain)] += kept[0][:FEATURES]
+        products += kept[0][FEATURES:] if mode_of(parties) == "full" else 0
     assert np.array_equal(total.cross, columns)
-    assert np.array_equal(total.gram[:-1, :-1][np.triu_indices(FEATURES - 1)], products)
+    if mode_of(parties) == "full":
+        assert np.array_equal(total.gram[:-1, :-1][np.triu_indices(FEATURES - 1)], products)
 
 
 def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
     """Neither none nor much more: the squares of what lies on the total, beside their variance."""
-    federation = parties.federation()
-    stored, privacy = federation.ledger.standing().totals[-1], federation.privacy
-    assert privacy is not None
-    total = federation.ledger.total(stored)
+    privacy, total = parties.federation().privacy, total_of(parties)
     plain = np.zeros_like(total.cross)
     for name, domain in MEMBERS.items():
-        plain[:, stored.domains.index(domain)] += exact(parties, name).column
+        plain[:, DOMAINS.index(domain)] += exact(parties, name).column
     domains = list(MEMBERS.values())
     squares = np.square((total.cross - plain).astype(float)) / noise_variance(privacy, domains)
-    squares *= max(map(domains.count, domains)) / np.array([domains.count(name) for name in stored.domains])
+    squares *= max(map(domains.count, domains)) / np.array([domains.count(name) for name in DOMAINS])
     assert 0.1 < squares.mean() < 4  # 21 numbers: beyond it lies less than one run in a million
 
 
 def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> None:
-    """One vector of sums and one of counts, of other documents; the journal has both before they leave."""
+    """One vector of sums and one of counts, of other documents; each is paid for before it leaves."""
+    leaves = "noisy_statistics" if mode_of(parties) == "columns" else "confirmed"
     for name in MEMBERS:
         holder = parties.holder(name)
-        entries = holder.journal.entries("spent", "sent")
-        noted = [(entry.kind, entry.facts["lot"]) for entry in entries if "lot" in entry.facts]
-        assert noted == [(kind, lot) for lot in ("statistics", "scores") for kind in ("spent", "sent")]
-        assert 0.99 < holder.noisy.epsilon_spent() <= 1.0
+        noted = [
+            entry.facts["output"] if entry.kind == "spent" else entry.facts["kind"]
+            for entry in holder.journal.entries("spent", "sent")
+            if entry.kind == "spent" or entry.facts["kind"] in (leaves, "counted")
+        ]
+        assert noted == [word for word in ("statistics", leaves, "counts", "counted") if word in noted]
+        assert [each.output for each in expenses(parties, name)] == ["statistics", "counts"]
+        assert 0.99 < holder.account.epsilon() <= 1.0
 
 
 def test_a_release_says_what_it_promises(parties: Parties) -> None:
@@ -140,11 +180,30 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     assert (said["mode"], said["epsilon"], said["delta"]) == (mode_of(parties), 1.0, 1e-8)
     assert said["adjacency"] == "add or remove one document"
     assert "(ε = 1, δ = 1e-08)" in said["sentence"] and said["covered"] and said["not_covered"]
-    told = manifest["evaluation"]  # of so few documents noise may leave none
-    assert told is None or told["candidates"] == 1
+    assert said["counted"] == list(DOMAINS)
     assert not manifest["confidence"]["calibrated"]
     assert manifest["confidence"]["temperature"] == PUBLIC_TEMPERATURE and "public text" in said["calibration"]
     assert not companion(federation.release_folder(1)).exists()
+
+
+def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_path: Path) -> None:
+    """In the event, in the manifest, and by every command that shows an accuracy; with so few documents it is wide."""
+    seen: list[Event] = []
+    run_round(new.federation(), Direct(new), seen.append)
+    [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
+    evaluation = new.federation().manifest(1)["evaluation"]
+    if evaluation is None:  # noise left no document
+        assert told.accuracy is None and told.interval is None
+        return
+    low, high = evaluation["interval"]
+    assert (low, high) == told.interval and 0 <= low <= evaluation["accuracy"] <= high <= 100
+    assert set(evaluation["intervals"]) == set(evaluation["domains"])
+    assert high - low > 10
+    shop, folder = Workshop(tmp_path), new.federation().folder
+    words = f"(95 %: {low:.1f} to {high:.1f})"
+    assert words in shop.call("coordinator", "releases", folder).stdout
+    assert words in shop.call("coordinator", "show", folder).stderr
+    assert shop.call("coordinator", "releases", folder, "--json").json[0]["interval"] == [low, high]
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
@@ -154,156 +213,242 @@ def test_domains_go_as_ever(parties: Parties) -> None:
     assert parties.federation().manifest(change.published.number)["privacy"]["epsilon"] == 1.0
 
 
+def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
+    """Where single vectors are there; in a total under masks they are hidden."""
+    change = remove(parties.federation(), "law-2")
+    if mode_of(parties) == "full":
+        assert change.published is None and change.hidden
+        return
+    assert change.published is not None
+    assert parties.federation().manifest(change.published.number)["privacy"]["mode"] == "columns"
+
+
 # Sending again
 
 
 def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) -> None:
-    """With the whole budget spent: the kept total is used again, the release stands, and nothing stands in the way."""
-    assert run_round(parties.federation(), Direct(parties), no_watch).number == 1
+    """The release stands, nobody pays or is asked for a vector, and nothing stands in the way."""
+    before = [expenses(parties, name) for name in MEMBERS]
+    transport = Direct(parties)
+    assert round_of(parties, transport).number == 1
+    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
     checked = check_holders(parties.federation(), Direct(parties), no_watch)
     assert [each.obstacles for each in checked] == [[]] * len(MEMBERS)
-    assert {len(expenses(parties.holder(name).journal)) for name in MEMBERS} == {2}
+    assert [expenses(parties, name) for name in MEMBERS] == before
 
 
-def test_an_unchanged_corpus_sends_the_same_vector_again_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator lost the total: with a whole budget spent, holders still send what they have sent before."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "columns")
-    run_round(parties.federation(), Direct(parties), no_watch)
-    before = parties.federation().ledger.total(parties.federation().ledger.standing().totals[-1])
+def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(parties: Parties) -> None:
+    """ρ adds up over rounds; ε, at this δ, grows by less. The owner is told before an epoch is opened that no round
+    could use, in one sentence, and the epoch that is open stays."""
+    new_epochs(parties)
+    assert round_of(parties).number == 2
+    assert paid(parties) == {4}
+    epsilon = parties.holder("law-1").account.epsilon()
+    assert 1.3 < epsilon < TWO_ROUNDS
+    before = epoch_of(parties.holder("law-1"))
+    holder = parties.holder("law-1")
+    with pytest.raises(InputError, match=r"would bring the ε of this corpus to 1\.\d+, and `max_epsilon`") as error:
+        open_epoch(holder, parties.federation().terms, new_epoch=True)
+    assert "\n" not in str(error.value)
+    assert epoch_of(parties.holder("law-1")) == before
+    assert sorted(path.name for path in (holder.folder / "epochs").iterdir()) == [before]
+    assert round_of(parties).number == 2
+
+
+def test_counts_under_noise_are_paid_once(parties: Parties) -> None:
+    """A round that publishes again asks for them again: the same vector leaves, and costs nothing more."""
+    first = parties.federation().manifest(1)["evaluation"]
+    published = round_of(parties, even_unchanged=True)
+    assert published.number == 2 and paid(parties) == {2}
+    assert parties.federation().manifest(2)["evaluation"] == first
+    routers = [(parties.federation().release_folder(number) / ROUTER).read_bytes() for number in (1, 2)]
+    assert routers[0] == routers[1]
+
+
+def test_an_operator_who_lost_the_total_gets_the_same_again(parties: Parties) -> None:
+    """With nothing to pay: the same vectors, of the same members."""
+    before = total_of(parties)
     for path in (parties.federation().folder / "contributions").iterdir():
         path.unlink()
-    run_round(parties.federation(), Direct(parties), no_watch, even_unchanged=True)
-    after = parties.federation().ledger.total(parties.federation().ledger.standing().totals[-1])
-    assert after.equals(before)
-    assert [len(noised(parties, name, "statistics")) for name in MEMBERS] == [1] * len(MEMBERS)
+    round_of(parties, even_unchanged=True)
+    assert total_of(parties).equals(before) and paid(parties) == {2}
 
 
-def test_shares_of_noise_are_never_sent_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two totals with the same shares in them would show, by their difference, a change under few shares alone."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "full", epsilon=4.0)
-    for name in MEMBERS:
-        parties.rewrite(name, "max_epsilon = 4.0", "max_epsilon = 8.0")
-    run_round(parties.federation(), Direct(parties), no_watch)
-    for name in ("code-1", "law-1"):
-        parties.change_corpus(name)
-    run_round(parties.federation(), Direct(parties), no_watch, accept_worse=["code", "law"])
-    for name in MEMBERS:
-        first, second = noised(parties, name, "statistics")
-        assert not np.array_equal(first, second)
+def test_a_budget_that_is_spent_in_between_keeps_a_holder_out_of_the_round(parties: Parties) -> None:
+    """Its owner has lowered the cap since the epoch was opened: it refuses at once, in one sentence, writes nothing
+    but that, and sends nothing. The others' round goes on where it may."""
+    new_epochs(parties)
+    parties.rewrite("law-1", f"max_epsilon = {TWO_ROUNDS}", "max_epsilon = 1.0")
+    transport = Direct(parties)
+    published = round_of(parties, transport)
+    assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"} or mode_of(parties) == "columns"
+    refused = [open_packet(reply).message for name, reply in transport.replies if name == "law-1"]
+    assert isinstance(refused[0], Refusal) and refused[0].code == "budget_spent"
+    assert "spent an ε of 1 and allows 1 in all" in refused[0].reason and "\n" not in refused[0].reason
+    assert len(expenses(parties, "law-1")) == 2
+    folder = parties.homes["law-1"] / "epochs" / epoch_of(parties.holder("law-1"))
+    assert not list(folder.glob("*.noisy"))
 
 
-def test_what_is_noised_but_not_kept_is_paid_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vector that was lost, or damaged, is drawn anew: that is another vector, and costs as one."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "columns", epsilon=0.5)
-    terms, holder = announced(parties), parties.holder("law-1")
-    assert terms.privacy is not None
-    sums = holder.sums(terms)
-    assert isinstance(sums, DocumentSums)
-    given = sums, holder.source(sums), terms.privacy, 0.25
-    first = holder.noisy.sums(*given)
-    assert holder.noisy.sums(*given).equals(first) and len(expenses(holder.journal)) == 1
-    [path] = (holder.folder / FOLDER).glob(f"*{NOISY}")
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(Refused, match=r"spent an ε of 0.5 and allows 0.5"):
-        holder.noisy.sums(*given)
+# Drop-outs and kills
 
 
-def announced(parties: Parties) -> Any:
-    """The terms of a round, once holders have the prior that comes with them."""
-    federation = parties.federation()
-    for name in MEMBERS:
-        assert federation.privacy is not None
-        parties.holder(name).noisy.take_prior(
-            prior_bytes(federation.prior), federation.privacy, parties.encoder.fingerprint
-        )
-    return federation.terms
+class Falling(Direct):
+    """Holders that are not heard any more from some kind of request on."""
+
+    def __init__(self, parties: Parties, kind: str, *names: str) -> None:
+        super().__init__(parties)
+        self._kind, self._fallers = kind, names
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        if name in self._fallers and open_packet(packet).message.kind == self._kind:
+            self.down.add(name)
+        elif name not in self.down:
+            yield from super().answers(name, peer, packet)
 
 
-# The budget
+def test_one_of_two_holders_of_a_domain_may_fall_away(new: Parties) -> None:
+    """The release is of the others; who fell away before it signed or sent has paid nothing."""
+    kind = "collect" if mode_of(new) == "columns" else "seal"
+    published = round_of(new, Falling(new, kind, "law-1"))
+    assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+    assert expenses(new, "law-1") == []
+    assert len(expenses(new, "law-2")) == 2
 
 
-def test_a_holder_sees_what_was_spent_and_what_is_left(parties: Parties, tmp_path: Path) -> None:
-    """In words, and for programs with every vector that was paid for; the operator sees what a release promises."""
-    shop, home = Workshop(tmp_path), parties.homes["law-1"]
-    assert "ε 1 of 1" in shop.call("client", "status", home).stderr
-    told = shop.call("client", "status", home, "--json").json["privacy"]
-    assert (told["allowed"], told["delta"]) == (1.0, 1e-8) and 0.99 < told["spent"] <= 1.0
-    assert [each["lot"] for each in told["vectors"]] == ["statistics", "scores"]
-    shown = shop.call("coordinator", "show", parties.federation().folder).stderr
-    assert "ε 1" in shown and "add or remove one document" in shown and "Whoever sees all that left" in shown
+def test_fewer_members_than_carry_the_noise_open_nothing(new: Parties) -> None:
+    """With two of five gone after they have shared, a third and more of the noise would be missing; nobody has paid."""
+    if mode_of(new) == "columns":
+        pytest.skip("each holder adds all of the noise itself")
+    with pytest.raises(RoundFailed, match=r"3 of 5 members .* and 4 are needed"):
+        round_of(new, Falling(new, "seal", "law-1", "code-1"))
+    assert paid(new) == {0}
+    assert round_of(new).number == 1
 
 
-def test_beyond_its_cap_a_holder_refuses_before_anything_is_read(parties: Parties) -> None:
-    """A changed corpus is another vector: the request is refused, the text is not even opened, and nothing leaves."""
-    for name in ("law-1", "code-1"):
-        parties.change_corpus(name)
-        kept = parties.homes[name] / FOLDER / SUMS
-        before = kept.stat().st_mtime_ns
-        asked = Hostile(parties, list(MEMBERS), round="ef" * 16)
-        message = asked.ask(name, Announce(terms=asked.terms), [prior_bytes(parties.federation().prior)]).message
-        assert isinstance(message, Refusal) and message.code == "budget_spent"
-        assert "spent an ε of 1 and allows 1 in all" in message.reason
-        assert kept.stat().st_mtime_ns == before
-        assert len(expenses(parties.holder(name).journal)) == 2
+@pytest.mark.parametrize("kind", ["evaluate", "deliver"])
+def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties, kind: str) -> None:
+    """Between the total and the counts, or before the release was delivered: the same vectors serve again."""
+
+    class Dying(Direct):
+        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Any:
+            if open_packet(next(iter(packets.values()))).message.kind == kind:
+                raise KeyboardInterrupt
+            return super().exchange(packets, seconds)
+
+    with pytest.raises(KeyboardInterrupt):
+        round_of(new, Dying(new))
+    before = total_of(new)
+    assert round_of(new).number == 1
+    assert total_of(new).equals(before) and paid(new) == {2}
 
 
-def test_a_cap_that_is_raised_is_spent_from_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ρ adds up over rounds; ε, at this δ, grows by less."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "columns")
-    run_round(parties.federation(), Direct(parties), no_watch)
-    for name in ("law-1", "code-1"):
-        parties.rewrite(name, "max_epsilon = 1.0", "max_epsilon = 1.5")
-        parties.change_corpus(name)
-    run_round(parties.federation(), Direct(parties), no_watch)
-    assert 1.3 < parties.holder("law-1").noisy.epsilon_spent() < 1.5
-    assert parties.holder("law-2").noisy.epsilon_spent() <= 1.0 + 0.5  # its counts are of another router
+def test_a_domain_that_did_not_count_keeps_the_router_back(new: Parties) -> None:
+    """medicine's holder is gone before the counts; with the operator's word it is published, and says who counted."""
+    with pytest.raises(RoundFailed, match=r"nobody has counted .* medicine.*--accept-unevaluated medicine"):
+        round_of(new, Falling(new, "evaluate", "medicine"))
+    assert new.federation().newest is None
+    assert len(expenses(new, "medicine")) == 1
+    published = round_of(new, Falling(new, "evaluate", "medicine"), accept_unevaluated=["medicine"])
+    assert new.federation().manifest(published.number)["privacy"]["counted"] == ["code", "law"]
 
 
-def test_documents_pay_for_sums_or_for_counts(parties: Parties) -> None:
-    """One is either summed or held out; if the share that is held out was changed, it may have paid for both."""
-    paid = expenses(parties.holder("medicine").journal)
-    [rho] = {each.rho for each in paid}
-    assert spent(paid) == rho
-    changed = Expense("", "scores", rho, 0.5, "", "")
-    assert spent([*paid, changed]) == 3 * rho
-    assert spent([]) == 0
+# After a restore of either side
 
 
-def test_the_journal_of_another_folder_is_refused(parties: Parties) -> None:
-    """Neither a colleague's journal, without what this holder has sent, nor an empty one gives a budget back."""
-    asked, home = Hostile(parties, list(MEMBERS), round="ef" * 16), parties.homes["law-1"]
-    blobs = [prior_bytes(parties.federation().prior)]
-    parties.change_corpus("law-1")
-    shutil.copytree(home / FOLDER, home / "kept")
-    for other in (parties.homes["law-2"], None):
-        for path in [*home.glob("journal.db*"), *(home / FOLDER).glob(f"*{NOISY}")]:
-            path.unlink()
-        if other:
-            for path in other.glob("journal.db*"):
-                shutil.copy(path, home)
-        else:
-            shutil.copytree(home / "kept", home / FOLDER, dirs_exist_ok=True)
-        assert code_of(asked.ask("law-1", Announce(terms=asked.terms), blobs)) == "foreign_journal"
+def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(new: Parties, tmp_path: Path) -> None:
+    """The file of what corpora have cost lies beside it, and still knows. What left is not drawn anew."""
+    home = new.homes["law-1"]
+    shutil.copytree(home, tmp_path / "older")
+    round_of(new)
+    cost = new.holder("law-1").account.epsilon()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "older", home)
+    holder = new.holder("law-1")
+    assert holder.journal.entries("spent") == [] and holder.account.epsilon() == cost > 0.99
+    for path in (new.federation().folder / "contributions").iterdir():
+        path.unlink()
+    transport = Direct(new)
+    if mode_of(new) == "columns":
+        published = round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
+        assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+    else:  # a total without it is another one, in which the others' epochs are not
+        with pytest.raises(RoundFailed, match="0 of 5 members signed"):
+            round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
+    refused = [open_packet(reply).message for name, reply in transport.replies if name == "law-1"]
+    assert "epoch_used" in {each.code for each in refused if isinstance(each, Refusal)}
+    assert len(expenses(new, "law-1")) == 2
+
+
+def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(new: Parties, tmp_path: Path) -> None:
+    """Holders send again what they sent; the release takes a number that they have not got."""
+    folder = new.federation().folder
+    shutil.copytree(folder, tmp_path / "older", symlinks=True)
+    round_of(new)
+    before = total_of(new)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "older", folder, symlinks=True)
+    assert round_of(new).number == 2
+    assert total_of(new).equals(before) and paid(new) == {2}
+    assert {new.holder(name).newest for name in MEMBERS} == {2}
 
 
 # What may be asked
 
 
-def clear_ask(parties: Parties, message: Any, blobs: Sequence[Blob] = ()) -> Any:
+def test_a_release_that_does_not_follow_from_its_total_is_refused(
+    new: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holders have solved the noisy total themselves: another router is not taken, whoever signed it."""
+
+    def other(total: Any, encoder: Any, choices: Any, solution: Any, **more: Any) -> Any:
+        changed = solution.weights.copy()
+        changed[0] *= 1.01
+        return compose(total, encoder, choices, replace(solution, weights=changed), **more)
+
+    monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
+    transport = Direct(new)
+    round_of(new, transport)
+    refused = [open_packet(reply).message for _, reply in transport.replies]
+    assert [each.code for each in refused if isinstance(each, Refusal)] == ["bad_release"] * len(MEMBERS)
+    assert {new.holder(name).newest for name in MEMBERS} == {0}
+
+
+def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:
     return Hostile(parties, list(MEMBERS), round="ef" * 16).ask("law-1", message, blobs).message
 
 
-def test_a_prior_that_is_not_the_one_of_the_terms_is_refused(parties: Parties) -> None:
-    """Another one, a damaged one, none, or one with terms that name none."""
+def question(parties: Parties, **changes: Any) -> Evaluate:
     terms = parties.federation().terms
-    other = prior_bytes(make_prior(parties.encoder, [PUBLIC[0]]))
-    assert clear_ask(parties, Announce(terms=terms), [other]).code == "prior_mismatch"
-    assert clear_ask(parties, Announce(terms=terms), [b"nonsense"]).code == "prior_mismatch"
-    assert clear_ask(parties, Announce(terms=terms)).code == "malformed"
+    plain = {"domains": DOMAINS, "selector": "average", "k": 10, "holders": tuple(MEMBERS.values())}
+    return Evaluate(terms=terms, **{**plain, **changes})
+
+
+def test_under_noise_one_router_is_counted_for_and_no_more(new: Parties) -> None:
+    """Each temperature, comparison or expert would be a number that nobody has paid for; so would another total."""
+    terms = new.federation().terms
+    size = terms.vector_size(len(DOMAINS))
+    vector = np.arange(size, dtype=np.int64) << 20
+    for change in ({"temperatures": (1.0,)}, {"experts": ("gpt",)}, {"last": "0" * 64}, {"session": "0" * 64}):
+        assert asked(new, question(new, **change), [vector_blob(vector)]).code == "malformed"
+    assert asked(new, question(new, holders=("code", "law")), [vector_blob(vector)]).code == "malformed"
+    first, again = (asked(new, question(new), [vector_blob(vector)]) for _ in range(2))
+    assert first.counts == again.counts and len(first.counts) == len(DOMAINS)
+    assert [each.output for each in expenses(new, "law-1")] == ["counts"]
+    assert asked(new, question(new), [vector_blob(2 * vector)]).code == "already_counted"
+
+
+def test_a_holder_that_wants_privacy_takes_no_other_terms(parties: Parties) -> None:
+    """Not exact sums, not the other way, not a larger ε or δ."""
+    terms = parties.federation().terms
+    assert terms.privacy is not None
+    for mode in ("masked", "clear"):
+        changes = {"mode": mode, "privacy": None, "weighting": "equal", "mass": EQUAL_MASS}
+        assert asked(parties, Announce(terms=terms.model_copy(update=changes))).code == "mode_not_allowed"
+    other: PrivacyMode = "full" if terms.privacy.mode == "columns" else "columns"
+    for change in ({"mode": other}, {"delta": 1e-6}, {"epsilon": 1.5}):
+        terms_ = terms.model_copy(update={"privacy": terms.privacy.model_copy(update=change)})
+        assert asked(parties, Announce(terms=terms_)).code == "privacy_not_allowed"
 
 
 @pytest.mark.parametrize("features", [WordFeatures(4), CosineFeatures(4)])
@@ -314,161 +459,91 @@ def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, features) if isinstance(features, WordFeatures) else with_cosines(plain, features)
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(Refused, match="a table of tokens alone"):
-        parties.holder("law-1").sums(terms)
+    with pytest.raises(InputError, match="a table of tokens alone"):
+        open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
     with pytest.raises(InputError, match=r"features of tokens alone.*coordinator init --encoder"):
         _ = federation.prior
 
 
-def test_a_holder_that_wants_privacy_takes_no_other_terms(parties: Parties) -> None:
-    """Not exact sums, not the other mode, not a larger δ."""
-    terms = parties.federation().terms
-    assert terms.privacy is not None
-    exact = terms.model_copy(update={"privacy": None, "weighting": "equal", "mass": EQUAL_MASS})
-    assert clear_ask(parties, Announce(terms=exact)).code == "privacy_not_allowed"
-    other: PrivacyMode = "full" if terms.privacy.mode == "columns" else "columns"
-    for change in ({"mode": other}, {"delta": 1e-6}):
-        asked = terms.model_copy(update={"privacy": terms.privacy.model_copy(update=change)})
-        assert clear_ask(parties, Announce(terms=asked)).code == "privacy_not_allowed"
+def test_a_prior_that_is_not_that_of_the_terms_is_not_used(parties: Parties) -> None:
+    """Another one, or none: no epoch is opened, in one sentence; an epoch of another prior is in no round."""
+    path = parties.homes["law-1"] / PRIOR
+    kept = path.read_bytes()
+    write_prior(make_prior(parties.encoder, [PUBLIC[0]]), path)
+    with pytest.raises(InputError, match=r"has not got the public prior .*client accept"):
+        parties.ready("law-1")
+    path.unlink()
+    with pytest.raises(InputError, match="has not got the public prior"):
+        parties.ready("law-1")
+    path.write_bytes(kept)
+    folder = parties.federation().folder
+    write_prior(make_prior(parties.encoder, [PUBLIC[0]]), folder / PRIOR)
+    assert asked(parties, Announce(terms=parties.federation().terms)).code == "epoch_does_not_fit"
 
 
-def test_under_noise_one_router_is_counted_for_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each further candidate, temperature, comparison or expert would be a number that nobody has paid for."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "columns", "clear")
-    terms = announced(parties)
-    plain = Evaluate(terms=terms, domains=("code", "law"), candidates=(PRIVATE_CANDIDATE,))
-    blobs = [weights_blob(np.eye(FEATURES, 2))]
-    more = PRIVATE_CANDIDATE.model_copy(update={"normalise_columns": True})
-    changes: list[dict[str, Any]] = [{"candidates": (PRIVATE_CANDIDATE, more)}, {"temperatures": (1.0,)}]
-    for change in [*changes, {"experts": ("gpt",)}, {"last": "0" * 64}]:
-        assert clear_ask(parties, plain.model_copy(update=change), blobs).code == "foreign_candidates"
-    first, again = (clear_ask(parties, plain, blobs) for _ in range(2))
-    assert first.counts == again.counts and first.counts[0][2:] == (0, 0)
-    assert len(expenses(parties.holder("law-1").journal)) == 1
-    assert clear_ask(parties, plain, [weights_blob(np.eye(FEATURES, 2) * 2)]).code == "budget_spent"
+def test_documents_pay_for_sums_or_for_counts(parties: Parties) -> None:
+    """One is either summed or held out; if the share that is held out was changed, it may have paid for both."""
+    paid_ = expenses(parties, "medicine")
+    [rho] = {each.rho for each in paid_}
+    assert spent(paid_) == rho
+    changed = Expense("", "counts", "private", rho, 0.5, (), "")
+    assert spent([*paid_, changed]) == 3 * rho
+    assert spent([]) == 0
 
 
-def test_in_the_clear_each_holder_adds_all_the_noise_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator sees single vectors then, in either mode; and a holder's can be taken out of the sum again."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "full", "clear")
-    run_round(parties.federation(), Direct(parties), no_watch)
-    federation = parties.federation()
-    privacy, ledger = federation.privacy, federation.ledger
-    assert privacy is not None
-    for name in MEMBERS:
-        sent, own = ledger.sums(ledger.standing().contributions[name]), exact(parties, name)
-        off = (sent.gram[:-1, :-1] - own.products)[np.triu_indices(FEATURES - 1, 1)] / privacy.product_sigma
-        column = (sent.cross[:, 0] - own.column) / privacy.sigma
-        assert 0.05 < np.square(np.concatenate([off, column])).mean() < 6
-    change = remove(federation, "law-2")
-    assert change.published is not None
-    assert federation.manifest(change.published.number)["privacy"]["mode"] == "full"
-
-
-def test_large_corpora_add_up_in_the_clear() -> None:
-    """A document weighs more than a sample in its count, and a million of them still have room."""
-    privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
-    sampling = SamplingTerms(window=8, max_tokens=0)
-    given: dict[str, Any] = {
-        "encoder": "0" * 64,
-        "encoder_name": "tiny",
-        "features": 3,
-        "weighting": "tokens",
-        "mass": 0,
-    }
-    terms = Terms(mode="clear", sampling=sampling, privacy=privacy, **given)
-    row = np.zeros((1, 2), dtype=np.int64)
-    one = bounded_sums("full", row)
-    sums = Statistics(np.zeros((3, 3), np.int64), np.zeros((3, 1), np.int64))
-    sums.gram[-1, -1] = sums.cross[-1, 0] = 1_000_000 * one.column[-1]
-    total = add_weighted([("code", sums, 0.0), ("law", sums, 0.0)], terms)
-    assert total.masses == {"code": 1_000_000, "law": 1_000_000}
-
-
-def test_fewer_members_than_carry_the_noise_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two of five gone after they have shared, a third and more of the noise would be missing."""
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "full")
-    transport = Direct(parties)
-    original = transport.answers
-
-    def falling(name: str, peer: int, packet: Any) -> Any:
-        if open_packet(packet).message.kind == "seal" and name in ("law-1", "code-1"):
-            return iter(())
-        return original(name, peer, packet)
-
-    monkeypatch.setattr(transport, "answers", falling)
-    with pytest.raises(RoundFailed, match=r"3 of 5 members .* and 4 are needed"):
-        run_round(parties.federation(), transport, no_watch)
-    assert parties.federation().ledger.journal.entries("opened_sum") == []
-
-
-def test_more_documents_than_have_room_are_refused(parties: Parties) -> None:
-    holder, privacy = parties.holder("law-1"), parties.federation().privacy
-    assert privacy is not None
-    sums = exact(parties, "law-1")
-    times = max_documents(sums.mode) // sums.documents + 1
-    many = DocumentSums(sums.mode, sums.products, sums.column * times)
-    with pytest.raises(BoundExceeded, match="documents are too many"):
-        holder.noisy.sums(many, "source", privacy, 0.25)
+# What is summed and counted
 
 
 def test_a_long_text_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut into pieces for the tokenizer or not: it counts once, in sums as among those held out."""
-    make_haste(monkeypatch)
+    make_haste(monkeypatch, once=False)
     parties = settled(tmp_path, "columns")
     long = "the law says " * 20_000
-    texts = [long, *own_texts("law-1", "law", 8)]
     [corpus] = parties.holder("law-1").settings.corpus
-    Path(corpus).write_text("".join(f'{{"text": "{text}"}}\n'.replace("\n", " ")[:-1] + "\n" for text in texts))
+    texts = [long, *own_texts("law-1", "law", 10)]
+    Path(corpus).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.0")
-    announced(parties)
-    assert exact(parties, "law-1").documents == 9
-    files = tmp_path / "texts"
-    files.mkdir()
-    (files / "long.txt").write_text(long + "\n" + long)
-    parties.rewrite("law-1", f'"{corpus}"', f'"{files}"')
-    assert exact(parties, "law-1").documents == 1
+    parties.ready("law-1")
+    assert exact(parties, "law-1").documents == 11
 
 
 def test_no_document_pushes_another_out_of_those_that_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sample of a fixed size would let one document more move two numbers, so all that are held out count."""
-    make_haste(monkeypatch)
+    make_haste(monkeypatch, once=False)
     monkeypatch.setattr(held_out, "MAX_HELD_OUT_DOCUMENTS", 1)
     parties = settled(tmp_path, "columns")
     parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.75")
-    [corpus] = parties.holder("law-1").settings.corpus
+    holder = parties.ready("law-1")
+    [corpus] = holder.settings.corpus
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
-    counted = parties.holder("law-1").held_out(parties.federation().terms).lengths
+    counted = holder.epochs.held_out(holder.epoch(parties.federation().terms)).lengths
     assert len(counted) == sum(is_held_out(text, 0.75) for text in texts) > 1
-
-
-def test_a_folder_without_the_prior_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_haste(monkeypatch)
-    parties = settled(tmp_path, "columns")
-    with pytest.raises(Refused, match="has not got the prior"):
-        parties.holder("law-1").sums(parties.federation().terms)
 
 
 def test_a_column_has_all_of_the_noise_however_many_members_there_are() -> None:
     """Members share the noise on products, to which all add; a domain's column may be one holder's alone."""
     privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
-    drawn: list[tuple[int, int]] = []
+    sums = bounded_sums("full", np.zeros((2, 3), np.int64))
+    drawn = [(members, laid_out(sums, privacy, members)[1]) for members in (1, 3, 30, 300)]
+    assert {int(each) for _, scales in drawn for each in scales[:4]} == {privacy.sigma}
+    for members, scales in drawn:
+        assert {int(each) for each in scales[4:]} == set(privacy.shared(members))
 
-    class Recorded(NoisyVectors):
-        def __init__(self) -> None: ...
 
-        def _noisy(self, name: str, lot: Any, privacy: Any, holdout: float, exact: Any, scales: Any) -> Any:
-            drawn.append((int(scales[:4].min()), int(scales[4:].max())))
-            return exact
-
-    for members in (1, 3, 30, 300):
-        Recorded().sums(bounded_sums("full", np.zeros((2, 3), np.int64)), "source", privacy, 0.05, members, "session")
-    assert {column for column, _ in drawn} == {privacy.sigma}
-    assert [products for _, products in drawn] == [privacy.shared(members)[0] for members in (1, 3, 30, 300)]
+def test_a_vector_that_was_paid_for_and_is_lost_is_not_drawn_anew(new: Parties) -> None:
+    """Another draw of the same sums would tell more than was paid for; the next epoch has one of its own."""
+    terms, holder = new.federation().terms, new.holder("law-1")
+    assert terms.privacy is not None
+    epoch = holder.epoch(terms)
+    outputs: NoisyOutputs = holder.noisy(epoch, terms.privacy)
+    first = outputs.column_sums()
+    assert outputs.column_sums().equals(first)
+    [path] = (holder.folder / "epochs" / epoch.name).glob("*.noisy")
+    path.unlink()
+    with pytest.raises(Refused, match="in a total already"):
+        outputs.column_sums()
+    assert len(holder.account.expenses()) == 1

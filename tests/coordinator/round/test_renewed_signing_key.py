@@ -11,8 +11,7 @@ import pytest
 from ridgeway.client.deploy.notices import take_notice
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.kept_log import kept_log
-from ridgeway.common.base.errors import FormatError, IdentityError, InputError, ReleaseError
+from ridgeway.common.base.errors import FormatError, IdentityError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
@@ -23,7 +22,7 @@ from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import back_up, recover_log, restore
+from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
@@ -51,7 +50,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 def another_round(parties: Parties) -> int:
     for name in PEOPLE:
-        parties.change_corpus(name)
+        parties.ready(name)
     return run_round(parties.federation(), Direct(parties), no_watch).number
 
 
@@ -69,22 +68,22 @@ def thief(parties: Parties) -> Federation:
 def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> None:
     """Twice: the rounds go on, what was signed before stays good, and every record verifies."""
     first = parties.federation().identity.public
-    for _ in range(2):
+    for number in (2, 3):
         parties.federation().renew_key()
-        assert another_round(parties) == 2  # the second time nothing has changed
+        assert another_round(parties) == number
     federation = parties.federation()
     assert federation.identity.public not in (first, federation.keys[1])
     assert federation.keys[0] == first
-    assert federation.verify()["releases"] == 2
+    assert federation.verify()["releases"] == 3
     for name in PEOPLE:
         holder = parties.holder(name)
         assert (holder.settings.policy.coordinator, holder.coordinator) == (first, federation.identity.public)
-        assert holder.newest == 2
+        assert holder.newest == 3
         assert [each.words for each in HolderRecord(holder.folder).check() if not each.good] == []
 
 
 def test_what_the_key_before_signed_is_verified_without_another_round(parties: Parties) -> None:
-    """The log's head and the release were signed before the hand-over, which came by the notice."""
+    """The release was signed before the hand-over, which came by the notice."""
     announce(parties.federation())
     parties.federation().renew_key()
     federation = parties.federation()
@@ -96,12 +95,10 @@ def test_what_the_key_before_signed_is_verified_without_another_round(parties: P
     results = {each.name: each for each in HolderRecord(home).check()}
     assert all(each.good for each in results.values())
     assert federation.identity.public in results["keys"].words
-    assert kept_log(home) is not None
-    assert recover_log(federation, home / "log" / "opened.json") == 0
 
 
 def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(parties: Parties) -> None:
-    """Requests, notices and logs: whoever met the hand-over refuses, and says which key holds."""
+    """Requests and notices: whoever met the hand-over refuses, and says which key holds."""
     stolen = thief(parties)
     parties.federation().renew_key()
     assert asked(parties, "law", stolen) == "here"  # it has met nothing yet

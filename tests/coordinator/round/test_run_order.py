@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.schema import Mode
 from ridgeway.coordinator.round.run_order import RunOrder, give_order, take_order
 
 
-@pytest.mark.parametrize("mode", ["clear", "masked", None])
-def test_an_order_is_taken_once(tmp_path: Path, mode: Literal["clear", "masked"] | None) -> None:
-    order = RunOrder(work="round", name="today", mode=mode)
+@pytest.mark.parametrize("mode", ["clear", "masked", "private", None])
+def test_an_order_is_taken_once(tmp_path: Path, mode: Mode | None) -> None:
+    order = RunOrder(work="round", name="today", mode=mode, accept_unevaluated=("law",))
     give_order(tmp_path, 7, order)
     assert take_order(tmp_path, 7, timeout_s=0.0) == order
     with pytest.raises(RoundFailed, match="no command"):

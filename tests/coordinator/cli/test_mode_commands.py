@@ -1,0 +1,92 @@
+"""Modes on the operator's command line: which one a new federation has, what that means, and what invitations carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round import holder as holder_module
+from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.settings import DEFAULT, PLAIN_ENCODER
+from ridgeway.common.encoding import encoder_sources
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.protocol.invitation import Invite, read_paper
+from ridgeway.coordinator.deploy.kept_bundles import keep_installed
+from ridgeway.coordinator.round.federation import PRIOR, Federation
+from tests.support.commands import Workshop
+from tests.support.simulated_federation import own_texts
+from tests.support.tiny import tiny_encoder
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    return Workshop(tmp_path)
+
+
+def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> None:
+    """The mode and its sentence are printed, and stand in the settings; of private rounds, where the prior is from."""
+    encoder = ("--encoder", f"dir:{shop / 'encoder'}")
+    made = shop.call("coordinator", "init", shop / "one", *encoder)
+    assert made.code == 0, made.stderr
+    assert MODE_SENTENCES["private"] in made.stderr
+    assert "made of built-in text" in made.stderr and "prior.safetensors" in made.stderr
+    assert Federation(shop / "one").settings.mode == "private"
+    for mode in ("masked", "clear"):
+        other = shop.call("coordinator", "init", shop / mode, "--mode", mode, *encoder)
+        assert MODE_SENTENCES[Federation(shop / mode).settings.mode] in other.stderr
+        assert Federation(shop / mode).settings.mode == mode and "built-in text" not in other.stderr
+    told = shop.call("coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json").json
+    assert told["mode"] == "masked"
+
+
+def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
+    """And no folder is made."""
+    wrong = shop.call("coordinator", "init", shop / "one", "--mode", "loud")
+    assert (wrong.code, wrong.stdout) == (2, "")
+    assert wrong.stderr == "ridgeway: there is no mode 'loud'; there are private, masked and clear\n"
+    assert not (shop / "one").exists()
+
+
+def test_private_federations_have_a_plain_encoder_by_default(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have that of the presets; what is named is taken."""
+    asked: list[str] = []
+
+    def find(source: str) -> object:
+        asked.append(source)
+        return tiny_encoder()
+
+    monkeypatch.setattr(encoder_sources, "find_encoder", find)
+    for mode in ("private", "masked", "clear"):
+        assert shop.call("coordinator", "init", shop / mode, "--mode", mode).code == 0
+    assert asked == [PLAIN_ENCODER, DEFAULT.encoder, DEFAULT.encoder]
+
+
+def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> None:
+    """Under the name by which a holder's folder has it, and the terms name its fingerprint; no other needs one."""
+    assert holder_module.PRIOR == PRIOR
+    for mode in ("private", "masked"):
+        folder = shop / mode
+        shop.call("coordinator", "init", folder, "--mode", mode, "--encoder", f"dir:{shop / 'encoder'}")
+        prior = make_prior(tiny_encoder(), [own_texts("public", name, 20) for name in ("code", "law")])
+        write_prior(prior, folder / PRIOR)
+        keep_installed(Federation(folder))
+        done = shop.call("coordinator", "invite", folder)
+        assert done.code == 0 and MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
+        terms = read_paper(folder / "invite" / "invite.json", Invite).terms
+        carried = folder / "invite" / PRIOR
+        assert carried.exists() == (terms.privacy is not None)
+        if terms.privacy is not None:
+            assert terms.privacy.prior == prior.fingerprint
+            assert carried.read_bytes() == (folder / PRIOR).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "words", [("recover", "DIR", "log.json"), ("admit", "DIR", "card", "--name", "x", "--weight", "2")]
+)
+def test_what_is_gone_is_said_to_be_unknown(shop: Workshop, words: tuple[str, ...]) -> None:
+    """No such command, no such option."""
+    gone = shop.call("coordinator", *words)
+    assert gone.code == 2 and ("No such" in gone.stderr)

@@ -1,0 +1,132 @@
+"""A router that no holder of some domain has counted for is not published, in any mode, unless the operator says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.protocol.messages import Evaluate, Refusal
+from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
+from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.round.federation import PRIOR, Federation
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.progress import Watch
+from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.run_order import RunOrder
+from tests.support.commands import Workshop
+from tests.support.faults import make_haste
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+
+PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+MODES: tuple[Mode, ...] = ("clear", "masked", "private")
+
+
+@pytest.fixture(params=MODES)
+def parties(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    """Five holders of three domains; medicine has one."""
+    make_haste(monkeypatch)
+    made = found(tmp_path, mode=request.param)
+    public = [own_texts("public", domain, 20) for domain in ("code", "law", "medicine")]
+    write_prior(make_prior(made.encoder, public), made.federation().folder / PRIOR)
+    populate(made, PEOPLE)
+    return made
+
+
+class WithoutCounts(Direct):
+    """Some holders refuse to count, or are gone when they are asked to; how: "refuses" or "dies"."""
+
+    def __init__(self, parties: Parties, how: str, *names: str) -> None:
+        super().__init__(parties)
+        self._parties, self._how, self._names = parties, how, names
+
+    def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
+        if name not in self._names or not isinstance(open_packet(packet).message, Evaluate):
+            yield from super().answers(name, peer, packet)
+        elif self._how == "refuses":
+            identity = self._parties.holder(name).identity
+            refusal = Refusal(code="already_counted", reason="this holder has counted for another router")
+            yield seal_packet(refusal, identity, round=open_packet(packet).round, reply_to=packet.digest)
+        else:
+            self.down.add(name)
+
+
+def round_of(parties: Parties, transport: Direct, *accept: str) -> LedgerRelease:
+    return run_round(parties.federation(), transport, no_watch, RoundWishes(accept_unevaluated=accept))
+
+
+def nothing_is_published(parties: Parties) -> None:
+    federation = parties.federation()
+    assert federation.newest is None
+    assert not [path for path in (federation.folder / "releases").iterdir() if path.name.isdigit()]
+    assert {parties.holder(name).newest for name in PEOPLE} == {0}
+    assert federation.ledger.journal.entries("closed")[-1].facts["release"] is None
+
+
+@pytest.mark.parametrize("how", ["refuses", "dies"])
+def test_a_router_that_a_domain_has_not_counted_for_is_not_published(parties: Parties, how: str) -> None:
+    """The round names the domain, its holder, what it has to do, and the word that publishes it all the same."""
+    words = r"nobody has counted how the router does on medicine, so it was not published: medicine "
+    words += r"refused \(already_counted.*" if how == "refuses" else r"did not answer.*"
+    with pytest.raises(RoundFailed, match=words + "--accept-unevaluated medicine$"):
+        round_of(parties, WithoutCounts(parties, how, "medicine"))
+    nothing_is_published(parties)
+    with pytest.raises(RoundFailed, match="medicine"):
+        round_of(parties, WithoutCounts(parties, how, "medicine"), "law")
+    nothing_is_published(parties)
+
+
+@pytest.mark.parametrize("how", ["refuses", "dies"])
+def test_it_is_published_on_the_operators_word(parties: Parties, how: str) -> None:
+    """And the release does not claim more than was counted."""
+    published = round_of(parties, WithoutCounts(parties, how, "medicine"), "medicine")
+    manifest = parties.federation().manifest(published.number)
+    assert "medicine" in manifest["domains"]
+    if manifest["evaluation"]:
+        assert "medicine" not in manifest["evaluation"]["domains"]
+
+
+@pytest.mark.parametrize("how", ["refuses", "dies"])
+def test_one_holder_of_each_domain_is_enough(parties: Parties, how: str) -> None:
+    """Of two, one may be missing."""
+    assert round_of(parties, WithoutCounts(parties, how, "law-1")).number == 1
+
+
+def test_the_next_round_asks_only_for_counts(parties: Parties) -> None:
+    """The total, or the sums, are kept, and no counts were used up: with everybody there it is published."""
+    with pytest.raises(RoundFailed):
+        round_of(parties, WithoutCounts(parties, "dies", "medicine"))
+    transport = Direct(parties)
+    assert round_of(parties, transport).number == 1
+    kinds = {open_packet(reply).message.kind for _, reply in transport.replies}
+    assert not kinds & {"clear_statistics", "noisy_statistics"}
+
+
+def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not 0, and an object with the error on stdout; a domain that is not there is one sentence; so is a mode."""
+
+    def run_here(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> None:
+        wishes = RoundWishes(mode=order.mode, accept_unevaluated=order.accept_unevaluated)
+        run_round(parties.federation(), WithoutCounts(parties, "dies", "medicine"), watch, wishes)
+
+    monkeypatch.setattr(supervisor, "run_work", run_here)
+    shop, command = Workshop(parties.folder), ("coordinator", "round", parties.federation().folder)
+    failed = shop.call(*command, "--json")
+    assert failed.code == 2
+    assert failed.json == {"error": failed.stderr.splitlines()[-1].removeprefix("ridgeway: "), "released": False}
+    assert "--accept-unevaluated medicine" in failed.json["error"]
+    silent = shop.call(*command)
+    assert (silent.code, silent.stdout) == (2, "")
+    for options, words in (
+        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; there are code, law, medicine"),
+        (["--mode", "loud"], "there is no mode 'loud'; there are private, masked and clear"),
+    ):
+        wrong = shop.call(*command, *options)
+        assert (wrong.code, wrong.stdout, words in wrong.stderr) == (2, "", True)
+    done: Any = shop.call(*command, "--json", "--accept-unevaluated", "medicine")
+    assert (done.code, done.json["released"], done.json["number"]) == (0, True, 1)
