@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.protocol.messages import Hello, Here
+from ridgeway.common.protocol.messages import Hello, Here, OpenEpoch
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from tests.support.flower_parts import (
     MESSAGE_TYPE,
@@ -24,7 +24,7 @@ from tests.support.simulated_federation import Parties, found, own_texts
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
     made = found(tmp_path / "private-place")
-    made.settle("law", "law", own_texts("law", "law", 9))
+    made.settle("law", "law", own_texts("law", "law", 12))
     return made
 
 
@@ -45,7 +45,10 @@ def greeting(parties: Parties) -> RecordDict:
 def test_a_packet_is_answered_over_flower(parties: Parties) -> None:
     """Decode, ask the holder, encode."""
     reply = sent(parties, greeting(parties))
-    assert open_packet(from_record(reply.content)).message == Here()
+    epoch = parties.holder("law").epochs.current()
+    assert epoch is not None
+    expected = Here(epoch=OpenEpoch(name=epoch.name, used=False))
+    assert open_packet(from_record(reply.content)).message == expected
 
 
 @pytest.mark.parametrize("trouble", ["no settings", "no key", "broken journal", "not a packet"])

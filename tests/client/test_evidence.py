@@ -15,24 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ridgeway.client.round.kept_log import KEPT, kept_log
-from ridgeway.common.protocol.opened_log import state_log
 
 from ridgeway.__main__ import main
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import release_folder
+from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
+from tests.support.private_federation import found_private
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
-SECRETS = ("identity.key", "node.key", "session", "session.lock", "held-out", "cache", "statistics")
+SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cache")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     """Of a round that ended well; what holds nothing of the corpus has neither."""
     keys = {parties_key(played[0], name) for name in MEMBERS}
     sums = sent(copy, "sealed_sums")
-    assert [(each.lot, each.opened) for each in sums] == [("statistics", "yes"), ("scores", "yes")]
+    assert [(each.lot, each.opened) for each in sums] == [("statistics", "yes"), ("counts", "yes")]
     assert all(set(each.members) == keys for each in sums)
     assert [(each.members, each.opened) for each in sent(copy, "offer")] == [((), "")] * 2
 
@@ -97,7 +96,6 @@ def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
 @pytest.mark.parametrize(("kinds", "state"), [(("opened",), "perhaps"), (("opened", "signed"), "no")])
 def test_a_sum_that_was_not_seen_opened_is_not_called_so(copy: Path, kinds: tuple[str, ...], state: str) -> None:
     """Signed, it may have been; never signed, it was not."""
-    (copy / KEPT).unlink()
     change(copy, f"delete from entries where kind in ({', '.join('?' * len(kinds))})", *kinds)
     assert {each.opened for each in sent(copy, "sealed_sums")} == {state}
 
@@ -114,10 +112,10 @@ def run(*words: str | Path) -> int:
 
 
 def test_a_copy_without_secrets_verifies(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The journal, the log, their agreement and the release; the exit code says so."""
+    """The journal, keys, what was signed, opened and paid for, and the release; the exit code says so."""
     assert run("client", "verify", copy, "--json") == 0
     results = json.loads(capsys.readouterr().out)
-    assert [each["checked"] for each in results] == ["journal", "keys", "log", "sums", "release 0001"]
+    assert [each["checked"] for each in results] == ["journal", "keys", "sums", "spending", "release 0001"]
     assert all(each["good"] for each in results)
 
 
@@ -164,15 +162,20 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
         shutil.rmtree(place)
 
 
-def forged_signature(copy: Path) -> None:
-    path, log = copy / KEPT, kept_log(copy)
-    assert log is not None
-    path.write_bytes(path.read_bytes().replace(log.head.signature.encode(), b"0" * 128))
-
-
 def unsigned_sum(copy: Path) -> None:
-    """As if the holder had never signed what the coordinator says to have opened."""
+    """As if the holder had opened what it never signed."""
     change(copy, "delete from entries where kind = 'signed'")
+
+
+def second_total(copy: Path) -> None:
+    """As if the data of one epoch were in two totals."""
+    journal = Journal(copy / "journal.db")
+    facts = {**journal.entries(OPENED)[0].facts, "total": "f" * 64}
+    journal.append((SIGNED, facts), (OPENED, facts))
+
+
+def unpaid_output(copy: Path) -> None:
+    change(copy, "delete from entries where kind = 'spent'")
 
 
 def other_release(copy: Path) -> None:
@@ -184,17 +187,13 @@ def altered_size(copy: Path) -> None:
     change(copy, "update entries set facts = replace(facts, '\"bytes\": ', '\"bytes\": 1') where kind = 'sent'")
 
 
-def evidence_of_two_logs(copy: Path) -> None:
-    (copy / "log/forked.json").write_bytes(canonical_json({"reason": "two logs"}))
-
-
 @pytest.mark.parametrize(
     ("damage", "found"),
     [
         (altered_size, "journal"),
-        (forged_signature, "log"),
-        (evidence_of_two_logs, "log"),
         (unsigned_sum, "sums"),
+        (second_total, "sums"),
+        (unpaid_output, "spending"),
         (other_release, "release 0001"),
     ],
 )
@@ -209,17 +208,20 @@ def test_any_disagreement_is_named_and_fails(
     assert "Traceback" not in said
 
 
-def test_a_log_that_hides_a_sum_is_still_signed_and_the_sum_is_counted_as_missing(
-    played: tuple[Parties, Direct], copy: Path
-) -> None:
-    """The holder knows what it helped to open, whatever the coordinator has logged."""
-    log = kept_log(copy)
-    assert log is not None
-    (copy / KEPT).write_bytes(state_log(log.entries[:-1], 0, played[0].federation().identity).to_bytes())
-    words = {each.name: each for each in HolderRecord(copy).check()}
-    assert words["log"].good
-    assert words["sums"].good
-    assert "1 more it helped to open" in words["sums"].words
+@pytest.mark.parametrize(("mode", "state"), [("private", "noisy"), ("clear", "clear")])
+def test_what_is_not_masked_is_listed_as_what_it_is(tmp_path: Path, mode: str, state: str) -> None:
+    """Sums and counts: under noise, or in the clear; each with its mode and its epoch."""
+    parties = found_private(tmp_path) if mode == "private" else found(tmp_path)
+    populate(parties, MEMBERS)
+    run_round(parties.federation(), Direct(parties), no_watch)
+    record = HolderRecord(parties.homes["law"])
+    shown = [(each.kind, each.mode, each.opened) for each in record.sent() if each.opened]
+    assert shown == [(f"{'noisy' if mode == 'private' else 'clear'}_statistics", mode, state), ("counted", mode, state)]
+    [sums] = [each for each in record.sent() if each.kind.endswith("statistics")]
+    assert sums.epoch == record.epochs()[-1].facts["epoch"]
+    assert all(each.good for each in record.check())
+    unpaid_output(parties.homes["law"])
+    assert not all(each.good for each in HolderRecord(parties.homes["law"]).check() if each.name == "spending")
 
 
 def test_table_json_and_csv_list_the_same(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,14 +83,15 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
 
 
 def test_a_holders_folder_is_audited_with_its_own_corpus(shop: Workshop, tmp_path: Path) -> None:
-    """The sums that it offered last, against the text that its settings name, broken records passed over as it does."""
+    """The sums of its epoch, against the text that its settings name, broken records passed over as it does."""
     parties = found(tmp_path, window=1)
     holder = parties.settle("law", "law", own_texts("law", "law", 20))
     with Path(holder.settings.corpus[0]).open("a") as file:
         file.write("{broken\n")
     parties.rewrite("law", "skip_broken = 0.0", "skip_broken = 0.1")
-    assert "ridgeway client ready" in shop.call("client", "audit", holder.folder).stderr
-    parties.holder("law").ready(parties.federation().terms)
+    bare = shutil.copytree(holder.folder, tmp_path / "bare", ignore=shutil.ignore_patterns("journal.db*", "epochs"))
+    assert "ridgeway client ready" in shop.call("client", "audit", bare).stderr
+    parties.ready("law")
     told = shop.call("client", "audit", holder.folder, "--json").json
     clear = told["findings"][0]
     assert (told["domain"], clear["view"], clear["window"]) == ("law", "clear statistics", 1)
@@ -298,7 +299,7 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
         (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
         (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "give --corpus"),
         (("client", "audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "no noise to audit"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "private sums cannot be 'none'"),
         (("client", "audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
     ):
         done = shop.call(*words, "--encoder", shop.encoder)

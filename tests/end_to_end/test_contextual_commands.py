@@ -67,10 +67,10 @@ def test_from_a_model_to_a_decision(shop: Workshop) -> None:
     assert fitted["texts"] == 24
 
 
-@pytest.mark.parametrize("mode", ["--masked", "--clear"])
-def test_a_federation_is_simulated(shop: Workshop, mode: str) -> None:
+@pytest.mark.parametrize("mode", [[], ["--clear"]])
+def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
     """Holders find the model through its card."""
-    words = ("simulate", "--data", "data", mode, "--encoder", "contextual:model", "--json")
+    words = ("simulate", "--data", "data", *mode, "--encoder", "contextual:model", "--json")
     result = done(shop.call(*words)).json
     assert result["accuracy"] > 80
     assert result["held_out"]["documents"] > 0

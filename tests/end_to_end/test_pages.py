@@ -19,7 +19,7 @@ from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import RoundWishes, run_round
 from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
@@ -39,7 +39,9 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     run_round(made.federation(), Direct(made), no_watch)
     for name in ("code", "law"):
         made.change_corpus(name)
-    run_round(made.federation(), Direct(made), no_watch, accept_worse=("code", "law", "medicine"))
+    made.ready("medicine")
+    wishes = RoundWishes(accept_worse=("code", "law", "medicine"))
+    run_round(made.federation(), Direct(made), no_watch, wishes)
     ledger = made.federation().ledger
     ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
     ledger.note("refused", round="n3", step="announce", name="law", code="forged_roster", reason=HOSTILE)
@@ -73,7 +75,7 @@ def test_the_federation_is_there_for_everybody(browser: Browser, parties: Partie
         expect(page.locator("#round")).to_contain_text(HOSTILE)
         expect(page.locator("#verified")).to_contain_text("The chain holds")
         assert page.locator("#accuracy .series").count() == 3
-        expect(page.locator("#changes")).to_contain_text("code, law")
+        expect(page.locator("#changes")).to_contain_text("code, law, medicine")
         must_be_for_everybody(page, width)
         assert page.locator("img[src=x]").count() == 0
 
@@ -83,7 +85,7 @@ def test_many_members_can_be_searched_and_folded(browser: Browser, tmp_path: Pat
     parties = found(tmp_path, mode="masked")
     ledger = parties.federation().ledger
     for number in range(MANY):
-        facts = {"name": f"holder-{number:03}", "domain": f"domain_{number % 60:02}", "node": f"n{number}", "weight": 1}
+        facts = {"name": f"holder-{number:03}", "domain": f"domain_{number % 60:02}", "node": f"n{number}"}
         ledger.note("admitted", key=secrets.token_hex(32), **facts)
     with federation(browser, parties) as seen:
         rows = seen.page.locator("#members tbody tr")

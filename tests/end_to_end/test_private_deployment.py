@@ -63,7 +63,7 @@ def test_a_holder_sends_one_noisy_vector_and_noisy_counts_and_tells_what_they_co
     for name in NAMES:
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
-        assert kinds == ["here", "offer", "noisy_statistics", "counted", "receipt"]
+        assert kinds == ["offer", "noisy_statistics", "counted", "receipt"]
         [sums] = [entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"]
         assert SUMS_BYTES < sums["bytes"] < SUMS_BYTES + 2_000
     stated = town.do("client", "statement", town.holder("law"))

@@ -344,7 +344,10 @@ class Deployment:
 
 
 class Copy:
-    """A federation's folders as they were at one moment, set aside to be played through in memory."""
+    """A federation's folders as they were at one moment, set aside to be played through in memory.
+
+    What is spent there is not spent of the federation's own.
+    """
 
     def __init__(self, deployment: Deployment, names: Collection[str], place: Path) -> None:
         self._coordinator = place / "coordinator"
@@ -352,6 +355,7 @@ class Copy:
         shutil.copytree(deployment.coordinator, self._coordinator, symlinks=True, ignore=NOT_COPIED)
         for folder in self._holders:
             shutil.copytree(deployment.holder(folder.name), folder, ignore=NOT_COPIED)
+            deployment.amend(folder / "client.toml", {"spending": f'"{place / "state" / "spending.jsonl"}"'})
 
     def release(self) -> dict[str, bytes]:
         """Run a round over the copies in this very process, and return the files of its release."""

@@ -1,80 +1,252 @@
-"""What people see of private rounds: what they agree to, what the next one costs, what was spent, and sentences."""
+"""What people see of modes and budgets: what they agree to, what the next round costs, what was spent."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ridgeway.client.cli import init_command
+from ridgeway.client.cli.holder_commands import agreed_invitation
+from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.totals import Total
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.encoding.encoder_files import load_encoder
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from tests.support.commands import Workshop, workshop
+from ridgeway.common.privacy.public_prior import make_prior, read_prior, write_prior
+from tests.support.commands import Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
-    """A coordinator whose rounds are private, and a holder that took its invitation up."""
+    """A coordinator whose rounds are private, with an invitation."""
     made = workshop(tmp_path)
     init = "coordinator", "init", "co", "--listen", "127.0.0.1:9443", "--encoder", made.encoder
     assert made.call(*init).code == 0
-    encoder = load_encoder(tmp_path / "encoder")
-    write_prior(make_prior(encoder, [sentences(name, 30) for name in ALPHABETS]), tmp_path / "co" / "prior.safetensors")
-    change(tmp_path / "co" / "coordinator.toml", "[privacy]", 'mode = "none"', 'mode = "columns"')
-    for words in (
-        ("coordinator", "invite", "co"),
-        *(("client", "init", "law", "--invite", "co/invite", "--domain", "law", "--corpus", "law.jsonl"),),
-    ):
-        done = made.call(*words, *(["--encoder", made.encoder] if words[0] == "client" else []))
-        assert done.code == 0, done.stderr
+    make_public_prior(tmp_path, 30)
+    invite(made)
     return made
 
 
-def change(path: Path, after: str, old: str, new: str) -> None:
-    """Change the first such words after some others."""
-    text = path.read_text()
-    before, found, rest = text.partition(after)
-    assert old in rest
-    path.write_text(before + found + rest.replace(old, new, 1))
+def make_public_prior(folder: Path, texts: int) -> None:
+    prior = make_prior(load_encoder(folder / "encoder"), [sentences(name, texts) for name in ALPHABETS])
+    write_prior(prior, folder / "co" / PRIOR)
 
 
-def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -> None:
-    """With the prior that came with the invitation; then what was spent, and a δ that promises nothing."""
-    made = shop.call("client", "ready", "law", "--json")
-    assert made.code == 0, made.stderr
-    privacy = made.json["privacy"]
-    assert (privacy["spent"], privacy["allowed"], privacy["epsilon"], privacy["warning"]) == (0.0, 8.0, 1.0, "")
-    assert 0.99 < privacy["next"] <= 1.0
-    shown = shop.call("client", "ready", "law")
-    assert "ε 1 for a round now" in shown.stderr and "0 of 8 are spent" in shown.stderr
-    status = shop.call("client", "status", "law", "--json").json["privacy"]
-    assert (status["spent"], status["allowed"], status["vectors"]) == (0.0, 8.0, [])
-    assert 'privacy = "columns"' in (shop.folder / "law" / "client.toml").read_text()
+def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
+    """An invitation to rounds of a mode."""
+    path = shop.folder / "co" / "coordinator.toml"
+    lines = [
+        f'mode = "{mode}"' if line.startswith("mode =") else line for line in path.read_text().splitlines()
+    ]
+    lines = [f"epsilon = {epsilon}" if line.startswith("epsilon =") else line for line in lines]
+    path.write_text("\n".join(lines))
+    done = shop.call("coordinator", "invite", "co")
+    assert done.code == 0, done.stderr
+
+
+def init(shop: Workshop, *more: str | Path, **options: Any) -> Finished:
+    words = "client", "init", "law", "--invite", "co/invite", "--domain", "law", "--corpus", "law.jsonl"
+    return shop.call(*words, "--encoder", shop.encoder, *more, **options)
+
+
+def sentence(done: Finished) -> str:
+    """The one sentence that a command that fails says."""
+    assert done.code == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3, done.stderr
+    return " ".join(done.stderr.split())
+
+
+# Agreeing
+
+
+def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(shop: Workshop) -> None:
+    """The mode, its sentence, the limits; the shared file of expenses has an absolute path; the prior came along."""
+    done = init(shop)
+    assert done.code == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"private rounds {MODE_SENTENCES['private']}" in said
+    assert "at most ε 1 a round" in said and "4 in all" in said
+    settings = Holder(shop.folder / "law").settings
+    assert (settings.policy.modes, settings.policy.weightings) == (("private",), ("equal",))
+    assert (settings.policy.max_round_epsilon, settings.policy.max_epsilon) == (1.0, 4.0)
+    assert settings.spending is not None and Path(settings.spending).is_absolute()
+    assert read_prior(shop.folder / "law" / PRIOR).fingerprint == read_prior(shop.folder / "co" / PRIOR).fingerprint
+
+
+@pytest.mark.parametrize("mode", ["masked", "clear"])
+def test_another_mode_is_refused_until_it_is_accepted(shop: Workshop, mode: str) -> None:
+    """In one sentence that says what it means and which option accepts it."""
+    invite(shop, mode)
+    refused = sentence(init(shop))
+    meaning = MODE_SENTENCES[mode]  # type: ignore[index]
+    assert f"the invitation is to {mode} rounds ({meaning})" in refused and f"--accept-mode {mode}" in refused
+    assert not (shop.folder / "law").exists()
+    done = init(shop, "--accept-mode", mode, "--json")
+    assert done.code == 0, done.stderr
+    assert (done.json["mode"], done.json["means"], done.json["accepted"]) == (mode, meaning, [mode])
+
+
+def test_several_modes_can_be_accepted_and_none_that_is_not_there(shop: Workshop) -> None:
+    """In whatever order they are given."""
+    refused = sentence(init(shop, "--accept-mode", "loud"))
+    assert "--accept-mode cannot be 'loud'; it is private, masked, clear" in refused
+    assert init(shop, "--accept-mode", "masked", "--accept-mode", "private").code == 0
+    assert Holder(shop.folder / "law").settings.policy.modes == ("private", "masked")
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "refused"),
     [
-        (("--privacy", "columns", "--epsilon", "0"), "ε must be above 0 and at most 20, not 0"),
-        (("--privacy", "columns", "--epsilon", "-1"), "ε must be above 0"),
-        (("--privacy", "columns", "--epsilon", "1000"), "8 is weak"),
-        (("--privacy", "columns", "--delta", "0.5"), "δ must lie between"),
-        (("--privacy", "rows"), "there is no privacy 'rows'"),
+        (("--max-round-epsilon", "0.5"), "cost a document an ε of 1, and you allow 0.5 a round"),
+        (("--max-round-epsilon", "0"), "--max-round-epsilon is an ε above 0, not 0"),
+        (("--max-epsilon", "-1"), "--max-epsilon is an ε above 0, not -1"),
+        (("--max-epsilon", "nan"), "--max-epsilon is an ε above 0, not nan"),
     ],
 )
-def test_what_cannot_be_promised_is_one_sentence(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
-    done = Workshop(tmp_path).call("simulate", *words)
-    assert done.code == 2 and sentence in done.stderr and len(done.stderr.splitlines()) <= 3
+def test_limits_that_the_invitation_breaks_or_that_are_none_are_one_sentence(
+    shop: Workshop, words: tuple[str, ...], refused: str
+) -> None:
+    assert refused in sentence(init(shop, *words))
+    assert not (shop.folder / "law").exists()
+
+
+def test_an_invitation_that_costs_more_than_usual_must_be_allowed(shop: Workshop) -> None:
+    """Nobody agrees to an ε of 8 by taking an invitation up."""
+    invite(shop, epsilon=8.0)
+    assert "an ε of 8, and you allow 1 a round" in sentence(init(shop))
+    assert init(shop, "--max-round-epsilon", "8", "--max-epsilon", "inf").code == 0
+    policy = Holder(shop.folder / "law").settings.policy
+    assert (policy.max_round_epsilon, policy.max_epsilon) == (8.0, float("inf"))
+
+
+def test_on_a_terminal_the_limits_are_asked_for(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With proposals; what an option says is not asked."""
+    asked: list[tuple[str, float]] = []
+
+    def prompt(words: str, default: float, **_: Any) -> float:
+        asked.append((words, default))
+        return 2.5
+
+    monkeypatch.setattr(init_command.sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr(init_command.typer, "prompt", prompt)
+    terms = agreed_invitation(shop.folder / "co" / "invite").terms
+    assert init_command._budget(None, 3.0, terms, asks=True) == {"max_round_epsilon": 2.5, "max_epsilon": 3.0}
+    assert [default for _, default in asked] == [1.0]
+    assert init_command._budget(None, None, terms, asks=False) == {"max_round_epsilon": 1.0, "max_epsilon": 4.0}
+    assert len(asked) == 1
+
+
+def test_an_invitation_without_its_prior_is_refused(shop: Workshop) -> None:
+    """Or with another one: documents would be bounded by what nobody agreed to."""
+    (shop.folder / "co" / "invite" / PRIOR).unlink()
+    assert "is not the public prior that the invitation names" in sentence(init(shop))
+
+
+# Opening an epoch
+
+
+def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -> None:
+    """The epoch, documents, what changed, the cost, the mode with its sentence; nothing is paid by that."""
+    assert init(shop).code == 0
+    done = shop.call("client", "ready", "law")
+    assert done.code == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    epoch = Holder(shop.folder / "law").epochs.current()
+    assert epoch is not None
+    assert f"epoch {epoch.name[:12]}" in said
+    assert "cost ε 1 for the next round, ε 1 of 4 afterwards" in said
+    assert f"mode private {MODE_SENTENCES['private']}" in said
+    made = shop.call("client", "ready", "law", "--json").json
+    assert (made["mode"], made["documents"], made["changed"]) == ("private", 20, 0)
+    assert made["samples"] + made["held_out"] == 20
+    cost = made["cost"]
+    assert (cost["epsilon"], cost["spent"], cost["allowed"], cost["warning"]) == (1.0, 0.0, 4.0, "")
+    assert 0.99 < cost["afterwards"] <= 1.0
+    status = shop.call("client", "status", "law", "--json").json
+    assert (status["privacy"]["spent"], status["privacy"]["outputs"]) == (0.0, [])
+    assert status["epoch"] == {"name": made["epoch"], "documents": 20, "used": False}
+
+
+def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Workshop) -> None:
+    """After an epoch that is in a total, a second one needs many changes, or the owner's explicit word."""
+    invite(shop, "masked")
+    assert init(shop, "--accept-mode", "masked").code == 0
+    first = shop.call("client", "ready", "law")
+    assert first.code == 0 and "exact sums cost ε = ∞" in first.stderr and "comparing" not in first.stderr
+    holder = Holder(shop.folder / "law")
+    epoch = holder.epochs.current()
+    assert epoch is not None
+    holder.totals.sign(Total("statistics", "terms", epoch.name, {"me": epoch.name}), "session")
+    holder.account.pay(holder.account.expense(epoch.name, "statistics", "masked", None, epoch.holdout))
+    refused = sentence(shop.call("client", "ready", "law"))
+    assert "0 documents changed since" in refused and "--new-epoch" in refused
+    second = shop.call("client", "ready", "law", "--new-epoch")
+    assert second.code == 0
+    assert "comparing the last total with the next one tells" in second.stderr
+    assert "0 changed documents" in second.stderr
+    told = shop.call("client", "status", "law").stderr
+    assert "ε ∞" in told and "1 exact output" in told
+
+
+# Taking new terms up
+
+
+def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_key(shop: Workshop) -> None:
+    """With what to do next; the same invitation again is nothing new."""
+    assert init(shop).code == 0
+    make_public_prior(shop.folder, 40)
+    invite(shop, epsilon=0.5)
+    done = shop.call("client", "accept", "law", "--invite", "co/invite", "--json")
+    assert done.code == 0, done.stderr
+    new = read_prior(shop.folder / "co" / PRIOR).fingerprint
+    assert read_prior(shop.folder / "law" / PRIOR).fingerprint == new
+    assert any(new[:12] in words for words in done.json["news"])
+    assert any("ridgeway client ready" in words for words in done.json["news"])
+    invited = json.loads((shop.folder / "law" / "invite.json").read_text())
+    assert invited["terms"]["privacy"]["epsilon"] == 0.5
+    assert shop.call("client", "accept", "law", "--invite", "co/invite", "--json").json["news"] == []
+
+
+@pytest.mark.parametrize(("mode", "epsilon", "words"), [("masked", 1.0, "masked rounds: exact"), ("private", 2.0, "ε")])
+def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
+    shop: Workshop, mode: str, epsilon: float, words: str
+) -> None:
+    """Neither another mode nor a higher cost: the owner changes client.toml first."""
+    assert init(shop).code == 0
+    before = (shop.folder / "law" / "invite.json").read_bytes()
+    invite(shop, mode, epsilon)
+    refused = sentence(shop.call("client", "accept", "law", "--invite", "co/invite"))
+    assert words in refused and "change it under [policy]" in refused
+    assert (shop.folder / "law" / "invite.json").read_bytes() == before
+
+
+def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
+    """However well it is signed."""
+    assert init(shop).code == 0
+    words = "coordinator", "init", "other", "--listen", "127.0.0.1:9444", "--encoder", shop.encoder
+    assert shop.call(*words).code == 0
+    shutil.copy(shop.folder / "co" / PRIOR, shop.folder / "other" / PRIOR)
+    assert shop.call("coordinator", "invite", "other").code == 0
+    refused = sentence(shop.call("client", "accept", "law", "--invite", "other/invite"))
+    assert "not by the coordinator that is pinned here" in refused
+
+
+# Sentences of the operator
 
 
 def test_settings_that_cannot_be_are_one_sentence(shop: Workshop) -> None:
-    change(shop.folder / "co" / "coordinator.toml", "[privacy]", "epsilon = 1.0", "epsilon = 0")
-    done = shop.call("coordinator", "status", "co")
+    path = shop.folder / "co" / "coordinator.toml"
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0"))
+    done = shop.call("coordinator", "invite", "co")
     assert done.code == 2 and "epsilon" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_prior_of_another_encoder_is_one_sentence(shop: Workshop) -> None:
-    path = shop.folder / "co" / "prior.safetensors"
+    path = shop.folder / "co" / PRIOR
     path.write_bytes(path.read_bytes()[:-1])
     done = shop.call("coordinator", "invite", "co")
     assert done.code == 2 and "prior" in done.stderr and "Traceback" not in done.stderr
@@ -83,8 +255,21 @@ def test_a_prior_of_another_encoder_is_one_sentence(shop: Workshop) -> None:
 def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
     """A federation with features of words hears which encoder to take."""
     made = workshop(tmp_path)
-    init = "coordinator", "init", "words", "--listen", "127.0.0.1:9443", "--encoder", f"{made.encoder}+words"
-    assert made.call(*init).code == 0
-    change(tmp_path / "words" / "coordinator.toml", "[privacy]", 'mode = "none"', 'mode = "columns"')
-    done = made.call("coordinator", "invite", "words")
+    encoder = f"{made.encoder}+words"
+    init_ = made.call("coordinator", "init", "words", "--listen", "127.0.0.1:9443", "--encoder", encoder)
+    done = init_ if init_.code else made.call("coordinator", "invite", "words")
     assert done.code == 2 and "--encoder smollm2" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--epsilon", "0"), "ε must be above 0 and at most 20, not 0"),
+        (("--epsilon", "-1"), "ε must be above 0"),
+        (("--epsilon", "1000"), "8 is weak"),
+        (("--delta", "0.5"), "δ must lie between"),
+        (("--sums", "rows"), "private sums cannot be 'rows'"),
+    ],
+)
+def test_what_cannot_be_promised_is_one_sentence(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in sentence(Workshop(tmp_path).call("simulate", "--private", *words))

@@ -24,7 +24,7 @@ Told = list[tuple[str, ...]]
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     monkeypatch.setattr(join_report, "LOOK_INTERVAL_S", 0.0)
     made = found(tmp_path)
-    made.settle("law", "law", own_texts("law", "law", 20))
+    made.settle("law", "law", own_texts("law", "law", 20), modes=("clear", "masked"))
     return made
 
 
@@ -58,18 +58,17 @@ def test_answers_and_refusals_are_told_once_from_now_on(parties: Parties, holder
     assert told[2][2] == "round 4" and "ridgeway client pin" in told[2][3]
 
 
-def test_the_owner_is_told_why_a_corpus_cannot_be_read(parties: Parties, holder: Holder) -> None:
-    """The file and the line, which the coordinator is not told."""
+def test_the_owner_is_told_why_an_epoch_cannot_be_read(parties: Parties, holder: Holder) -> None:
+    """The file, and what to do, which the coordinator is not told."""
     told: Told = []
     report = JoinReport(holder, lambda *words: told.append(words))
-    [corpus] = holder.settings.corpus
-    with Path(corpus).open("a") as file:
-        file.write("{broken\n")
+    [path] = holder.folder.glob("epochs/*/epoch.json")
+    path.write_text("{broken")
     ask(parties, Announce(terms=parties.federation().terms), number=5)
     report.tick()
     [(verb, code, number, reason)] = told
-    assert (verb, code, number) == ("refused", "corpus_unreadable", "round 5")
-    assert f"{corpus}, line 21: not JSON" in reason
+    assert (verb, code, number) == ("refused", "failed", "round 5")
+    assert f"{path} is missing or damaged; open a new epoch" in reason
 
 
 def test_a_refused_bundle_is_noted_once_however_often_one_joins(holder: Holder) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ridgeway.client.round.kept_log import FORKED
 from starlette.testclient import TestClient
 
 from ridgeway.client.evidence import HolderRecord
@@ -20,18 +19,18 @@ from ridgeway.client.page.holder_page import holder_page
 from ridgeway.client.page.holder_view import CONTENTS, HolderView
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
-from ridgeway.common.protocol.messages import Hello
+from ridgeway.common.protocol.messages import LOTS, Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
+from tests.support.private_federation import found_private
 from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, no_watch, populate
 
-LOTS = ("statistics", "scores")
-"""What one round sums under masks, one after another."""
 ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 
 
@@ -86,12 +85,34 @@ def test_every_kind_of_answer_has_words_for_what_it_holds(home: Path) -> None:
     assert {each["kind"] for each in standing(home)["kinds"]} < set(CONTENTS)
 
 
-def test_what_was_told_is_counted_in_sums_and_questions(home: Path) -> None:
-    """One total, and one sum of counts for each question about it."""
+def test_what_a_document_has_cost_is_there(home: Path) -> None:
+    """Exact sums and counts cost infinity; the totals that were opened are counted."""
     budget = standing(home)["budget"]
     assert budget["sums"] == {f"{lot} yes": 1 for lot in LOTS}
-    assert (budget["clear"], budget["unopened"]) == (0, 0)
-    assert [each["lot"] for each in budget["questions"]] == list(LOTS[1:])
+    assert (budget["clear"], budget["noisy"], budget["unopened"]) == (0, 0, 0)
+    assert (budget["spent"], budget["exact"], budget["outputs"]) == (None, 2, 2)
+    assert (budget["allowed"], budget["round_limit"], budget["delta"]) == (4.0, 1.0, 1e-8)
+
+
+def test_the_modes_have_their_sentences_and_the_epoch_says_whether_it_was_used(home: Path) -> None:
+    """In the words that `client init` uses; without an invitation, which tests have none of, no mode is named."""
+    now = standing(home)
+    assert (now["mode"], now["modes"]) == (None, {"masked": MODE_SENTENCES["masked"]})
+    assert now["epoch"]["used"] and now["epoch"]["number"] == 1
+    assert now["epoch"]["name"] == HolderRecord(home).epochs()[-1].facts["epoch"]
+    Journal(home / "journal.db").append(("epoch", {"epoch": "ab" * 32, "sums": "cd" * 32}))
+    assert not standing(home)["epoch"]["used"]
+
+
+def test_private_rounds_show_what_was_spent_of_what_is_allowed(tmp_path: Path) -> None:
+    """As ε, and no exact output."""
+    parties = found_private(tmp_path)
+    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    assert standing(parties.homes["law"])["budget"]["spent"] == 0
+    run_round(parties.federation(), Direct(parties), no_watch)
+    budget = standing(parties.homes["law"])["budget"]
+    assert 0.99 < budget["spent"] <= 1 and budget["allowed"] == 4
+    assert (budget["exact"], budget["noisy"], budget["clear"]) == (0, 2, 0)
 
 
 def test_a_refusal_and_a_refused_bundle_are_there_with_their_reasons(home: Path) -> None:
@@ -100,15 +121,6 @@ def test_a_refusal_and_a_refused_bundle_are_there_with_their_reasons(home: Path)
     refused = {item["code"]: item["reason"] for item in standing(home)["items"] if item["code"]}
     assert set(refused) == {"unknown_coordinator", "bundle_refused"}
     assert refused["bundle_refused"] == "not approved <b>here</b>"
-
-
-def test_the_log_of_opened_sums_has_a_head_to_compare(home: Path) -> None:
-    """And a log that the coordinator has told in two ways is an alarm."""
-    now = standing(home)
-    assert [each["lot"] for each in reversed(now["log"]["rows"])] == list(LOTS) and now["fork"] is None
-    assert now["log"]["rows"][0]["hash"] == now["log"]["hash"] and all(each["own"] for each in now["log"]["rows"])
-    (home / FORKED).write_text(json.dumps({"reason": "two stories"}))
-    assert standing(home)["fork"] == "two stories"
 
 
 def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(home: Path) -> None:
@@ -153,14 +165,15 @@ def test_an_altered_journal_is_found(home: Path) -> None:
     database.close()
     with asked(home) as http:
         checks = {each["name"]: each for each in http.get("/v1/checks").json()}
-        assert not checks["journal"]["good"] and "entry 2" in checks["journal"]["words"] and checks["log"]["good"]
+        assert not checks["journal"]["good"] and "entry 2" in checks["journal"]["words"] and checks["sums"]["good"]
         assert str(home) not in json.dumps(checks)
     with sqlite3.connect(home / "journal.db") as database:
-        database.execute("update entries set facts = '{' where number = 2")
+        [number] = database.execute("select min(number) from entries where kind = 'sent'").fetchone()
+        database.execute("update entries set facts = '{' where number = ?", (number,))
     database.close()
     with asked(home) as http:
         answer_ = http.get("/v1/standing")
-        assert answer_.status_code == 503 and "entry 2" in answer_.json()["error"]["message"]
+        assert answer_.status_code == 503 and f"entry {number}" in answer_.json()["error"]["message"]
         assert str(home) not in answer_.text and http.get("/health").status_code == 200
 
 
