@@ -16,7 +16,7 @@ from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.deploy.notice import NOTICE
-from ridgeway.common.protocol.invitation import Invite, read_paper
+from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
 from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
@@ -309,6 +309,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
     """`renew --signing-key` writes a new invitation; `accept`, `pin` and `init` take it up under the key of before."""
     shop, folder, home = Workshop(tmp_path), parties.federation().folder, parties.homes["law"]
     keep_installed(parties.federation())
+    write_invite(parties.federation())
+    shutil.copy(folder / "invite" / INVITE, home)  # as `init` keeps it
     told = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
     assert (told["after"], told["handovers"]) == (parties.federation().identity.public, 1)
     assert shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code == 2
@@ -327,6 +329,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
         folder / "invite",
         "--domain",
         "law",
+        "--accept-mode",
+        "masked",
         "--corpus",
         folder,
         "--coordinator-key",
