@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ridgeway.client.cli import init_command
 from ridgeway.client.cli.holder_commands import agreed_invitation
@@ -39,9 +41,7 @@ def make_public_prior(folder: Path, texts: int) -> None:
 def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
     """An invitation to rounds of a mode."""
     path = shop.folder / "co" / "coordinator.toml"
-    lines = [
-        f'mode = "{mode}"' if line.startswith("mode =") else line for line in path.read_text().splitlines()
-    ]
+    lines = [f'mode = "{mode}"' if line.startswith("mode =") else line for line in path.read_text().splitlines()]
     lines = [f"epsilon = {epsilon}" if line.startswith("epsilon =") else line for line in lines]
     path.write_text("\n".join(lines))
     done = shop.call("coordinator", "invite", "co")
@@ -131,8 +131,8 @@ def test_on_a_terminal_the_limits_are_asked_for(shop: Workshop, monkeypatch: pyt
         asked.append((words, default))
         return 2.5
 
-    monkeypatch.setattr(init_command.sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
-    monkeypatch.setattr(init_command.typer, "prompt", prompt)
+    monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr(typer, "prompt", prompt)
     terms = agreed_invitation(shop.folder / "co" / "invite").terms
     assert init_command._budget(None, 3.0, terms, asks=True) == {"max_round_epsilon": 2.5, "max_epsilon": 3.0}
     assert [default for _, default in asked] == [1.0]
@@ -190,6 +190,22 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Wor
     assert "0 changed documents" in second.stderr
     told = shop.call("client", "status", "law").stderr
     assert "ε ∞" in told and "1 exact output" in told
+
+
+def test_join_opens_the_first_epoch_and_no_other(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says so, with what a round will cost; then it runs as ever."""
+    runs: list[Path] = []
+    monkeypatch.setattr("ridgeway.client.deploy.supernode.run", lambda settings, *_: runs.append(settings.folder))
+    monkeypatch.setattr("ridgeway.client.deploy.notices.NoticeWatch._run", lambda self: None)
+    assert init(shop).code == 0
+    first = shop.call("client", "join", "law")
+    assert first.code == 0, first.stderr
+    assert "no epoch is open yet, so the first one is opened now" in first.stderr
+    assert "ε 1 for the next round" in first.stderr
+    epoch = Holder(shop.folder / "law").epochs.current()
+    second = shop.call("client", "join", "law")
+    assert "epoch" not in second.stderr and len(runs) == 2
+    assert Holder(shop.folder / "law").epochs.current() == epoch is not None
 
 
 # Taking new terms up

@@ -73,9 +73,7 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     assert store.statistics_file(current) is None
 
 
-def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(
-    store: EpochStore, tmp_path: Path
-) -> None:
+def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(store: EpochStore, tmp_path: Path) -> None:
     """The journal keeps that they were there."""
     for number in (1, 2, 3):
         store.open(epoch(number), fill, ())

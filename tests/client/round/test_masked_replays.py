@@ -93,10 +93,7 @@ STEPS: dict[str, Step] = {
         f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
         for lot in LOTS
     },
-    **{
-        f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER))
-        for lot in LOTS
-    },
+    **{f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER)) for lot in LOTS},
     **{
         f"open {lot}": Step(
             OPEN, lot, Revealed, open_(lot, range(1, 6)), open_(lot, range(1, 5)), open_(lot, range(1, 6), FEWER)

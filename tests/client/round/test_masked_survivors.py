@@ -315,9 +315,7 @@ def test_a_second_sum_in_which_one_member_is_said_to_have_fallen_away_is_refused
 
 
 @pytest.mark.parametrize("changed", [["medicine"], ["medicine", "law-2"], WITHOUT[VICTIM]])
-def test_a_second_sum_with_changed_members_is_refused_by_all_that_have_not_changed(
-    at: At, changed: list[str]
-) -> None:
+def test_a_second_sum_with_changed_members_is_refused_by_all_that_have_not_changed(at: At, changed: list[str]) -> None:
     """It would show what has changed in their corpora: everybody's data is in one total, so all need new epochs."""
     parties = at(OVER).parties
     for name in changed:

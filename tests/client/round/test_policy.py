@@ -188,6 +188,6 @@ def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
     for changed in ({"mass": 0}, {"weighting": "tokens"}):
         with pytest.raises(ValidationError, match="a mass belongs to equal weighting"):
             terms(**changed)
-    for changed in ({"mode": "private"}, {**PRIVATE, "mode": "clear"}):
+    for noise in ({"mode": "private"}, {**PRIVATE, "mode": "clear"}):
         with pytest.raises(ValidationError, match="noise belongs to private rounds"):
-            terms(**{**PLAIN, **changed})
+            terms(**{**PLAIN, **noise})

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ridgeway.client.round.spending import FILE, SPENT, Account, Expense, overlap, shared_file, spent
 from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.schema import Mode
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 
@@ -39,7 +40,7 @@ def paid(folder: Path, *epochs: str, exact: bool = False, **changes: Any) -> Acc
 
 
 def expense(made: Account, epoch: str, *, exact: bool = False, holdout: float = 0.25) -> Expense:
-    mode = "masked" if exact else "private"
+    mode: Mode = "masked" if exact else "private"
     return made.expense(epoch, "statistics", mode, None if exact else PRIVACY, holdout)
 
 
