@@ -161,6 +161,7 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
         (["--clear", "--sums", "full", "--prior", "p"], "give --private with --sums and --prior"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
+        (["--holders", "20"], "would have 8 documents, and a holder needs 10"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
         (["--engine", "ray"], "there is no engine 'ray'"),
         (["--data", "nowhere"], "nowhere holds 0 files"),
