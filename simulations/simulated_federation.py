@@ -82,8 +82,8 @@ def create_simulated_federation(
     fewest = min(dealt, key=lambda name: len(dealt[name][1]))
     if len(dealt[fewest][1]) < SMALLEST_CORPUS:
         raise InputError(
-            f"{fewest} would have {len(dealt[fewest][1])} documents, and a holder needs {SMALLEST_CORPUS}; ask for fewer "
-            "--holders, or name more text"
+            f"{fewest} would have {len(dealt[fewest][1])} documents, and a holder needs {SMALLEST_CORPUS}; ask for "
+            "fewer --holders, or name more text"
         )
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
