@@ -41,7 +41,7 @@ WORDS_PER_RUN = 8
 FAMILIAR_SHARE = 1 / 4
 """A paragraph counts as read before when this share of its runs of words was."""
 
-MIN_HOLDER_TEXTS = 4
+MIN_HOLDER_TEXTS = 10
 BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
 TEST_EVERY = 5
 """Of this many files of like size, one is for the test."""

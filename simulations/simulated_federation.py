@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-from ridgeway.client.ready import open_epoch
+from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.roster import ROSTER, pin
 from ridgeway.common.base.errors import InputError
@@ -79,6 +79,12 @@ def create_simulated_federation(
     prior: the file of a public prior, if it is not to be that of built-in text.
     """
     dealt = deal(found, len(found) if holders is None else holders)
+    fewest = min(dealt, key=lambda name: len(dealt[name][1]))
+    if len(dealt[fewest][1]) < SMALLEST_CORPUS:
+        raise InputError(
+            f"{fewest} would have {len(dealt[fewest][1])} documents, and a holder needs {SMALLEST_CORPUS}; ask for "
+            "fewer --holders, or name more text"
+        )
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
         raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")

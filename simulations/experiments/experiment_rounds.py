@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.holder import SETTINGS, Holder
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT
@@ -66,10 +66,14 @@ def settled(
 
 
 def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
-    """The same holders with the same keys, sums and corpora in other folders."""
+    """The same holders with the same keys, sums and corpora in other folders; what they spend there is spent there."""
     for part in ("coordinator", "holders"):
         shutil.copytree(simulated.folder / part, folder / part, symlinks=True)
     nodes = {name: folder / "holders" / home.name for name, home in simulated.nodes.items()}
+    for home in nodes.values():
+        settings = (home / SETTINGS).read_text(encoding="utf-8")
+        spending = [str((each / "spending").resolve()) for each in (simulated.folder, folder)]
+        (home / SETTINGS).write_text(settings.replace(*spending), encoding="utf-8")
     federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
     return replace(simulated, folder=folder, federation=federation, nodes=nodes)
 

@@ -77,7 +77,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         up = made.start("up", "coordinator", "up", made.coordinator)
         made.settle("medicine", *BOTH, ahead=True)
         made.settle("chess", *BOTH)
-        made.ready(*FIRST)
+        made.ready(*FIRST, "chess")
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))
         made.start("stranger", "client", "join", made.holder("chess"))
         made.admit("medicine")
@@ -271,7 +271,7 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     go_on()
     town.leave("medicine")
     town.settle("music", *BOTH)
-    town.ready("music", "chess")
+    town.ready("music")
     town.admit("music")
     town.admit("chess")
     settings = town.holder("chess") / "client.toml"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,12 @@ from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, load_release
 from ridgeway.common.routing.router import router_of
-from ridgeway.coordinator.round.federation import Federation, PrivacySettings
+from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.engines import run_in_memory, run_on_flower
+from ridgeway.simulations.experiments.experiment_rounds import copied
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
     create_simulated_federation,
@@ -253,12 +252,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(t
         holder.noisy(holder.epoch(federation.terms), federation.privacy).shared_sums(len(members), cohort.id)
     dropouts = {"law-2": AFTER_SHARING}
     folder = tmp_path / "flower"
-    shutil.copytree(simulated.folder, folder, symlinks=True)
-    nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
-    other = replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
-    for home in nodes.values():  # what is spent of the one is not spent of the other
-        settings = home / "client.toml"
-        settings.write_text(settings.read_text().replace(str(simulated.folder / "spending"), str(folder / "spending")))
+    other = copied(simulated, folder)
     run_in_memory(simulated, no_watch, dropouts)
     run_on_flower(other, no_watch, dropouts)
     ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))

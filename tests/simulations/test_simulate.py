@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.routing.router import router_of
-from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
+from ridgeway.simulations.experiments import experiment_rounds
 from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import (
@@ -162,6 +161,7 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
         (["--clear", "--sums", "full", "--prior", "p"], "give --private with --sums and --prior"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
+        (["--holders", "20"], "would have 8 documents, and a holder needs 10"),
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
         (["--engine", "ray"], "there is no engine 'ray'"),
         (["--data", "nowhere"], "nowhere holds 0 files"),
@@ -203,9 +203,7 @@ def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
 
 def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     """A copy of a federation: the same keys, the same corpora, nothing sent so far."""
-    shutil.copytree(simulated.folder, folder, symlinks=True)
-    nodes = {name: folder / home.relative_to(simulated.folder) for name, home in simulated.nodes.items()}
-    return replace(simulated, folder=folder, federation=Federation(folder / "coordinator"), nodes=nodes)
+    return experiment_rounds.copied(simulated, folder)
 
 
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
