@@ -20,7 +20,6 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import ValidationError
-from ridgeway.common.protocol.opened_log import ForkedLog, extend, read_statement
 
 from ridgeway.common.base.errors import FormatError, InputError, RidgewayError
 from ridgeway.common.base.files import (

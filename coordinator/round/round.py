@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,6 @@ from ridgeway.coordinator.solving.solve import Solution, solve
 
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
-NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 COUNTED = "counted"
 """What a manifest says of the domains whose holders have counted under noise."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -119,7 +117,7 @@ class _Evaluated:
     fitted: Fitted | None = None
     quality: QualityTable | None = None
     noisy: NoisyAccuracy | None = None
-    intervals: Mapping[str, tuple[float, float]] = NO_INTERVALS
+    intervals: Mapping[str, tuple[float, float]] | None = None
     counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
@@ -128,7 +126,7 @@ class _Evaluated:
             return None
         figures = self.evaluation.to_json() | {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            intervals = {name: list(pair) for name, pair in self.intervals.items()}
+            intervals = {name: list(pair) for name, pair in (self.intervals or {}).items()}
             return figures | self.noisy.to_json() | {"intervals": intervals}
         if self.fitted is None:
             return figures
@@ -320,13 +318,10 @@ class _Round:
         rows = {name: row.routed for name, row in counts.rows.items() if name in counted}
         noisy = noisy_accuracy(rows, total.masses, counted, privacy)
         intervals = {
-            name: noisy_accuracy({name: row}, total.masses, counted, privacy).interval
-            for name, row in rows.items()
+            name: noisy_accuracy({name: row}, total.masses, counted, privacy).interval for name, row in rows.items()
         }
         self._tell_evaluation(evaluation, noisy)
-        return _Evaluated(
-            solution, evaluation, noisy=noisy, intervals=intervals, counted=tuple(sorted(set(counted)))
-        )
+        return _Evaluated(solution, evaluation, noisy=noisy, intervals=intervals, counted=tuple(sorted(set(counted))))
 
     def _counted(self, question: Evaluate, blob: Blob, gathered: Gathered) -> RoundCounts:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not accepted."""

@@ -57,7 +57,9 @@ def use(parties: Parties) -> None:
     holder = parties.holder("law")
     current = holder.epochs.current()
     assert current is not None
-    holder.totals.sign(SignedTotal("statistics", terms_of(parties).id, current.name, {"me": current.name}), "s", paid=False)
+    holder.totals.sign(
+        SignedTotal("statistics", terms_of(parties).id, current.name, {"me": current.name}), "s", paid=False
+    )
 
 
 def texts(count: int, since: str = "law") -> list[str]:

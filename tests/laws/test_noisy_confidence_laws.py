@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square
+from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.coordinator.solving.noisy_confidence import (
     MAX_ADVANTAGE,
@@ -17,7 +18,6 @@ from ridgeway.coordinator.solving.noisy_confidence import (
     private_temperature,
     rightly_chosen,
 )
-from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
 from tests.laws.test_noisy_solve_laws import ENCODER, MODES, modes, seeds, summed
 from tests.laws.test_noisy_solve_laws import prior as prior
 

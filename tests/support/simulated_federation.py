@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.client.deploy.holder_folder import create_holder
-from ridgeway.client.round.answers import answer
 from ridgeway.client.ready import open_epoch
+from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
