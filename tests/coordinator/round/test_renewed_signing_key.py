@@ -11,7 +11,7 @@ import pytest
 from ridgeway.client.deploy.notices import take_notice
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
-from ridgeway.common.base.errors import FormatError, IdentityError, ReleaseError
+from ridgeway.common.base.errors import FormatError, IdentityError, InputError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
