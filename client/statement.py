@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.client.round.spending import Account, Expense, Output, Rho, spent
+from ridgeway.client.round.spending import Account, Expense, Output, spent
 from ridgeway.common.base.schema import MODE_SENTENCES, Mode
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -260,7 +260,7 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
     return low
 
 
-def _of_rho(rho: Rho, account: Account) -> float:
+def _of_rho(rho: Cost, account: Account) -> float:
     return epsilon_of(Fraction(rho), account.delta)
 
 
