@@ -153,7 +153,7 @@ class Cohort(Record):
         Law: the shares of a domain add up to the mass. What is left over goes to the first keys.
         """
         mass = self.terms.mass
-        shares = {}
+        shares: dict[str, int] = {}
         for domain in self.domains:
             keys = sorted(member.key for member in self.members if member.domain == domain)
             part, left = divmod(mass, len(keys))

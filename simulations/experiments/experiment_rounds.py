@@ -72,8 +72,8 @@ def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     nodes = {name: folder / "holders" / home.name for name, home in simulated.nodes.items()}
     for home in nodes.values():
         settings = (home / SETTINGS).read_text(encoding="utf-8")
-        spending = [str((each / "spending").resolve()) for each in (simulated.folder, folder)]
-        (home / SETTINGS).write_text(settings.replace(*spending), encoding="utf-8")
+        before, after = (str((each / "spending").resolve()) for each in (simulated.folder, folder))
+        (home / SETTINGS).write_text(settings.replace(before, after), encoding="utf-8")
     federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
     return replace(simulated, folder=folder, federation=federation, nodes=nodes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.masking.agreement import Advert, Agreement
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -101,7 +102,7 @@ privacies = st.builds(
 
 @st.composite
 def terms(draw: st.DrawFn) -> Terms:
-    mode = draw(st.sampled_from(("private", "masked", "clear")))
+    mode: Mode = draw(st.sampled_from(get_args(Mode)))
     equal = mode != "private" and draw(st.booleans())
     return Terms(
         mode=mode,

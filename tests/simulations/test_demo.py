@@ -28,7 +28,7 @@ def test_the_demo_runs_the_whole_path(
         assert Path(command[0]).exists() and check
         own = {name: env[name] for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")}
         assert all(value.startswith("demo-run/") for value in own.values())
-        done = Workshop(tmp_path).call(*command[1:], **own)
+        done = Workshop(tmp_path).call(*command[1:], cwd=None, stdin=b"", **own)
         assert done.code == 0, done.stderr
         print(done.stdout)
 
