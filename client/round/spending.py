@@ -80,8 +80,14 @@ def spent(paid: Sequence[Expense]) -> Rho:
     A document is either summed or held out, by its own hash, so it pays for one of the two; if the share
     that is held out was changed in between, it may have paid for both.
     """
-    outputs = [in_all(each.rho for each in paid if each.output == output) for output in ("statistics", "counts")]
-    return in_all(outputs) if len({each.holdout for each in paid}) > 1 else max(outputs)
+    sums, counts = (_in_all(each.rho for each in paid if each.output == output) for output in ("statistics", "counts"))
+    return _in_all((sums, counts)) if len({each.holdout for each in paid}) > 1 else max(sums, counts)
+
+
+def _in_all(costs: Iterable[Rho]) -> Rho:
+    """What several outputs cost together; one exact output costs more than any noise."""
+    given = list(costs)
+    return EXACT if EXACT in given else in_all(map(Fraction, given))
 
 
 class Account:
