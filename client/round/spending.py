@@ -87,7 +87,7 @@ def spent(paid: Sequence[Expense]) -> Rho:
 def _in_all(costs: Iterable[Rho]) -> Rho:
     """What several outputs cost together; one exact output costs more than any noise."""
     given = list(costs)
-    return EXACT if EXACT in given else in_all(map(Fraction, given))
+    return EXACT if EXACT in given else in_all(Fraction(each) for each in given)
 
 
 class Account:
