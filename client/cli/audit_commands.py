@@ -135,8 +135,6 @@ def audited_terms(encoder: TableEncoder, epsilon: float, mode: str, prior: Path 
     from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
 
     chosen = check_privacy(mode, epsilon)
-    if chosen == "none":
-        raise InputError("without privacy there is no noise to audit; leave --epsilon out")
     public = built_in_prior(encoder) if prior is None else read_prior(prior)
     public.must_fit(encoder)
     return Privacy(mode=chosen, epsilon=epsilon, prior=public.fingerprint), public

@@ -32,7 +32,7 @@ from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, whole_folder, write_whole
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Digest, Record, record_json
-from ridgeway.common.privacy.document_bound import DocumentSums
+from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
@@ -116,7 +116,7 @@ class EpochStore:
 
     def document_sums(self, epoch: Epoch) -> DocumentSums:
         arrays = self._arrays(epoch, DOCUMENTS)
-        mode = "full" if arrays["products"].size else "columns"
+        mode: PrivacyMode = "full" if arrays["products"].size else "columns"
         return DocumentSums(mode, arrays["products"], arrays["column"])
 
     def held_out(self, epoch: Epoch) -> HeldOut:

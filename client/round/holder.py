@@ -25,7 +25,7 @@ from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.session_store import SessionFile
-from ridgeway.client.round.spending import Account, shared_file
+from ridgeway.client.round.spending import Account, Output, shared_file
 from ridgeway.client.round.totals import SignedTotal, SignedTotals
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
@@ -219,7 +219,7 @@ class Holder:
 
     def pay_exact(self, terms: Terms, epoch: Epoch, lot: str) -> None:
         """Write down that an exact output leaves: from then on no ε bounds what is known of its documents."""
-        output = "statistics" if lot == "statistics" else "counts"
+        output: Output = "statistics" if lot == "statistics" else "counts"
         self.account.pay(self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout))
 
     def expert_scores(self, epoch: Epoch, experts: Sequence[str]) -> Integers:

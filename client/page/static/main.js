@@ -3,6 +3,7 @@
 import { showAudit, showBundle } from "./approved.js";
 import { startChecks, verify } from "./checks.js";
 import { facts, fill, find, make } from "./dom.js";
+import { backticks } from "./folder.js";
 import { startLive } from "./live.js";
 import { count, short, when, whole } from "./numbers.js";
 import { showRefused, showSent, startSent } from "./sent.js";
@@ -33,6 +34,7 @@ function glance(now) {
       ["Invited to", now.mode ? `${now.mode} rounds` : null],
       ["Accepts", make("div", {}, ...modes)],
       ["Epoch", epoch(now.epoch)],
+      ["Notices", now.notices ? backticks(`${count(now.notices, "pair")} of totals that few members lie between; see \`ridgeway client status\``) : null],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none came yet"],
     ]),
   );

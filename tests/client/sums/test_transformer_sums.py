@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from ridgeway.client.round.held_out import MAX_DOCUMENT_TOKENS, held_out_sample
 
-from ridgeway.client.round.scoring import HeldOut, Scorer
+from ridgeway.client.round.scoring import HeldOut, Scorer, router_table
 from ridgeway.client.sums.accumulate import State, add_states
+from ridgeway.client.sums.held_out import MAX_DOCUMENT_TOKENS, held_out_sample
 from ridgeway.client.sums.prepare import makers, prepare
 from ridgeway.client.sums.transformer_sums import ContextualSums
 from ridgeway.common.base.errors import DeviceError, EncoderError
@@ -26,8 +26,7 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, Selector
 from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 from ridgeway.common.encoding.windows import Rows, window_starts
-from ridgeway.common.protocol.messages import Candidate
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, evaluate
+from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, evaluate, split_calibration
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import to_bytes
@@ -258,45 +257,24 @@ def test_a_document_counts_for_the_domain_that_the_router_would_name(
     """Held-out documents are read as prompts are."""
     texts = [*sentences("law", 8, 50), "", *sentences("code", 5, 20)]
     ids, lengths = encoder.tokenizer.encode_many(texts)
-    candidate = Candidate(ridge=0, normalise_columns=False, selector=rule.name, k=rule.k)
-    scorer = Scorer(encoder, HeldOut(ids, lengths), WINDOW)
+    scorer = Scorer(router_table(encoder, WINDOW, weights(1), "cpu"), rule, HeldOut(ids, lengths), 0)
     router = Router(DOMAINS, compile_router(encoder, WINDOW, weights(1)), encoder.tokenizer, rule)
     named = [router.route(text).best for text in texts if text]
-    [routed] = scorer.routed([weights(1)], [candidate], 0)
-    assert routed == [*(named.count(name) for name in DOMAINS), 0, 0]
+    routed = scorer.routed().tolist()
+    assert routed == [named.count(name) for name in DOMAINS]
     counted = evaluate(router, {"code": [text for text in texts if text], "law": [], "medicine": []})
-    assert routed[:-2] == list(counted.confusion[0])
-    reliable = scorer.reliability(weights(1), candidate, 0, (0.5, 1.0))
+    assert routed == list(counted.confusion[0])
+    reliable, _ = split_calibration(scorer.calibration((0.5, 1.0)), 2)
     assert reliable.shape == (len(CURVES), 2, len(CONFIDENCE_EDGES), 2)
     assert reliable[0, 0, :, 0].sum() >= len(named)
-
-
-def test_states_are_computed_once_for_all_candidates(
-    encoder: ContextualEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model runs over each held-out document once, however many candidates there are."""
-    ids, lengths = encoder.tokenizer.encode_many(sentences("law", 4, 30))
-    passes: list[int] = []
-    plain = Transformer.states
-
-    def noted(self: Transformer, rows: Rows) -> NDArray[np.float32]:
-        passes.append(len(rows))
-        return plain(self, rows)
-
-    monkeypatch.setattr(Transformer, "states", noted)
-    candidates = [
-        Candidate(ridge=n, normalise_columns=flag, selector="all", k=1) for n in (0, 1) for flag in (True, False)
-    ]
-    Scorer(encoder, HeldOut(ids, lengths), WINDOW).routed([weights(1), weights(2)], candidates, 0)
-    assert sum(passes) == len(window_starts(lengths, WINDOW.window))
 
 
 def test_a_model_reads_a_bounded_sample(
     encoder: ContextualEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents are cut, and only as many are taken as have so many tokens together."""
-    monkeypatch.setattr("ridgeway.client.round.held_out.MAX_STATES", 1300)
+    monkeypatch.setattr("ridgeway.client.sums.held_out.MAX_STATES", 1300)
     path = write_jsonl(tmp_path / "law.jsonl", [f"{place} {'x' * 900}" for place in range(40)])
-    sample = held_out_sample(job(path, window=16, holdout=0.5), encoder, tmp_path / "held-out")
-    assert sample.lengths.tolist() == [MAX_DOCUMENT_TOKENS] * 2
-    assert len(sample.ids) == 2 * MAX_DOCUMENT_TOKENS
+    ids, lengths = held_out_sample(job(path, window=16, holdout=0.5), encoder)
+    assert lengths.tolist() == [MAX_DOCUMENT_TOKENS] * 2
+    assert len(ids) == 2 * MAX_DOCUMENT_TOKENS
