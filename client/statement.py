@@ -17,7 +17,7 @@ from typing import Any
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.spending import Account, Expense, Output, spent
 from ridgeway.common.base.schema import MODE_SENTENCES, Mode
-from ridgeway.common.privacy.accountant import epsilon_of
+from ridgeway.common.privacy.accountant import Cost, epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 MAX_ROUNDS_FORESEEN = 1000

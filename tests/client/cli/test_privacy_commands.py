@@ -14,7 +14,7 @@ import typer
 from ridgeway.client.cli import init_command
 from ridgeway.client.cli.holder_commands import agreed_invitation
 from ridgeway.client.round.holder import PRIOR, Holder
-from ridgeway.client.round.totals import Total
+from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.encoding.encoder_files import load_encoder
 from ridgeway.common.privacy.public_prior import make_prior, read_prior, write_prior
@@ -180,7 +180,7 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Wor
     holder = Holder(shop.folder / "law")
     epoch = holder.epochs.current()
     assert epoch is not None
-    holder.totals.sign(Total("statistics", "terms", epoch.name, {"me": epoch.name}), "session")
+    holder.totals.sign(SignedTotal("statistics", "terms", epoch.name, {"me": epoch.name}), "session", paid=False)
     holder.account.pay(holder.account.expense(epoch.name, "statistics", "masked", None, epoch.holdout))
     refused = sentence(shop.call("client", "ready", "law"))
     assert "0 documents changed since" in refused and "--new-epoch" in refused
