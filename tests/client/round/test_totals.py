@@ -29,22 +29,21 @@ class Asked:
 
 
 members = st.frozensets(st.sampled_from("abcde"), min_size=1)
-totals = st.builds(
-    lambda lot, names, epoch, share, question: SignedTotal(
-        lot,
-        "terms",
-        epoch,
-        {**dict.fromkeys(names, "theirs"), "me": epoch},
-        {} if lot == "counts" else dict.fromkeys((*names, "me"), share),
-        question if lot == "counts" else "",
-    ),
-    st.sampled_from(("statistics", "counts")),
-    members,
-    st.sampled_from(("first", "second")),
-    st.sampled_from((5, 10)),
-    st.sampled_from(("this router", "that router")),
-)
-asked = st.builds(Asked, st.sampled_from(("sign", "sign", "open")), st.sampled_from("xyz"), totals)
+
+
+@st.composite
+def drawn_totals(draw: st.DrawFn) -> SignedTotal:
+    """Any total with this holder in it: of some members, shares and epochs, or counts for some router."""
+    epoch = draw(st.sampled_from(("first", "second")))
+    epochs = {**dict.fromkeys(draw(members), "theirs"), "me": epoch}
+    if draw(st.booleans()):
+        question = draw(st.sampled_from(("this router", "that router")))
+        return SignedTotal("counts", "terms", epoch, epochs, question=question)
+    shares = dict.fromkeys(epochs, draw(st.sampled_from((5, 10))))
+    return SignedTotal("statistics", "terms", epoch, epochs, shares)
+
+
+asked = st.builds(Asked, st.sampled_from(("sign", "sign", "open")), st.sampled_from("xyz"), drawn_totals())
 
 
 @given(requests=st.lists(asked, max_size=40))
