@@ -1,0 +1,130 @@
+"""The law of non-interference, for the whole surface of a holder.
+
+With what is released held fixed, every byte that a holder sends, refusals, codes, names and sizes
+included, is the same for any two corpora, under any sequence of requests, honest or hostile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.files import sha256
+from tests.support.crafted_requests import CHANGES
+from tests.support.tiny import LETTERS
+from tests.support.two_worlds import CORPORA, MODES, Stage, Step, TwoWorlds
+
+REQUESTS = (
+    *("hello", "announce", "collect", "share", "seal", "confirm_sum", "open_sum"),
+    *("evaluate", "calibrate", "deliver"),
+)
+STEP = st.builds(
+    Step,
+    before=st.sampled_from(REQUESTS),
+    ask=st.sampled_from(REQUESTS),
+    change=st.sampled_from(list(CHANGES)),
+    power=st.floats(-8, 16, width=16),
+    place=st.integers(0, 41),
+    search=st.booleans(),
+    round=st.integers(1, 2),
+)
+NAMES = st.sampled_from(list(CORPORA))
+ROUNDS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2)
+STEPS = st.lists(STEP, max_size=6)
+RARE = LETTERS.index("z") + 2
+"""The token that one document has and the others have not."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(tmp_path_factory.mktemp("worlds"))
+
+
+def played(
+    stage: Stage,
+    mode: str,
+    rounds: Sequence[tuple[str, str]],
+    steps: Sequence[Step],
+    alter: Callable[[pytest.MonkeyPatch], None] | None = None,
+) -> TwoWorlds:
+    pairs = [(CORPORA[left], CORPORA[right]) for left, right in rounds]
+    return stage.play(mode, *pairs, steps=steps, alter=alter)
+
+
+def must_be_alike(worlds: TwoWorlds, path: str = "") -> None:
+    """Fail with what differs first; path: what alone is looked at."""
+    for asked, change, where, left, right in worlds.differences:
+        if path in where:
+            pytest.fail(f"{asked} ({change}): {where} is {left!r} in one world and {right!r} in the other")
+
+
+def names_held_still(patch: pytest.MonkeyPatch) -> None:
+    """Let data have the same names in both worlds, to look behind what they tell."""
+    for name in ("source", "held_out_source"):
+        patch.setattr(Holder, name, lambda holder, data, name=name: sha256(name.encode(), holder.domain.encode()))
+
+
+@pytest.mark.parametrize("alter", [None, names_held_still])
+@pytest.mark.parametrize("mode", MODES)
+@given(rounds=ROUNDS, steps=STEPS)
+@settings(max_examples=100)
+def test_two_corpora_look_alike(
+    stage: Stage, mode: str, alter: Callable[..., None] | None, rounds: list[tuple[str, str]], steps: list[Step]
+) -> None:
+    """Whatever a holder has, and whatever it is asked, it answers the same."""
+    must_be_alike(played(stage, mode, rounds, steps, alter))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_corpus_looks_the_same(stage: Stage, mode: str) -> None:
+    """Nothing but the corpus and the disk differs between the worlds, and rounds get to their end."""
+    worlds = played(stage, mode, [("its own", "its own")] * 2, [])
+    must_be_alike(worlds)
+    assert worlds.heard["receipt"] == 2
+
+
+# Leaks that were known
+
+
+def test_data_has_no_name_that_follows_from_it(stage: Stage) -> None:
+    """A coordinator that compares adverts would see that one document came."""
+    worlds = played(stage, "masked columns", [("its own", "one summed more")], [])
+    must_be_alike(worlds, "source")
+
+
+def test_noise_that_is_drawn_again_tells_no_change(stage: Stage) -> None:
+    """Where noise is repeated as long as nothing changes, other noise tells that something has."""
+    again = Step("evaluate", "collect", round=2)
+    rounds = [("its own", "its own"), ("its own", "one summed more")]
+    must_be_alike(played(stage, "clear columns", rounds, [again]), "blobs")
+
+
+def test_refusals_of_weights_tell_nothing_of_sums(stage: Stage) -> None:
+    """Weights that are made larger and larger are refused alike: else they would measure a gram."""
+    search = [Step("evaluate", "evaluate", "one weight", place=place, search=True) for place in range(7)]
+    rounds = [("its own", "one summed more")]
+    must_be_alike(played(stage, "masked", rounds, search, names_held_still), "reason")
+
+
+def test_made_up_cohorts_do_not_measure_the_disk(stage: Stage) -> None:
+    """What is free on a disk is nobody's to know: the rest of it is private."""
+    search = Step("announce", "hello", "features", search=True)
+    must_be_alike(played(stage, "masked", [("its own", "its own")], [search]))
+
+
+@pytest.mark.parametrize("mode", ["clear", "clear columns"])
+def test_a_document_is_routed_by_itself_alone(stage: Stage, mode: str) -> None:
+    """One more document changes one count by one, whatever weights it is counted with."""
+    crafted = Step("evaluate", "evaluate", "unit of logits", place=RARE)
+    worlds = played(stage, mode, [("its own", "a rare token held out")], [crafted])
+    must_be_alike(worlds, "counts")
+
+
+@pytest.mark.parametrize("right", ["empty", "all held out", "a broken record"])
+def test_a_corpus_that_cannot_be_summed_looks_like_any_other(stage: Stage, right: str) -> None:
+    """Whether one document is there, or can be read, would else be told by a refusal."""
+    must_be_alike(played(stage, "masked columns", [("its own", right)], [], names_held_still), "kind")
