@@ -44,10 +44,10 @@ class Base(NamedTuple):
 
 
 Made = tuple[Any, Sequence[Blob]] | None
-Change = Callable[[Base], Made]
+Make = Callable[[Base], Made]
 
 
-def _terms(name: str, value: Callable[[Any, Base], Any]) -> Change:
+def _terms(name: str, value: Callable[[Any, Base], Any]) -> Make:
     """Other terms, or a cohort under other terms."""
 
     def change(base: Base) -> Made:
@@ -87,10 +87,8 @@ def _kind(base: Base) -> Made:
     return kinds[base.place % len(kinds)].model_construct(**fields), base.opened.blobs
 
 
-def _weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Change:
+def _weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Make:
     def change(base: Base) -> Made:
-        if base.message.kind not in ("evaluate", "calibrate"):
-            return None
         made = craft(base, np.frombuffer(base.opened.blobs[0]).reshape(base.encoder.width + 1, -1))
         return None if made is None else (base.message, [weights_blob(made)] * len(base.opened.blobs))
 
@@ -106,7 +104,7 @@ def _one_weight(base: Base, honest: Matrix) -> Matrix:
 def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
     """A column so large that one token decides in which unit logits are counted, and one as large as the unit."""
     rows = base.encoder.table * base.encoder.scale
-    token = base.place % len(rows)
+    token = int(base.place + 2 * base.power) % len(rows)
     along = rows @ rows[token]
     along -= 1.1 * along.min()
     highest, next_highest = along[token], np.delete(along, token).max()
@@ -120,20 +118,38 @@ def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
     return made
 
 
-CHANGES: dict[str, Change] = {
-    "none": lambda base: (base.message, base.opened.blobs),
-    "features": _terms("features", lambda now, base: int(2**base.power)),
-    "ridges": _terms("ridges", lambda now, base: (2.0**-base.power,)),
-    "encoder": _terms("encoder", lambda now, base: f"{base.place:064x}"),
-    "mass": _terms("mass", lambda now, base: int(2**base.power)),
-    "epsilon": _terms("privacy", lambda now, base: now.model_copy(update={"epsilon": 2.0**base.power})),
-    "members": _members,
-    "set": _set,
-    "kind": _kind,
-    "session": lambda base: base.with_(session=f"{base.place:064x}"),
-    "total": lambda base: base.with_(total=f"{base.place:064x}"),
-    "bulk": lambda base: (base.message, [bytes(blob)[: 8 * base.place] for blob in base.opened.blobs]),
-    "weights scaled": _weights(lambda base, honest: honest * 2.0**base.power),
-    "one weight": _weights(_one_weight),
-    "unit of logits": _weights(_unit_of_logits),
+class Change(NamedTuple):
+    """A way to change requests that have one of these fields, or any. sized: whether it depends on the power."""
+
+    make: Make
+    fields: frozenset[str] = frozenset()
+    sized: bool = False
+
+    def fits(self, kind: str) -> bool:
+        return not self.fields or bool(self.fields & set(KINDS[kind].model_fields))
+
+
+def _of_terms(name: str, value: Callable[[Any, Base], Any]) -> Change:
+    return Change(_terms(name, value), frozenset({"terms", "cohort"}), sized=True)
+
+
+def _of_weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Change:
+    return Change(_weights(craft), frozenset({"domains"}), sized=True)
+
+
+CHANGES = {
+    "none": Change(lambda base: (base.message, base.opened.blobs)),
+    "kind": Change(_kind),
+    "bulk": Change(lambda base: (base.message, [bytes(blob)[: 8 * base.place] for blob in base.opened.blobs])),
+    "session": Change(lambda base: base.with_(session=f"{base.place:064x}"), frozenset({"session"})),
+    "total": Change(lambda base: base.with_(total=f"{base.place:064x}"), frozenset({"total"})),
+    "set": Change(_set, frozenset({"sent", "shared"})),
+    "members": Change(_members, frozenset({"cohort"})),
+    "features": _of_terms("features", lambda now, base: int(2**base.power)),
+    "ridges": _of_terms("ridges", lambda now, base: (2.0**-base.power,)),
+    "mass": _of_terms("mass", lambda now, base: int(2**base.power)),
+    "epsilon": _of_terms("privacy", lambda now, base: now.model_copy(update={"epsilon": 2.0**base.power})),
+    "weights scaled": _of_weights(lambda base, honest: honest * 2.0**base.power),
+    "one weight": _of_weights(_one_weight),
+    "unit of logits": _of_weights(_unit_of_logits),
 }

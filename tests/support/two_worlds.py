@@ -18,6 +18,7 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +57,8 @@ RELEASED = ("sealed_sums", "clear_statistics", "scores", "reliability")
 FREE_BYTES = {LEFT: 1 << 40, RIGHT: 1 << 28}
 """Of either disk: enough for any honest round here. The rest is full of private files."""
 POWERS = range(-8, 17)
-"""Powers of two by which requests are varied in a search."""
-BISECTIONS = 40
+"""Of two: the sizes of what a hostile coordinator makes up."""
+BISECTIONS, MAX_TURNS = 40, 3
 
 Corpus = tuple[str, ...]
 """The lines of a file of records."""
@@ -66,18 +67,14 @@ Corpus = tuple[str, ...]
 class Step(NamedTuple):
     """A hostile request.
 
-    before: the kind of the honest request that it is sent right before, in the round of this number.
-    ask:    the kind of the request that it is made of, by this change with this power and place.
-    search: try all powers, and those between which the holder answers differently ever more finely.
+    before: the kind of the honest request that it is sent right before, in every round.
+    ask:    the kind of the request that it is made of, by this change at this place.
     """
 
     before: str
     ask: str
     change: str = "none"
-    power: float = 0.0
     place: int = 0
-    search: bool = False
-    round: int = 1
 
 
 class Difference(NamedTuple):
@@ -128,6 +125,7 @@ class TwoWorlds(Direct):
     def __init__(self, parties: Parties, twin: Path, dice: Dice, steps: Sequence[Step]) -> None:
         super().__init__(parties)
         self._parties, self._dice, self._steps = parties, dice, steps
+        self._identity = parties.federation().identity
         self._homes = {LEFT: parties.homes[WATCHED], RIGHT: twin}
         self._corpora: dict[str, Corpus] = {}
         self._exact = parties.federation().privacy is None
@@ -152,7 +150,7 @@ class TwoWorlds(Direct):
             opened = open_packet(request)
             self.known[opened.message.kind] = request
             for step in self._steps:
-                if (step.round, step.before) == (self._round, opened.message.kind) and step.ask in self.known:
+                if step.before == opened.message.kind and step.ask in self.known:
                     self._interfere(step, opened.round)
         yield from super().exchange(packets, seconds)
 
@@ -161,29 +159,33 @@ class TwoWorlds(Direct):
         yield self._both(packet, "honest") if name == WATCHED else self._dice.answer(LEFT, home, packet)
 
     def _interfere(self, step: Step, round_: str) -> None:
-        """Send what a hostile coordinator makes of an honest request."""
+        """Send what a hostile coordinator makes of an honest request.
+
+        What has a size is tried in many, and ever more finely where the holder begins to answer otherwise.
+        """
         base = open_packet(self.known[step.ask])
 
         def told(power: float) -> Any:
             try:
-                made = CHANGES[step.change](Base(base, self._parties.encoder, power, step.place))
+                made = CHANGES[step.change].make(Base(base, self._parties.encoder, power, step.place))
             except ValidationError:  # no message at all
-                made = None
-            if made is None:
                 return None
-            identity = self._parties.federation().identity
-            sealed = self._both(seal_packet(made[0], identity, round=round_, blobs=made[1]), step.change)
-            return {**_seen(sealed, True), "reply_to": "", "signature": ""}
+            return made and self._sort(seal_packet(made[0], self._identity, round=round_, blobs=made[1]), step.change)
 
-        if not step.search:
-            told(step.power)
-            return
-        answers = [told(power) for power in POWERS]
-        for low, before, after in zip(POWERS, answers, answers[1:], strict=False):
-            near, far = float(low), low + 1.0
-            for _ in range(BISECTIONS if before != after else 0):
+        answers = [told(power) for power in (POWERS if CHANGES[step.change].sized else POWERS[:1])]
+        turns = [place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]]
+        for place in turns[:MAX_TURNS]:
+            near, far = float(POWERS[place]), float(POWERS[place + 1])
+            for _ in range(BISECTIONS):
                 middle = (near + far) / 2
-                near, far = (middle, far) if told(middle) == before else (near, middle)
+                near, far = (middle, far) if told(middle) == answers[place] else (near, middle)
+
+    def _sort(self, packet: Packet, change: str) -> str:
+        """What sort of answer a request gets, whatever numbers stand in it."""
+        message = open_packet(self._both(packet, change)).message
+        words = [getattr(each, "code", "") for each in (message, *getattr(message, "obstacles", ()))]
+        reason = "".join(each for each in getattr(message, "reason", "") if not each.isdigit())
+        return " ".join([message.kind, *words, reason])
 
     def _both(self, packet: Packet, change: str) -> Packet:
         """The answer of the left world; how that of the right one differs is kept."""
@@ -326,11 +328,10 @@ OWN: Corpus = tuple(map(_record, own_texts(WATCHED, "law", 32)))
 BROKEN = '{"text": "broken'
 CORPORA: dict[str, Corpus] = {
     "its own": OWN,
-    "one summed more": (*OWN, _some("abc", held_out=False)),
-    "one held out more": (*OWN, _some("abc", held_out=True)),
-    "a rare token held out": (*OWN, _some("zzz", held_out=True)),
+    "one summed more": (*OWN, _some("xyz", held_out=False)),
+    "one held out more": (*OWN, _some("xyz", held_out=True)),
     "one less": OWN[1:],
-    "one summed for another": (*OWN[1:], _some("abc", held_out=False)),
+    "one summed for another": (*OWN[1:], _some("xyz", held_out=False)),
     "one held out for another": (*OWN[1:], _some("abc", held_out=True)),
     "one much longer": (_record("abc " * 2000), *OWN[1:]),
     "many more": (*OWN, *(_record(f"{number} abc") for number in range(200))),
