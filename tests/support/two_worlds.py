@@ -86,6 +86,10 @@ class Difference(NamedTuple):
     left: Any
     right: Any
 
+    def __str__(self) -> str:
+        both = f"{self.left!r} in one world and {self.right!r} in the other"
+        return f"{self.asked} ({self.change}): {self.path} is {both}"
+
 
 class Dice:
     """The same randomness in both worlds, and noise that makes what is released the same.
@@ -122,9 +126,9 @@ class TwoWorlds(Direct):
     known: the last honest request of each kind to the watched holder. heard: how often it answered what.
     """
 
-    def __init__(self, parties: Parties, twin: Path, dice: Dice, steps: Sequence[Step]) -> None:
+    def __init__(self, parties: Parties, twin: Path, dice: Dice, steps: Sequence[Step], strict: bool) -> None:
         super().__init__(parties)
-        self._parties, self._dice, self._steps = parties, dice, steps
+        self._parties, self._dice, self._steps, self._strict = parties, dice, steps, strict
         self._identity = parties.federation().identity
         self._homes = {LEFT: parties.homes[WATCHED], RIGHT: twin}
         self._corpora: dict[str, Corpus] = {}
@@ -201,6 +205,7 @@ class TwoWorlds(Direct):
             few, more = (np.array(each[0]) // (1 if self._exact else UNIT) for each in counts)
             if few.size == more.size and np.abs(more - few).sum() > 1:
                 self.differences.append(Difference(asked, change, "counts", few.tolist(), more.tolist()))
+        assert not (self._strict and self.differences), str(self.differences[0])
         return given[0]
 
     def _are_neighbours(self) -> bool:
@@ -254,9 +259,13 @@ class Stage:
         mode: str,
         *rounds: tuple[Corpus, Corpus],
         steps: Sequence[Step] = (),
+        strict: bool = False,
         alter: Callable[[pytest.MonkeyPatch], None] | None = None,
     ) -> TwoWorlds:
-        """Rounds with the corpora of both worlds. alter: changes the holders' code, to look behind what is known."""
+        """Rounds with the corpora of both worlds.
+
+        strict: fail at the first difference. alter: changes the holders' code, to look behind what is known.
+        """
         if mode not in self._made:
             self._made[mode] = _settled(self._folder / mode, mode)
             self._known[mode] = self.play(mode, (OWN, OWN)).known
@@ -269,7 +278,7 @@ class Stage:
             settings = (home / "client.toml").read_text()
             (home / "client.toml").write_text(settings.replace(plain, str(corpus_of(home))))
         dice = Dice()
-        worlds = TwoWorlds(parties, twin, dice, steps)
+        worlds = TwoWorlds(parties, twin, dice, steps, strict)
         worlds.known |= self._known.get(mode, {})
         with pytest.MonkeyPatch.context() as patch:
             hold_still(patch, dice)
