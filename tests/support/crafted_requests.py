@@ -51,8 +51,8 @@ def _terms(name: str, value: Callable[[Any, Base], Any]) -> Make:
     """Other terms, or a cohort under other terms."""
 
     def change(base: Base) -> Made:
-        cohort = getattr(base.message, "cohort", None)
-        terms = cohort.terms if cohort else getattr(base.message, "terms", None)
+        cohort: Any = getattr(base.message, "cohort", None)
+        terms: Any = cohort.terms if cohort else getattr(base.message, "terms", None)
         if getattr(terms, name, None) is None:
             return None
         changed = terms.model_copy(update={name: value(getattr(terms, name), base)})
