@@ -2,9 +2,10 @@
 
 An honest coordinator plays rounds in the left world, and a hostile one puts requests of its own
 between its steps. Whatever is sent to the watched holder is sent to its twin in the right world as
-well: the same packets, keys and randomness, and another corpus. What is released by the rules is
-taken out of answers: exact sums and counts by blanking them, noisy ones by noise that makes them the
-same in both worlds. Any other byte that differs is a difference.
+well: the same packets, keys and randomness, and another corpus, of which the owners open epochs at
+the same moments. What is released by the rules is taken out of answers: exact sums and counts by
+blanking them, noisy ones by noise that makes them the same in both worlds. Any other byte that
+differs is a difference.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,55 +26,83 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from ridgeway.client.ready import open_epoch, prepare_job
 from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.readiness import SPARE_BYTES
 from ridgeway.client.sums.corpus import is_held_out
+from ridgeway.client.sums.prepare import prepare
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.privacy.document_bound import UNIT, Integers
+from ridgeway.common.privacy.document_bound import UNIT, Integers, moved_square
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings, RoundSettings
+from ridgeway.common.statistics.statistics_file import save_prepared
+from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.round import run_round
-from tests.support.crafted_requests import CHANGES, Base
+from ridgeway.coordinator.round.round import RoundWishes, run_round
+from tests.support.crafted_requests import CHANGES, THE_SAME, Base
 from tests.support.faults import make_haste
+from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts
 
-COLUMNS, FULL = PrivacySettings(mode="columns", epsilon=1.0), PrivacySettings(mode="full", epsilon=1.0)
 MODES: dict[str, dict[str, Any]] = {
     "clear": {"mode": "clear"},
     "masked": {"mode": "masked"},
-    "clear columns": {"mode": "clear", "privacy": COLUMNS},
-    "masked columns": {"mode": "masked", "privacy": COLUMNS},
-    "masked full": {"mode": "masked", "privacy": FULL},
+    "masked among neighbours": {"mode": "masked"},
+    "private columns": {"mode": "private", "privacy": PrivacySettings(sums="columns")},
+    "private full": {"mode": "private", "privacy": PrivacySettings(sums="full")},
 }
 MEMBERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
-WATCHED = "law-1"
+WATCHED, ALLY = "law-1", "law-2"
+EXPERTS = ("large", "small")
 LEFT, RIGHT = WORLDS = ("left", "right")
-RELEASED = ("sealed_sums", "clear_statistics", "scores", "reliability")
+RELEASED = ("sealed_sums", "clear_statistics", "counted")
 """Answers whose bulk, or whose numbers, are what an exact round is for."""
-FREE_BYTES = {LEFT: 1 << 40, RIGHT: 1 << 28}
+FREE_BYTES = {LEFT: 1 << 40, RIGHT: SPARE_BYTES + 8192}
 """Of either disk: enough for any honest round here. The rest is full of private files."""
-POWERS = range(-8, 17)
-"""Of two: the sizes of what a hostile coordinator makes up."""
-BISECTIONS, MAX_TURNS = 40, 3
+NO_LIMIT = 1e4
+"""An ε that allows all rounds of a play."""
+NEW_EPOCH = "new epoch"
+"""In place of a request: the owners open an epoch."""
+WISHES = RoundWishes(even_unchanged=True, accept_worse=("code", "law", "medicine"))
 
 Corpus = tuple[str, ...]
 """The lines of a file of records."""
+Pair = tuple[Corpus, Corpus]
+"""What lies on the disks of the two worlds."""
 
 
 class Step(NamedTuple):
     """A hostile request.
 
     before: the kind of the honest request that it is sent right before, in every round.
-    ask:    the kind of the request that it is made of, by this change at this place.
+    ask:    the kind of the request that it is made of, by this change at this place; or NEW_EPOCH.
     """
 
     before: str
     ask: str
-    change: str = "none"
+    change: str = "anew"
     place: int = 0
+
+
+class Play(NamedTuple):
+    """What is played.
+
+    pairs:      the corpora of each round. steps: what is sent between its requests.
+    budget:     the ε that the watched holder allows in all.
+    ahead:      whether the right world's sums are made ahead, and nothing is held out there.
+    bisections: how finely to look where a holder begins to answer otherwise.
+    strict:     fail at the first difference.
+    """
+
+    mode: str
+    pairs: Sequence[Pair]
+    steps: Sequence[Step] = ()
+    budget: float = NO_LIMIT
+    ahead: bool = False
+    bisections: int = 40
+    strict: bool = True
 
 
 class Difference(NamedTuple):
@@ -91,31 +119,37 @@ class Difference(NamedTuple):
         return f"{self.asked} ({self.change}): {self.path} is {both}"
 
 
+class Noised(NamedTuple):
+    """What was given to be noised, and the σ of the noise on each number."""
+
+    exact: Integers
+    scales: Integers
+
+
 class Dice:
     """The same randomness in both worlds, and noise that makes what is released the same.
 
-    exact: what was given to be noised in each world, for the present request.
+    noised: in each world, for the present request.
     """
 
     def __init__(self) -> None:
         self.world, self._seed, self._drawn = LEFT, "coordinator", 0
-        self.exact: dict[str, list[Integers]] = {world: [] for world in WORLDS}
+        self.noised: dict[str, list[Noised]] = {world: [] for world in WORLDS}
 
-    def answer(self, world: str, home: Path, packet: Packet) -> Packet:
-        """What a holder of this world answers."""
+    @contextlib.contextmanager
+    def rolled(self, world: str, seed: str) -> Iterator[None]:
         before = self.world, self._seed, self._drawn
-        self.world, self._seed, self._drawn = world, home.name + packet.digest, 0
-        given = answer(Holder(home), packet)
+        self.world, self._seed, self._drawn = world, seed, 0
+        yield
         self.world, self._seed, self._drawn = before
-        return given
 
     def token_bytes(self, count: int = 32) -> bytes:
         self._drawn += 1
         return hashlib.shake_256(f"{self._seed} {self._drawn}".encode()).digest(count)
 
-    def with_noise(self, exact: Integers, *_: Any) -> Integers:
+    def with_noise(self, exact: Integers, scales: Integers) -> Integers:
         """A vector that does not depend on what it is made of; another one for each that is drawn."""
-        self.exact[self.world].append(exact)
+        self.noised[self.world].append(Noised(exact, scales))
         seed = int.from_bytes(self.token_bytes(8), "big")
         return np.random.default_rng(seed).integers(-(1 << 20), 1 << 20, exact.size)
 
@@ -124,65 +158,121 @@ class TwoWorlds(Direct):
     """The network of the left world, in which the watched holder is asked in both.
 
     known: the last honest request of each kind to the watched holder. heard: how often it answered what.
+    noised: how many vectors it put noise on. opened: how many epochs both owners opened.
     """
 
-    def __init__(self, parties: Parties, twin: Path, dice: Dice, steps: Sequence[Step], strict: bool) -> None:
+    def __init__(self, parties: Parties, twin: Path, dice: Dice, play: Play) -> None:
         super().__init__(parties)
-        self._parties, self._dice, self._steps, self._strict = parties, dice, steps, strict
-        self._identity = parties.federation().identity
+        self._parties, self._dice, self._play = parties, dice, play
+        self._federation = parties.federation()
+        self._ally = parties.holder(ALLY).identity
         self._homes = {LEFT: parties.homes[WATCHED], RIGHT: twin}
         self._corpora: dict[str, Corpus] = {}
-        self._exact = parties.federation().privacy is None
-        self._round, self.known = 0, dict[str, Packet]()
+        self._privacy = self._federation.terms.privacy
+        self.known: dict[str, Packet] = {}
         self.heard, self.differences = Counter[str](), list[Difference]()
+        self.noised, self.opened, self.pairs = 0, 0, 0
 
-    def play(self, left: Corpus, right: Corpus) -> None:
-        """One honest round on these corpora, with what is sent between its steps; it may well fail."""
-        self._round += 1
-        for world, corpus in zip(WORLDS, (left, right), strict=True):
-            self._corpora[world] = corpus
-            path = corpus_of(self._homes[world])
-            path.write_text("".join(f"{line}\n" for line in corpus))
-            os.utime(path, (self._round, self._round))
-        with contextlib.suppress(RidgewayError):
-            check_holders(self._parties.federation(), self, no_watch)
-            run_round(self._parties.federation(), self, no_watch, even_unchanged=True)
+    def run(self) -> None:
+        """Honest rounds on these corpora, with what is sent between their steps; they may well fail."""
+        for number, pair in enumerate(self._play.pairs):
+            if not self.open(pair):
+                return
+            for name in MEMBERS if number else ():  # data that is in a total already is in no other one
+                with contextlib.suppress(RidgewayError):
+                    _ = name == WATCHED or self._parties.ready(name)
+            with contextlib.suppress(RidgewayError):
+                check_holders(self._federation, self, no_watch)
+                run_round(self._federation, self, no_watch, WISHES)
+
+    def open(self, pair: Pair) -> bool:
+        """Let both owners open an epoch. False if one of them cannot: that is told to no coordinator."""
+        self.pairs += 1
+        could = {self._open(world, corpus) for world, corpus in zip(WORLDS, pair, strict=True)}
+        if could == {True}:
+            self._corpora = dict(zip(WORLDS, pair, strict=True))
+            self.opened += 1
+        return len(could) == 1
+
+    def _open(self, world: str, corpus: Corpus) -> bool:
+        home, terms = self._homes[world], self._federation.terms
+        path = corpus_of(home)
+        path.write_text("".join(f"{line}\n" for line in corpus))
+        holder = Holder(home)
+        with self._dice.rolled(world, f"epoch {self.pairs}"), contextlib.suppress(RidgewayError):
+            if holder.settings.statistics:
+                job = prepare_job(holder, terms, [str(path)])
+                made = prepare(job, holder.encoder(terms), home / "ahead").prepared
+                save_prepared(made, Path(holder.settings.statistics))
+            open_epoch(holder, terms, new_epoch=True)
+            return True
+        return False
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Any]]:
         request = packets.get(self.names.index(WATCHED))
         if request is not None:
             opened = open_packet(request)
             self.known[opened.message.kind] = request
-            for step in self._steps:
-                if step.before == opened.message.kind and step.ask in self.known:
+            for step in self._play.steps:
+                if step.before == opened.message.kind:
                     self._interfere(step, opened.round)
         yield from super().exchange(packets, seconds)
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         home = self._parties.homes[name]
-        yield self._both(packet, "honest") if name == WATCHED else self._dice.answer(LEFT, home, packet)
+        yield self._both(packet, "honest") if name == WATCHED else self._answer(LEFT, home, packet)
+
+    def _answer(self, world: str, home: Path, packet: Packet) -> Packet:
+        with self._dice.rolled(world, home.name + packet.digest):
+            return answer(Holder(home), packet)
 
     def _interfere(self, step: Step, round_: str) -> None:
         """Send what a hostile coordinator makes of an honest request.
 
-        What has a size is tried in many, and ever more finely where the holder begins to answer otherwise.
+        What has a size is tried in many, each as if it were the first, and ever more finely where the
+        holder begins to answer otherwise.
         """
-        base = open_packet(self.known[step.ask])
+        if step.ask == NEW_EPOCH:
+            self.open(self._play.pairs[step.place % len(self._play.pairs)])
+        if step.ask not in self.known:
+            return
+        change, known = CHANGES[step.change], self.known[step.ask]
+        if step.change == THE_SAME:
+            self._both(known, step.change)
+            return
+        base = Base(open_packet(known), self._parties.encoder, self._ally, 0, step.place)
 
         def told(power: float) -> Any:
+            if change.powers:
+                self._rewind()
             try:
-                made = CHANGES[step.change].make(Base(base, self._parties.encoder, power, step.place))
+                made = change.make(base._replace(power=power))
             except ValidationError:  # no message at all
                 return None
-            return made and self._sort(seal_packet(made[0], self._identity, round=round_, blobs=made[1]), step.change)
+            if made is None:
+                return None
+            packet = seal_packet(made[0], self._federation.identity, round=round_, blobs=made[1])
+            return self._sort(packet, step.change)
 
-        answers = [told(power) for power in (POWERS if CHANGES[step.change].sized else POWERS[:1])]
+        self._keep()
+        answers = [told(power) for power in change.powers or (0.0,)]
         turns = [place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]]
-        for place in turns[:MAX_TURNS]:
-            near, far = float(POWERS[place]), float(POWERS[place + 1])
-            for _ in range(BISECTIONS):
+        for place in turns:
+            near, far = change.powers[place], change.powers[place + 1]
+            for _ in range(self._play.bisections):
                 middle = (near + far) / 2
                 near, far = (middle, far) if told(middle) == answers[place] else (near, middle)
+
+    def _keep(self) -> None:
+        for home in self._homes.values():
+            shutil.rmtree(home.with_suffix(".kept"), ignore_errors=True)
+            shutil.copytree(home, home.with_suffix(".kept"))
+
+    def _rewind(self) -> None:
+        """Let holders be as they were before the present step."""
+        for home in self._homes.values():
+            shutil.rmtree(home)
+            shutil.copytree(home.with_suffix(".kept"), home)
 
     def _sort(self, packet: Packet, change: str) -> str:
         """What sort of answer a request gets, whatever numbers stand in it."""
@@ -194,36 +284,53 @@ class TwoWorlds(Direct):
     def _both(self, packet: Packet, change: str) -> Packet:
         """The answer of the left world; how that of the right one differs is kept."""
         asked = open_packet(packet).message.kind
-        self._dice.exact = {world: [] for world in WORLDS}
-        given = [self._dice.answer(world, home, packet) for world, home in self._homes.items()]
-        left, right = (_seen(each, self._exact) for each in given)
+        self._dice.noised = {world: [] for world in WORLDS}
+        given = [self._answer(world, home, packet) for world, home in self._homes.items()]
+        left, right = (_seen(each, exact=self._privacy is None) for each in given)
         self.heard[left["kind"]] += 1
-        paths = [path for path in {**left, **right} if left.get(path) != right.get(path)]
-        self.differences += [Difference(asked, change, path, left.get(path), right.get(path)) for path in paths]
-        counts = [_counts(each) for each in given] if self._exact else [each[:1] for each in self._dice.exact.values()]
-        if asked == "evaluate" and all(map(len, counts)) and self._are_neighbours():
-            few, more = (np.array(each[0]) // (1 if self._exact else UNIT) for each in counts)
-            if few.size == more.size and np.abs(more - few).sum() > 1:
-                self.differences.append(Difference(asked, change, "counts", few.tolist(), more.tolist()))
-        assert not (self._strict and self.differences), str(self.differences[0])
+        found = _differing(left, right) if left != right else []
+        found += self._moved(asked, given)
+        self.differences += [Difference(asked, change, *each) for each in found]
+        assert not (self._play.strict and self.differences), str(self.differences[0])
         return given[0]
+
+    def _moved(self, asked: str, given: Sequence[Packet]) -> Iterator[tuple[str, Any, Any]]:
+        """What one document moves further than it may, or what is noised otherwise."""
+        left, right = self._dice.noised.values()
+        self.noised += len(left)
+        if [each.scales.tolist() for each in left] != [each.scales.tolist() for each in right]:
+            yield "noise", len(left), len(right)
+            return
+        if not self._are_neighbours():
+            return
+        counts = [_counts(each) for each in given] if self._privacy is None else []
+        pairs = [(few.exact, more.exact) for few, more in zip(left, right, strict=True)]
+        if asked == "evaluate":
+            told = [(UNIT * few, UNIT * more) for few, more in zip(*counts, strict=False)]
+            for few, more in told + pairs:
+                if few.size == more.size and np.abs(few - more).sum() > UNIT:
+                    yield "counts", (few / UNIT).tolist(), (more / UNIT).tolist()
+            return
+        for few, more in pairs:
+            assert self._privacy is not None
+            if sum(int(each) ** 2 for each in few - more) > moved_square(self._privacy.mode):
+                yield "sums", few.tolist(), more.tolist()
 
     def _are_neighbours(self) -> bool:
         """Whether one world has one document that the other has not, and no other difference."""
-        left, right = map(Counter, self._corpora.values())
-        apart = (left - right) + (right - left)
-        return apart.total() == 1 and BROKEN not in apart
+        left, right = (Counter(each) - Counter([BROKEN]) for each in self._corpora.values())
+        return not self._play.ahead and ((left - right) + (right - left)).total() == 1
 
 
-def _seen(packet: Packet, exact: bool) -> dict[str, Any]:
-    """What an answer shows but for what an exact round releases, by where it stands."""
-    header = json.loads(packet.header)
+def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
+    """What an answer shows but for what an exact round releases."""
+    header: dict[str, Any] = json.loads(packet.header)
     if exact and header["kind"] in RELEASED:
         header["blobs"] = [each["size"] for each in header["blobs"]]
         header["body"] = {name: _blanked(value) for name, value in header["body"].items()}
     else:
         header["signature"] = packet.signature
-    return dict(_leaves(header))
+    return header
 
 
 def _blanked(value: Any) -> Any:
@@ -233,17 +340,19 @@ def _blanked(value: Any) -> Any:
     return 0 if isinstance(value, int | float) else value
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list) and value:
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(each, f"{path}.{key}".lstrip("."))
-    else:
-        yield path, value
+def _differing(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two answers differ."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = {**left, **right}
+        parts = [_differing(left.get(key), right.get(key), f"{path}.{key}".lstrip(".")) for key in keys]
+        return [each for part in parts for each in part]
+    return [(path, left, right)] if left != right else []
 
 
-def _counts(packet: Packet) -> list[Sequence[int]]:
-    """To which domain how many documents were routed, if it is told in the clear; lost and won come after it."""
-    return [row[:-2] for row in getattr(open_packet(packet).message, "counts", ())[:1]]
+def _counts(packet: Packet) -> list[Integers]:
+    """To which domain how many documents were routed, if it is told in the clear; changes come after it."""
+    counts = getattr(open_packet(packet).message, "counts", ())
+    return [np.array(counts[:-2])] if counts else []
 
 
 class Stage:
@@ -254,39 +363,57 @@ class Stage:
         self._made: dict[str, Parties] = {}
         self._known: dict[str, dict[str, Packet]] = {}
 
-    def play(
-        self,
-        mode: str,
-        *rounds: tuple[Corpus, Corpus],
-        steps: Sequence[Step] = (),
-        strict: bool = False,
-        alter: Callable[[pytest.MonkeyPatch], None] | None = None,
-    ) -> TwoWorlds:
-        """Rounds with the corpora of both worlds.
-
-        strict: fail at the first difference. alter: changes the holders' code, to look behind what is known.
-        """
+    def kinds(self, mode: str) -> list[str]:
+        """Of the requests of an honest round."""
         if mode not in self._made:
             self._made[mode] = _settled(self._folder / mode, mode)
-            self._known[mode] = self.play(mode, (OWN, OWN)).known
-        shutil.rmtree(self._folder / "play", ignore_errors=True)
-        parties = self._made[mode].copy(self._folder / "play")
-        twin = self._folder / "play" / RIGHT / WATCHED
+            self._known[mode] = self._played(Play(mode, [(OWN, OWN)])).known
+        return list(self._known[mode])
+
+    def play(self, play: Play) -> TwoWorlds:
+        self.kinds(play.mode)
+        return self._played(play)
+
+    def _played(self, play: Play) -> TwoWorlds:
+        made, folder = self._made[play.mode], self._folder / "play"
+        shutil.rmtree(folder, ignore_errors=True)
+        parties, dice = made.copy(folder), Dice()
+        twin = folder / RIGHT / WATCHED
         shutil.copytree(parties.homes[WATCHED], twin)
-        plain = str(self._made[mode].folder / "corpora" / f"{WATCHED}.jsonl")
+        plain = made.folder / "corpora" / f"{WATCHED}.jsonl"
         for home in (parties.homes[WATCHED], twin):
-            settings = (home / "client.toml").read_text()
-            (home / "client.toml").write_text(settings.replace(plain, str(corpus_of(home))))
-        dice = Dice()
-        worlds = TwoWorlds(parties, twin, dice, steps, strict)
-        worlds.known |= self._known.get(mode, {})
-        with pytest.MonkeyPatch.context() as patch:
+            ahead = play.ahead and home == twin
+            _move_in(home, plain, folder / "spending" / f"{WATCHED}.jsonl", play.budget, ahead)
+        _add_scores(twin)
+        worlds = TwoWorlds(parties, twin, dice, play)
+        worlds.known |= self._known.get(play.mode, {})
+        close = small_neighbourhoods(3, 2) if "neighbours" in play.mode else contextlib.nullcontext()
+        with pytest.MonkeyPatch.context() as patch, close:
             hold_still(patch, dice)
-            if alter:
-                alter(patch)
-            for pair in rounds:
-                worlds.play(*pair)
+            worlds.run()
         return worlds
+
+
+def _move_in(home: Path, plain: Path, spending: Path, budget: float, ahead: bool) -> None:
+    """Let a holder have a corpus, a record of spending and a budget of its own."""
+    settings = (home / "client.toml").read_text()
+    for old, new in {
+        f'corpus = ["{plain}"]': f'statistics = "{home}.stats"' if ahead else f'corpus = ["{corpus_of(home)}"]',
+        str(spending): str(home / "spending.jsonl"),
+        "skip_broken = 0.0": "skip_broken = 0.5",
+        f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {budget}",
+    }.items():
+        assert old in settings, old
+        settings = settings.replace(old, new)
+    (home / "client.toml").write_text(settings)
+
+
+def _add_scores(home: Path) -> None:
+    path = home.with_suffix(".scores.jsonl")
+    scores = [{"prompt": "?", "expert": name, "score": 0.5} for name in EXPERTS for _ in range(12)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in scores))
+    settings = (home / "client.toml").read_text()
+    (home / "client.toml").write_text(settings.replace('# scores = "scores.jsonl"', f'scores = "{path}"'))
 
 
 def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
@@ -306,13 +433,14 @@ def corpus_of(home: Path) -> Path:
 
 
 def _settled(folder: Path, mode: str) -> Parties:
-    patient = RoundSettings(wait=0.0, deadline=60.0, min_difference=1)
-    parties = found(folder, round=patient, **MODES[mode])
-    policy: dict[str, Any] = {"min_difference": 1}
-    if privacy := MODES[mode].get("privacy"):
-        policy |= {"privacy": privacy.mode, "max_epsilon": 1e4}
+    private = "privacy" in MODES[mode]
+    parties = found(folder, experts=() if private else EXPERTS, **MODES[mode])
+    policy: dict[str, Any] = {"max_epsilon": NO_LIMIT}
+    if private:
         public = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
         write_prior(make_prior(parties.encoder, public), parties.federation().folder / PRIOR)
+    else:
+        policy |= {"modes": ("clear", "masked"), "weightings": ("equal", "tokens")}
     for name, domain in MEMBERS.items():
         parties.settle(name, domain, own_texts(name, domain, 32), **policy)
         parties.admit(name)
@@ -345,9 +473,12 @@ CORPORA: dict[str, Corpus] = {
     "one much longer": (_record("abc " * 2000), *OWN[1:]),
     "many more": (*OWN, *(_record(f"{number} abc") for number in range(200))),
     "other letters": tuple(_record(f"{number} xyzzy") for number in range(40)),
-    "one of each": (_some("a", held_out=False), _some("a", held_out=True)),
-    "all held out": (_some("a", held_out=True),),
-    "none held out": (_some("a", held_out=False),),
+    "one summed": (_some("a", held_out=False), *(_some(f"{each}", held_out=True) for each in range(12))),
+    "none held out": tuple(_some(f"{each}", held_out=False) for each in range(12)),
     "a broken record": (*OWN, BROKEN),
-    "empty": (),
+    "empty documents": (*OWN, _record(""), _record("<end>")),
+    "only special tokens held out": tuple(
+        _some("<end>" * (each + 1), held_out=True) for each in range(2)
+    )
+    + tuple(_some(f"{each}", held_out=False) for each in range(12)),
 }
