@@ -47,7 +47,7 @@ from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts
 
 MODES: dict[str, dict[str, Any]] = {
-    "clear": {"mode": "clear"},
+    "clear": {"mode": "clear", "weighting": "tokens"},
     "masked": {"mode": "masked"},
     "masked among neighbours": {"mode": "masked"},
     "private columns": {"mode": "private", "privacy": PrivacySettings(sums="columns")},
@@ -78,12 +78,14 @@ class Step(NamedTuple):
 
     before: the kind of the honest request that it is sent right before, in every round.
     ask:    the kind of the request that it is made of, by this change at this place; or NEW_EPOCH.
+    stays:  whether the holder still knows of the last one, where many sizes are tried.
     """
 
     before: str
     ask: str
     change: str = "anew"
     place: int = 0
+    stays: bool = False
 
 
 class Play(NamedTuple):
@@ -262,6 +264,8 @@ class TwoWorlds(Direct):
             for _ in range(self._play.bisections):
                 middle = (near + far) / 2
                 near, far = (middle, far) if told(middle) == answers[place] else (near, middle)
+        if change.powers and not step.stays:
+            self._rewind()
 
     def _keep(self) -> None:
         for home in self._homes.values():
@@ -440,7 +444,9 @@ def _settled(folder: Path, mode: str) -> Parties:
         public = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
         write_prior(make_prior(parties.encoder, public), parties.federation().folder / PRIOR)
     else:
-        policy |= {"modes": ("clear", "masked"), "weightings": ("equal", "tokens")}
+        policy["modes"] = "clear", "masked"
+    if mode.startswith("masked"):
+        policy["weightings"] = "equal", "tokens"
     for name, domain in MEMBERS.items():
         parties.settle(name, domain, own_texts(name, domain, 32), **policy)
         parties.admit(name)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from ridgeway.common.statistics import sums
 from tests.support.crafted_requests import CHANGES
 from tests.support.tiny import LETTERS
 from tests.support.two_worlds import CORPORA, MODES, NEW_EPOCH, NO_LIMIT, OWN, Pair, Play, Stage, Step
@@ -24,6 +25,8 @@ PRIVATE = [mode for mode in MODES if "private" in mode]
 EXACT = [mode for mode in MODES if "private" not in mode]
 ONE_ROUND = 1.0
 """The ε of one round."""
+NO_SHRINKING = (Phase.explicit, Phase.generate)
+"""It takes minutes, and tells no more."""
 RARE = LETTERS.index("z") + 2
 """The token that one document has and the others have not."""
 
@@ -35,7 +38,7 @@ def steps(draw: st.DrawFn, kinds: Sequence[str]) -> Step:
     fitting = [kind for kind in kinds if CHANGES[change].fits(kind)]
     ask = draw(st.sampled_from([*fitting, NEW_EPOCH]))
     before = draw((st.just(ask) if ask in kinds else st.nothing()) | st.sampled_from(kinds))
-    return Step(before, ask, change, draw(st.integers(0, 15)))
+    return Step(before, ask, change, draw(st.integers(0, 15)), draw(st.booleans()))
 
 
 @st.composite
@@ -53,9 +56,17 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 @pytest.mark.parametrize("mode", MODES)
 @given(data=st.data())
-@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes, and tells no more
+@settings(max_examples=10, phases=NO_SHRINKING)
 def test_two_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) -> None:
     """Whatever a holder has, and whatever it is asked, it answers the same."""
+    stage.play(data.draw(plays(mode, stage.kinds(mode))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+@given(data=st.data())
+@settings(max_examples=300, phases=NO_SHRINKING)
+def test_many_more_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) -> None:
     stage.play(data.draw(plays(mode, stage.kinds(mode))))
 
 
@@ -72,3 +83,70 @@ def test_every_corpus_can_be_opened(stage: Stage, mode: str) -> None:
     worlds = stage.play(Play(mode, [(OWN, OWN)]))
     assert {name for name, corpus in CORPORA.items() if not worlds.open((corpus, corpus))} == set()
     assert worlds.opened == len(CORPORA) + 1
+
+
+# Leaks that were known, and others like them
+
+
+def probes(kind: str, *changes: str, places: Sequence[int] = (0, 1)) -> list[Step]:
+    """Requests that are tried where an honest one of their kind is sent."""
+    return [Step(kind, kind, change, place) for change in changes for place in places]
+
+
+@pytest.mark.parametrize("mode", ["clear", "private columns"])
+def test_odd_corpora_look_like_any_other(stage: Stage, mode: str) -> None:
+    """Whether one document is there, is held out, or can be read, would else be told by a refusal."""
+    stage.play(Play(mode, [(OWN, corpus) for corpus in CORPORA.values()]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_data_has_no_name_that_follows_from_it(stage: Stage, mode: str) -> None:
+    """A coordinator that compares epochs would see that one document came."""
+    stage.play(Play(mode, [(OWN, OWN), (OWN, CORPORA["one summed more"])]))
+
+
+@pytest.mark.parametrize("mode", PRIVATE)
+def test_noise_that_is_drawn_again_tells_no_change(stage: Stage, mode: str) -> None:
+    """Where noise is repeated as long as nothing changes, other noise tells that something has."""
+    again = [Step("evaluate", kind, change) for kind in ("collect", "seal") for change in ("the same", "anew")]
+    again.append(Step("evaluate", "evaluate", "total scaled"))
+    stage.play(Play(mode, [(OWN, OWN), (OWN, CORPORA["one summed more"])], again))
+
+
+@pytest.mark.parametrize("right", ["one held out more", "none held out"])
+def test_refusals_of_counts_tell_nothing(stage: Stage, right: str) -> None:
+    """Weights that are made larger and larger are refused alike: else they would measure a corpus."""
+    changes = ("one weight", "weights scaled", "temperatures", "selector")
+    stage.play(Play("clear", [(OWN, CORPORA[right])], probes("evaluate", *changes)))
+
+
+def test_made_up_cohorts_do_not_measure_the_disk(stage: Stage) -> None:
+    """What is free on a disk is nobody's to know: the rest of it is private."""
+    search = probes("hello", "features", "many members", places=(2,))
+    stage.play(Play("masked", [(OWN, OWN)], search))
+
+
+def test_made_up_cohorts_do_not_measure_a_corpus(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many members there may be before their sums leave 64 bits depends on how large each is."""
+    monkeypatch.setattr(sums, "SUM_BOUND", sums.MAX_SQUARE << 17)  # as if corpora were larger by 2²¹
+    stage.play(Play("clear", [(OWN, CORPORA["many more"])], probes("collect", "many members")))
+
+
+def test_a_document_is_routed_by_itself_alone(stage: Stage) -> None:
+    """One more document changes one count by one, whatever weights it is counted with."""
+    crafted = probes("evaluate", "unit of logits", "one weight", places=(RARE,))
+    stage.play(Play("clear", [(OWN, CORPORA["one held out more"])], crafted))
+
+
+@pytest.mark.parametrize("mode", PRIVATE)
+def test_a_document_is_routed_by_itself_alone_whatever_the_total(stage: Stage, mode: str) -> None:
+    crafted = probes("evaluate", "total scaled", "one number", "one column", places=(0, 9))
+    stage.play(Play(mode, [(OWN, CORPORA["one held out more"])], crafted))
+
+
+@pytest.mark.parametrize("mode", PRIVATE)
+def test_a_budget_is_spent_alike(stage: Stage, mode: str) -> None:
+    """How much is left depends on what was asked, not on what the documents say."""
+    pairs = [(OWN, corpus) for corpus in CORPORA.values()][:3]
+    worlds = stage.play(Play(mode, pairs, probes("announce", "epsilon", "delta", places=(0,)), ONE_ROUND))
+    assert worlds.opened == 1
