@@ -103,7 +103,7 @@ class Play(NamedTuple):
     steps: Sequence[Step] = ()
     budget: float = NO_LIMIT
     ahead: bool = False
-    bisections: int = 40
+    bisections: int = 20
     strict: bool = True
 
 
