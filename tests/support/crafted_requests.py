@@ -1,4 +1,4 @@
-"""What a hostile coordinator makes of an honest request: other terms, members, sets, weights or totals.
+"""What a hostile coordinator makes of an honest request: other terms, members, weights or totals.
 
 Each change gives a message and its bulk, or nothing where the request has no such field. Knows the
 names of kinds and fields alone, so that it holds for whatever requests there are.
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity, hand_over
+from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import Member
-from ridgeway.common.protocol.messages import KINDS
+from ridgeway.common.protocol.messages import KINDS, LOTS
 from ridgeway.common.protocol.packet import Blob, Opened, vector_blob, weights_blob
 from tests.support.making import fixed_identity
 
@@ -68,6 +69,10 @@ def _terms(values: Callable[[Any, Base], Mapping[str, Any]]) -> Make:
         return base.with_(cohort=cohort.model_copy(update={"terms": terms}))
 
     return change
+
+
+def _size(name: str) -> Make:
+    return _terms(lambda now, base: {name: int(2**base.power)})
 
 
 def _privacy(name: str) -> Make:
@@ -122,6 +127,14 @@ def _kind(base: Base) -> Made:
     return kinds[base.place % len(kinds)].model_construct(**fields), base.opened.blobs
 
 
+def _cut(base: Base) -> Made:
+    return base.message, [bytes(blob)[: 8 * base.place] for blob in base.opened.blobs]
+
+
+def _session(base: Base) -> Made:
+    return base.with_(session=f"{base.place:064x}")
+
+
 def _hand_over(base: Base) -> Made:
     """A member's key was handed over to another, or to two."""
     return base.with_(handovers=(hand_over(base.ally, fixed_identity(base.place + 1), base.place),))
@@ -167,6 +180,10 @@ def _total(craft: Callable[[Base, Vector], Vector]) -> Make:
     return change
 
 
+def _scaled_weights(base: Base, honest: Matrix) -> Matrix:
+    return honest * 2.0**base.power
+
+
 def _one_weight(base: Base, honest: Matrix) -> Matrix:
     made = np.zeros_like(honest)
     made[base.place % len(made), 0] = 2.0**base.power
@@ -174,7 +191,7 @@ def _one_weight(base: Base, honest: Matrix) -> Matrix:
 
 
 def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
-    """A column so large that one token decides in which unit logits are counted, and one as large as it."""
+    """A column so large that one token decides the unit of logits, and one as large as the unit."""
     rows = base.encoder.table * base.encoder.scale
     token = int(base.place + 2 * base.power) % len(rows)
     along = rows @ rows[token]
@@ -209,7 +226,7 @@ def _one_column(base: Base, honest: Vector) -> Vector:
 
 
 class Change(NamedTuple):
-    """A way to change requests that have one of these fields, or any. powers: those to be tried, if any."""
+    """A way to change requests that have one of these fields, or any. powers: those to be tried."""
 
     make: Make
     fields: frozenset[str] = frozenset()
@@ -227,27 +244,23 @@ CHANGES = {
     THE_SAME: Change(lambda base: None),
     "anew": Change(lambda base: (base.message, base.opened.blobs)),
     "kind": Change(_kind),
-    "bulk": Change(
-        lambda base: (base.message, [bytes(blob)[: 8 * base.place] for blob in base.opened.blobs])
-    ),
-    "session": Change(lambda base: base.with_(session=f"{base.place:064x}"), frozenset({"session"})),
-    "lot": Change(lambda base: base.with_(lot=("statistics", "counts")[base.place % 2]), frozenset({"lot"})),
+    "bulk": Change(_cut),
+    "session": Change(_session, frozenset({"session"})),
+    "lot": Change(lambda base: base.with_(lot=LOTS[base.place % 2]), frozenset({"lot"})),
     "set": Change(_set, frozenset({"sent", "shared"})),
     "hand-over": Change(_hand_over, frozenset({"handovers"})),
     "members": Change(_members, IN_COHORT),
     "many members": Change(_many_members, IN_COHORT, range(0, 11, 2)),
-    "mode": Change(_terms(lambda now, base: {"mode": ("clear", "masked", "private")[base.place % 3]}), IN_TERMS),
+    "mode": Change(_terms(lambda now, base: {"mode": get_args(Mode)[base.place % 3]}), IN_TERMS),
     "tokens": Change(_terms(lambda now, base: {"weighting": "tokens", "mass": 0}), IN_TERMS),
-    "mass": Change(_terms(lambda now, base: {"mass": int(2**base.power)}), IN_TERMS, range(0, 38, 4)),
-    "features": Change(_terms(lambda now, base: {"features": int(2**base.power)}), IN_TERMS, SIZES),
+    "mass": Change(_size("mass"), IN_TERMS, range(0, 38, 4)),
+    "features": Change(_size("features"), IN_TERMS, SIZES),
     "epsilon": Change(_privacy("epsilon"), IN_TERMS, range(-16, 3, 2)),
     "delta": Change(_privacy("delta"), IN_TERMS, range(-40, 0, 5)),
     "selector": Change(_selector, IN_COUNTS, range(0, 21, 4)),
     "temperatures": Change(_temperatures, IN_COUNTS, range(-100, 101, 20)),
     "experts": Change(_experts, IN_COUNTS),
-    "weights scaled": Change(
-        _weights(lambda base, honest: honest * 2.0**base.power), IN_COUNTS, range(-30, 331, 30)
-    ),
+    "weights scaled": Change(_weights(_scaled_weights), IN_COUNTS, range(-30, 331, 30)),
     "one weight": Change(_weights(_one_weight), IN_COUNTS, range(-8, 331, 26)),
     "unit of logits": Change(_weights(_unit_of_logits), IN_COUNTS, SIZES),
     "total scaled": Change(_total(_scaled), IN_COUNTS, range(-20, 45, 8)),

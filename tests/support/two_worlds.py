@@ -1,4 +1,4 @@
-"""Two worlds that differ in what is on one holder's disk alone, and all that its answers tell of it.
+"""Two worlds that differ in what is on one holder's disk, and all that its answers tell of it.
 
 An honest coordinator plays rounds in the left world, and a hostile one puts requests of its own
 between its steps. Whatever is sent to the watched holder is sent to its twin in the right world as
@@ -95,7 +95,6 @@ class Play(NamedTuple):
     budget:     the ε that the watched holder allows in all.
     ahead:      whether the right world's sums are made ahead, and nothing is held out there.
     bisections: how finely to look where a holder begins to answer otherwise.
-    strict:     fail at the first difference.
     """
 
     mode: str
@@ -104,21 +103,6 @@ class Play(NamedTuple):
     budget: float = NO_LIMIT
     ahead: bool = False
     bisections: int = 20
-    strict: bool = True
-
-
-class Difference(NamedTuple):
-    """Something in two answers to one request that is not the same. path: where in the answer."""
-
-    asked: str
-    change: str
-    path: str
-    left: Any
-    right: Any
-
-    def __str__(self) -> str:
-        both = f"{self.left!r} in one world and {self.right!r} in the other"
-        return f"{self.asked} ({self.change}): {self.path} is {both}"
 
 
 class Noised(NamedTuple):
@@ -150,7 +134,7 @@ class Dice:
         return hashlib.shake_256(f"{self._seed} {self._drawn}".encode()).digest(count)
 
     def with_noise(self, exact: Integers, scales: Integers) -> Integers:
-        """A vector that does not depend on what it is made of; another one for each that is drawn."""
+        """A vector that does not depend on what it is made of; another one each time."""
         self.noised[self.world].append(Noised(exact, scales))
         seed = int.from_bytes(self.token_bytes(8), "big")
         return np.random.default_rng(seed).integers(-(1 << 20), 1 << 20, exact.size)
@@ -159,7 +143,8 @@ class Dice:
 class TwoWorlds(Direct):
     """The network of the left world, in which the watched holder is asked in both.
 
-    known: the last honest request of each kind to the watched holder. heard: how often it answered what.
+    known:  the last honest request of each kind to the watched holder.
+    heard:  how often it answered what.
     noised: how many vectors it put noise on. opened: how many epochs both owners opened.
     """
 
@@ -167,29 +152,28 @@ class TwoWorlds(Direct):
         super().__init__(parties)
         self._parties, self._dice, self._play = parties, dice, play
         self._federation = parties.federation()
+        self._others = [name for name in MEMBERS if name != WATCHED]
         self._ally = parties.holder(ALLY).identity
         self._homes = {LEFT: parties.homes[WATCHED], RIGHT: twin}
         self._corpora: dict[str, Corpus] = {}
         self._privacy = self._federation.terms.privacy
         self.known: dict[str, Packet] = {}
-        self.heard, self.differences = Counter[str](), list[Difference]()
-        self.noised, self.opened, self.pairs = 0, 0, 0
+        self.heard, self.noised, self.opened, self._pairs = Counter[str](), 0, 0, 0
 
     def run(self) -> None:
-        """Honest rounds on these corpora, with what is sent between their steps; they may well fail."""
+        """Honest rounds, with what is sent between their steps; they may well fail."""
         for number, pair in enumerate(self._play.pairs):
             if not self.open(pair):
                 return
-            for name in MEMBERS if number else ():  # data that is in a total already is in no other one
-                with contextlib.suppress(RidgewayError):
-                    _ = name == WATCHED or self._parties.ready(name)
+            for name in self._others if number else ():  # what is in a total is in no other one
+                self._parties.ready(name)
             with contextlib.suppress(RidgewayError):
                 check_holders(self._federation, self, no_watch)
                 run_round(self._federation, self, no_watch, WISHES)
 
     def open(self, pair: Pair) -> bool:
-        """Let both owners open an epoch. False if one of them cannot: that is told to no coordinator."""
-        self.pairs += 1
+        """Let both owners open an epoch; False if one alone can, which no coordinator is told."""
+        self._pairs += 1
         could = {self._open(world, corpus) for world, corpus in zip(WORLDS, pair, strict=True)}
         if could == {True}:
             self._corpora = dict(zip(WORLDS, pair, strict=True))
@@ -201,7 +185,7 @@ class TwoWorlds(Direct):
         path = corpus_of(home)
         path.write_text("".join(f"{line}\n" for line in corpus))
         holder = Holder(home)
-        with self._dice.rolled(world, f"epoch {self.pairs}"), contextlib.suppress(RidgewayError):
+        with self._dice.rolled(world, f"epoch {self._pairs}"), contextlib.suppress(RidgewayError):
             if holder.settings.statistics:
                 job = prepare_job(holder, terms, [str(path)])
                 made = prepare(job, holder.encoder(terms), home / "ahead").prepared
@@ -231,8 +215,8 @@ class TwoWorlds(Direct):
     def _interfere(self, step: Step, round_: str) -> None:
         """Send what a hostile coordinator makes of an honest request.
 
-        What has a size is tried in many, each as if it were the first, and ever more finely where the
-        holder begins to answer otherwise.
+        What has a size is tried in many, each as if it were the first, and ever more finely where
+        the holder begins to answer otherwise.
         """
         if step.ask == NEW_EPOCH:
             self.open(self._play.pairs[step.place % len(self._play.pairs)])
@@ -269,33 +253,31 @@ class TwoWorlds(Direct):
 
     def _keep(self) -> None:
         for home in self._homes.values():
-            shutil.rmtree(home.with_suffix(".kept"), ignore_errors=True)
-            shutil.copytree(home, home.with_suffix(".kept"))
+            _copy(home, home.with_suffix(".kept"))
 
     def _rewind(self) -> None:
         """Let holders be as they were before the present step."""
         for home in self._homes.values():
-            shutil.rmtree(home)
-            shutil.copytree(home.with_suffix(".kept"), home)
+            _copy(home.with_suffix(".kept"), home)
 
     def _sort(self, packet: Packet, change: str) -> str:
         """What sort of answer a request gets, whatever numbers stand in it."""
         message = open_packet(self._both(packet, change)).message
-        words = [getattr(each, "code", "") for each in (message, *getattr(message, "obstacles", ()))]
+        told = message, *getattr(message, "obstacles", ())
+        words = [getattr(each, "code", "") for each in told]
         reason = "".join(each for each in getattr(message, "reason", "") if not each.isdigit())
         return " ".join([message.kind, *words, reason])
 
     def _both(self, packet: Packet, change: str) -> Packet:
-        """The answer of the left world; how that of the right one differs is kept."""
+        """The answer of the left world; fails if that of the right one differs."""
         asked = open_packet(packet).message.kind
         self._dice.noised = {world: [] for world in WORLDS}
         given = [self._answer(world, home, packet) for world, home in self._homes.items()]
         left, right = (_seen(each, exact=self._privacy is None) for each in given)
         self.heard[left["kind"]] += 1
-        found = _differing(left, right) if left != right else []
-        found += self._moved(asked, given)
-        self.differences += [Difference(asked, change, *each) for each in found]
-        assert not (self._play.strict and self.differences), str(self.differences[0])
+        for path, one, other in (*_differing(left, right), *self._moved(asked, given)):
+            both = f"{one!r} in one world and {other!r} in the other"
+            raise AssertionError(f"{asked} ({change}): {path} is {both}")
         return given[0]
 
     def _moved(self, asked: str, given: Sequence[Packet]) -> Iterator[tuple[str, Any, Any]]:
@@ -326,6 +308,11 @@ class TwoWorlds(Direct):
         return not self._play.ahead and ((left - right) + (right - left)).total() == 1
 
 
+def _copy(folder: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+
+
 def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
     """What an answer shows but for what an exact round releases."""
     header: dict[str, Any] = json.loads(packet.header)
@@ -344,23 +331,23 @@ def _blanked(value: Any) -> Any:
     return 0 if isinstance(value, int | float) else value
 
 
-def _differing(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+def _differing(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Where two answers differ."""
     if isinstance(left, dict) and isinstance(right, dict):
-        keys = {**left, **right}
-        parts = [_differing(left.get(key), right.get(key), f"{path}.{key}".lstrip(".")) for key in keys]
-        return [each for part in parts for each in part]
-    return [(path, left, right)] if left != right else []
+        for key in {**left, **right}:
+            yield from _differing(left.get(key), right.get(key), f"{path}.{key}".lstrip("."))
+    elif left != right:
+        yield path, left, right
 
 
 def _counts(packet: Packet) -> list[Integers]:
-    """To which domain how many documents were routed, if it is told in the clear; changes come after it."""
+    """To which domain how many documents were routed, if it is told; changes come after it."""
     counts = getattr(open_packet(packet).message, "counts", ())
     return [np.array(counts[:-2])] if counts else []
 
 
 class Stage:
-    """A federation of each mode; every play gets a copy of it, and knows one honest round that was recorded."""
+    """A federation of each mode; every play gets a copy of it, and knows an honest round."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -382,42 +369,43 @@ class Stage:
         made, folder = self._made[play.mode], self._folder / "play"
         shutil.rmtree(folder, ignore_errors=True)
         parties, dice = made.copy(folder), Dice()
-        twin = folder / RIGHT / WATCHED
+        twin = folder / "twin" / WATCHED
         shutil.copytree(parties.homes[WATCHED], twin)
-        plain = made.folder / "corpora" / f"{WATCHED}.jsonl"
-        for home in (parties.homes[WATCHED], twin):
-            ahead = play.ahead and home == twin
-            _move_in(home, plain, folder / "spending" / f"{WATCHED}.jsonl", play.budget, ahead)
-        _add_scores(twin)
+        _move_in(parties.homes[WATCHED], made, play)
+        _move_in(twin, made, play, _scores(twin), ahead=play.ahead)
         worlds = TwoWorlds(parties, twin, dice, play)
         worlds.known |= self._known.get(play.mode, {})
-        close = small_neighbourhoods(3, 2) if "neighbours" in play.mode else contextlib.nullcontext()
-        with pytest.MonkeyPatch.context() as patch, close:
+        few = "neighbours" in play.mode
+        dealing = small_neighbourhoods(3, 2) if few else contextlib.nullcontext()
+        with pytest.MonkeyPatch.context() as patch, dealing:
             hold_still(patch, dice)
             worlds.run()
         return worlds
 
 
-def _move_in(home: Path, plain: Path, spending: Path, budget: float, ahead: bool) -> None:
-    """Let a holder have a corpus, a record of spending and a budget of its own."""
+def _move_in(home: Path, made: Parties, play: Play, scores: str = "", ahead: bool = False) -> None:
+    """Let a holder have a corpus, a record of spending, a budget and scores of its own."""
+    corpus = made.folder / "corpora" / f"{WATCHED}.jsonl"
     settings = (home / "client.toml").read_text()
+    source = f'statistics = "{home}.stats"' if ahead else f'corpus = ["{corpus_of(home)}"]'
     for old, new in {
-        f'corpus = ["{plain}"]': f'statistics = "{home}.stats"' if ahead else f'corpus = ["{corpus_of(home)}"]',
-        str(spending): str(home / "spending.jsonl"),
+        f'corpus = ["{corpus}"]': source,
+        str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(home / "spending.jsonl"),
         "skip_broken = 0.0": "skip_broken = 0.5",
-        f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {budget}",
+        f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {play.budget}",
+        '# scores = "scores.jsonl"': scores,
     }.items():
         assert old in settings, old
         settings = settings.replace(old, new)
     (home / "client.toml").write_text(settings)
 
 
-def _add_scores(home: Path) -> None:
+def _scores(home: Path) -> str:
+    """A file with scores of experts, as settings name it."""
+    lines = [{"prompt": "?", "expert": name, "score": 0.5} for name in EXPERTS for _ in range(12)]
     path = home.with_suffix(".scores.jsonl")
-    scores = [{"prompt": "?", "expert": name, "score": 0.5} for name in EXPERTS for _ in range(12)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in scores))
-    settings = (home / "client.toml").read_text()
-    (home / "client.toml").write_text(settings.replace('# scores = "scores.jsonl"', f'scores = "{path}"'))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f'scores = "{path}"'
 
 
 def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
@@ -471,20 +459,16 @@ OWN: Corpus = tuple(map(_record, own_texts(WATCHED, "law", 32)))
 BROKEN = '{"text": "broken'
 CORPORA: dict[str, Corpus] = {
     "its own": OWN,
-    "one summed more": (*OWN, _some("xyz", held_out=False)),
-    "one held out more": (*OWN, _some("xyz", held_out=True)),
+    "one summed more": (*OWN, _some("xyz", False)),
+    "one held out more": (*OWN, _some("xyz", True)),
     "one less": OWN[1:],
-    "one summed for another": (*OWN[1:], _some("xyz", held_out=False)),
-    "one held out for another": (*OWN[1:], _some("abc", held_out=True)),
+    "one summed for another": (*OWN[1:], _some("xyz", False)),
+    "one held out for another": (*OWN[1:], _some("abc", True)),
     "one much longer": (_record("abc " * 2000), *OWN[1:]),
     "many more": (*OWN, *(_record(f"{number} abc") for number in range(200))),
     "other letters": tuple(_record(f"{number} xyzzy") for number in range(40)),
-    "one summed": (_some("a", held_out=False), *(_some(f"{each}", held_out=True) for each in range(12))),
-    "none held out": tuple(_some(f"{each}", held_out=False) for each in range(12)),
+    "one summed": (_some("a", False), *(_some(f"{each}", True) for each in range(12))),
+    "none held out": tuple(_some(f"{each}", False) for each in range(12)),
     "a broken record": (*OWN, BROKEN),
     "empty documents": (*OWN, _record(""), _record("<end>")),
-    "only special tokens held out": tuple(
-        _some("<end>" * (each + 1), held_out=True) for each in range(2)
-    )
-    + tuple(_some(f"{each}", held_out=False) for each in range(12)),
 }
