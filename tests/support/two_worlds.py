@@ -429,6 +429,7 @@ def _settled(folder: Path, mode: str) -> Parties:
     parties = found(folder, experts=() if private else EXPERTS, **MODES[mode])
     policy: dict[str, Any] = {"max_epsilon": NO_LIMIT}
     if private:
+        policy["max_round_epsilon"] = 4.0
         public = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
         write_prior(make_prior(parties.encoder, public), parties.federation().folder / PRIOR)
     else:
