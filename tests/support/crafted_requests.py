@@ -181,7 +181,8 @@ def _total(craft: Callable[[Base, Vector], Vector]) -> Make:
 
 
 def _scaled_weights(base: Base, honest: Matrix) -> Matrix:
-    return honest * 2.0**base.power
+    made: Matrix = honest * 2.0**base.power
+    return made
 
 
 def _one_weight(base: Base, honest: Matrix) -> Matrix:
@@ -209,7 +210,8 @@ def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
 
 def _scaled(base: Base, honest: Vector) -> Vector:
     limit = float(LARGEST_NUMBER)
-    return np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
+    made: Vector = np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
+    return made
 
 
 def _one_number(base: Base, honest: Vector) -> Vector:

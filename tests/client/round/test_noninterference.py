@@ -43,11 +43,11 @@ def steps(draw: st.DrawFn, kinds: Sequence[str]) -> Step:
 
 
 @st.composite
-def plays(draw: st.DrawFn, mode: str, kinds: Sequence[str]) -> Play:
+def plays(draw: st.DrawFn, mode: str, kinds: Sequence[str], bisections: int) -> Play:
     pairs = draw(st.lists(PAIR, min_size=1, max_size=2))
     budget = draw(st.sampled_from((NO_LIMIT, ONE_ROUND)))
     ahead = mode in EXACT and draw(st.integers(0, 3)) == 0
-    return Play(mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, ahead, bisections=8)
+    return Play(mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, ahead, bisections)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 @settings(max_examples=8, phases=NO_SHRINKING)
 def test_two_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) -> None:
     """Whatever a holder has, and whatever it is asked, it answers the same."""
-    stage.play(data.draw(plays(mode, stage.kinds(mode))))
+    stage.play(data.draw(plays(mode, stage.kinds(mode), bisections=4)))
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_two_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) ->
 @given(data=st.data())
 @settings(max_examples=300, phases=NO_SHRINKING)
 def test_many_more_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) -> None:
-    stage.play(data.draw(plays(mode, stage.kinds(mode))))
+    stage.play(data.draw(plays(mode, stage.kinds(mode), bisections=12)))
 
 
 @pytest.mark.parametrize("mode", MODES)
