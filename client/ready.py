@@ -207,11 +207,15 @@ def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
 
 
 def _check_sums(holder: Holder, terms: Terms, made: Prepared, *, own: bool) -> None:
-    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too large."""
+    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too large.
+
+    Too large by any weighting that the owner allows: a round may ask for each of them.
+    """
+    policy = holder.settings.policy
     made.statistics.check(own=own)
-    if terms.mass:
-        made.statistics.weighted(terms.mass)
-    else:
+    if terms.mass or "equal" in policy.weightings:
+        made.statistics.weighted(terms.mass or policy.mass)
+    if not terms.mass or "tokens" in policy.weightings:
         check_bound(made.statistics.mass * max(len(holder.pinned_keys), 2))
 
 
