@@ -396,7 +396,7 @@ def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(fleet: Fleet,
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_while_addresses_are_killed_and_releases_change(tmp_path: Path) -> None:
+def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tmp_path: Path) -> None:
     """Real processes, ended by SIGKILL with requests under way and started again, under twenty releases: every request
     is answered, and every stream is whole, letter by letter, or a beginning with an error as its last event."""
     ports = [free_port() for _ in range(3)]
