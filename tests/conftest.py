@@ -58,7 +58,6 @@ WAITING = (
     "coordinator/deploy/test_fleet_proxy.py",
     "coordinator/serve/gateway/test_gateway.py",
     "coordinator/serve/gateway/test_gateway_failures.py",
-    "coordinator/serve/gateway/test_resumption.py",
     "common/deploy/test_processes.py",
 )
 """Files that wait longer than they compute, longest first: some workers take these, one after the other."""

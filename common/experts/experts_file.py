@@ -98,8 +98,6 @@ class Expert(Record):
 
     base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are several.
     api:             whose API its server speaks.
-    continues:       how its server goes on with a text that is the last assistant's message: `vllm`, if fields tell it
-                     to that vLLM and SGLang know; `message`, by itself; `none`, not at all.
     model:           the name by which its server knows it; embedding_model likewise, for embeddings.
     domains:         those that it serves, or the quality of its answers in each; without it, the one of its name.
     fallbacks:       who is asked in its place, in this order; without it, its peers and the file's fallback.
@@ -117,7 +115,6 @@ class Expert(Record):
     base_url: WebAddress | None = None
     addresses: Annotated[tuple[AnyAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
     api: Literal["openai", "anthropic"] = "openai"
-    continues: Literal["vllm", "message", "none"] = "none"
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName
@@ -143,8 +140,6 @@ class Expert(Record):
         urls = [each.url for each in self.places]
         if len(set(urls)) < len(urls):
             raise ValueError("an address stands there twice; give it once, with a weight if it takes more requests")
-        if self.api == "anthropic" and self.continues == "vllm":
-            raise ValueError('Anthropic\'s API knows no such fields; give continues = "message", or leave it out')
         return self
 
     @property

@@ -58,8 +58,6 @@ class Metrics(RequestMetrics):
         words = "What answers cost by experts.toml, in its unit, by the key that asked."
         self.cost = counter("cost", words, ("key", "expert"))
         self.streams = gauge("streams", "Answers that are being streamed now.")
-        words = "Streams that broke off and were gone on with elsewhere, by the expert that they broke off at."
-        self.resumed_streams = counter("resumed_streams", words, ("expert",))
 
 
 @dataclass(slots=True)

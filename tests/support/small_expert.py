@@ -1,8 +1,7 @@
 """A real server of chats as small as can be, in a process of its own, to be killed: `python small_expert.py PORT`.
 
 It answers each chat after a moment, so that some are under way whenever it dies. A stream is the text that `whole_text`
-makes of the last thing that the user said, a few letters at a time; an assistant's message that is to be continued must
-be how it begins, without a blank at its end, and is continued, as vLLM does it and with a template that trims.
+makes of the last message, a few letters at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ LETTERS_PER_PIECE = 7
 
 
 def whole_text(asked: str) -> str:
-    """No two pieces are alike, and blanks of all kinds stand where pieces end."""
-    words = "".join(f"{asked}-{place}{(' ', '  ', chr(10), '. ', chr(10) * 2)[place % 5]}" for place in range(1000))
-    return words[: PIECES * LETTERS_PER_PIECE].rstrip()
+    """No two pieces are alike."""
+    return "".join(f"{asked}-{place} " for place in range(1000))[: PIECES * LETTERS_PER_PIECE]
 
 
 class SmallExpertHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    created = 0
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -43,18 +40,12 @@ class SmallExpertHandler(BaseHTTPRequestHandler):
         self._say({"status": "ok"})
 
     def _stream(self, asked: Any) -> None:
-        text, said = whole_text([each["content"] for each in asked["messages"] if each["role"] == "user"][-1]), ""
-        if asked.get("continue_final_message"):
-            said = asked["messages"][-1]["content"]
-            if asked.get("add_generation_prompt") is not False or not said or said != text[: len(said)].rstrip():
-                self._say({"error": {"message": "this is not how the answer begins"}}, 400)
-                return
+        text = whole_text(asked["messages"][-1]["content"])
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        rest, self.created = text[len(said) :], int(time.time())
-        pieces = [rest[place : place + LETTERS_PER_PIECE] for place in range(0, len(rest), LETTERS_PER_PIECE)]
+        pieces = [text[place : place + LETTERS_PER_PIECE] for place in range(0, len(text), LETTERS_PER_PIECE)]
         self._event({"role": "assistant", "content": ""})
         for piece in pieces:
             time.sleep(MOMENT_S)
@@ -65,15 +56,15 @@ class SmallExpertHandler(BaseHTTPRequestHandler):
 
     def _event(self, delta: Any, reason: str | None = None) -> None:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        frame = {"id": f"c-{id(self)}", "object": "chat.completion.chunk", "created": self.created, "model": "m"}
+        frame = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         self._chunk(b"data: " + json.dumps({**frame, "choices": [choice]}).encode() + b"\n\n")
 
     def _chunk(self, content: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
 
-    def _say(self, content: object, status: int = 200) -> None:
+    def _say(self, content: object) -> None:
         body = json.dumps(content).encode()
-        self.send_response(status)
+        self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

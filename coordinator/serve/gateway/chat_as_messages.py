@@ -242,10 +242,6 @@ class ChatEvents:
         self._usage: Json = {}
         self._is_ended = False
 
-    @property
-    def is_whole(self) -> bool:
-        return self._is_ended
-
     def feed(self, events: bytes) -> bytes:
         try:
             chunks = [chunk for event in event_data(events) for chunk in self._turned(event)]

@@ -82,7 +82,6 @@ class ExpertRequest:
 
     only:    the number of the one address that can answer.
     goes_on: from a response that the expert keeps; that it does not have it is then the client's mistake.
-    resumes: it goes on with the text of a stream that broke off.
     """
 
     endpoint: Endpoint
@@ -90,7 +89,6 @@ class ExpertRequest:
     streamed: bool
     only: int | None = None
     goes_on: bool = False
-    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +139,17 @@ class ExpertClient:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(
-        self, link: ExpertLink, request: ExpertRequest, is_last: bool, after: AddressLink | None = None
-    ) -> WholeAnswer | StreamAnswer:
+    async def ask(self, link: ExpertLink, request: ExpertRequest, is_last: bool) -> WholeAnswer | StreamAnswer:
         """An expert's answer: a stream, or a whole one, which may be a mistake of the client's that the expert has
-        found. is_last: as `ExpertLink.begin` has it. after: an address that has just failed, and is asked last.
-        Raises ExpertFailure.
+        found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
         """
         tried: list[AddressLink] = []
-        left_for_last = [after] if after is not None and len(link.addresses) > 1 else []
         began, slow = time.monotonic(), 0
         failure: ExpertFailure | None = None
         while True:
             try:
-                attempt = link.begin([*tried, *left_for_last], request.only, is_last)
+                attempt = link.begin(tried, request.only, is_last)
             except ExpertFailure as none_left:
-                if left_for_last:
-                    left_for_last = []
-                    continue
                 raise failure or none_left from None
             try:
                 return await self._traced(attempt, request)
@@ -189,8 +180,6 @@ class ExpertClient:
         with self._tracing.span("expert", "client", gen_ai__request__model=attempt.link.expert.model) as span:
             span.set_attribute("ridgeway.expert", attempt.link.name)
             span.set_attribute("ridgeway.address", attempt.address.number)
-            if request.resumes:
-                span.set_attribute("ridgeway.resumes", True)
             try:
                 answer = await self._ask_address(attempt, request)
             except ExpertFailure as failure:

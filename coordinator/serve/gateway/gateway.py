@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -33,7 +33,6 @@ from ridgeway.coordinator.serve.gateway.forwarding_plan import (
 )
 from ridgeway.coordinator.serve.gateway.health_checks import check_health
 from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
-from ridgeway.coordinator.serve.gateway.resumption import resumption_for
 from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
 from ridgeway.coordinator.serve.gateway.token_usage import (
     BYTES_PER_TOKEN,
@@ -212,8 +211,7 @@ class Gateway:
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
                 answer = await self._client.ask(link, asking.request, is_last)
-                others = [each for step, each in chain if "down" in step.on]
-                response = self._passed_on(answer, [link, *others], asking, body, headers)
+                response = self._passed_on(answer, link, asking, body, headers)
                 failure, reason = None, answer.complaint if isinstance(answer, WholeAnswer) else None
             except ExpertFailure as error:
                 response, failure, reason = None, error, error.kind.reason
@@ -233,30 +231,25 @@ class Gateway:
     def _passed_on(
         self,
         answer: WholeAnswer | StreamAnswer,
-        links: Sequence[ExpertLink],
+        link: ExpertLink,
         asking: AskedExpert,
         body: GatewayBody,
         headers: Mapping[str, str],
     ) -> Response:
-        """What the client gets; raises ExpertFailure if it cannot be made of the answer.
-
-        links: who has answered, and who can go on if a stream breaks off.
-        """
-        link = links[0]
+        """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
         current_request().told |= {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
         if asking.endpoint == "/responses" and (isinstance(answer, StreamAnswer) or answer.status < 400):
             began, address = answer.beginning
             self._owners.note_answer(began, Owner(link.name, address, current_request().key), body.goes_on_from)
         if isinstance(answer, StreamAnswer):
-            watch, note, metrics = StreamedUsage(), self._noting(len(asking.request.body)), self._service.metrics
+            watch, note = StreamedUsage(), self._noting(len(asking.request.body))
             return StreamRelay(
                 answer,
                 headers,
-                metrics.streams,
+                self._service.metrics.streams,
                 asking.translator(),
                 watch.feed,
-                lambda last: note(last, watch.used, watch.events),
-                resumption_for(self._client, body, asking.endpoint, watch, metrics.resumed_streams, links),
+                lambda: note(link, watch.found, watch.events),
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN

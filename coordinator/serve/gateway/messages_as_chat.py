@@ -228,10 +228,6 @@ class MessageEvents:
         self._reason: str | None = None
         self._usage: Json = {}
 
-    @property
-    def is_whole(self) -> bool:
-        return self._reason is not None
-
     def feed(self, events: bytes) -> bytes:
         try:
             return b"".join(named_event(event) for chunk in event_data(events) for event in self._turned(chunk))

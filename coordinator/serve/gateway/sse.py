@@ -2,9 +2,9 @@
 
 A piece is passed the moment it arrives unless it ends in the middle of an event; then that end waits for its rest, so
 that an error can be put behind what a client has already got. Nothing is parsed, unless the client speaks another API
-than the expert, or what breaks off is to be gone on with. The next piece is read when the last one was taken, so a slow
-client slows its expert down and nothing heaps up. If the client goes, or takes nothing for a minute, the expert's
-connection is closed; if the expert fails and nobody goes on, the client gets an error as its last event.
+than the expert. The next piece is read when the last one was taken, so a slow client slows its expert down and nothing
+heaps up. If the client goes, or takes nothing for a minute, the expert's connection is closed; if the expert fails, the
+client gets an error as its last event.
 
 Knows bytes and ASGI. Knows nothing of routing.
 """
@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from ridgeway.common.http.held_bytes import let_go
 from ridgeway.common.http.http_errors import ClientGone, Problem
-from ridgeway.coordinator.serve.gateway.expert_link import Attempt, ExpertLink
+from ridgeway.coordinator.serve.gateway.expert_link import Attempt
 from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, ExpertFailure, FailureKind
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
@@ -35,9 +35,6 @@ EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
 LAST_EVENTS = (b"event: message_stop", b"event: response.completed", b"event: response.incomplete")
 """The names of the events that end a stream, where its last word is not [DONE]."""
-
-BREAKS = (BROKEN_OFF, SILENT)
-"""After these, another can go on: the expert is gone. What it says itself, it may say of the request."""
 
 STOPPING = Problem(503, "the service is stopping, and the answer is not whole; ask again", code="stopping")
 
@@ -131,32 +128,13 @@ class StreamAnswer:
 
 
 class StreamTranslator(Protocol):
-    """Turns the events of one API into another's. is_whole: the answer has said why it ends."""
-
-    @property
-    def is_whole(self) -> bool: ...
+    """Turns the events of one API into another's."""
 
     def feed(self, events: bytes) -> bytes:
         """What whole events become; raises BadStream if they are none of that API."""
 
     def finish(self) -> bytes:
         """What comes at the end."""
-
-
-class StreamResumption(Protocol):
-    """Goes on with a stream that broke off."""
-
-    def hold(self) -> None:
-        """Counts what it keeps as held."""
-
-    def feed(self, events: bytes) -> bytes:
-        """What the client gets of events in its own API."""
-
-    def ending(self) -> bytes | None:
-        """What ends an answer that is whole but for its end."""
-
-    async def go_on(self, broken: Attempt) -> tuple[StreamAnswer, StreamTranslator | None] | None:
-        """A stream that goes on where this one ends; None if nobody gives one."""
 
 
 def event_data(events: bytes) -> Iterator[dict[str, Any]]:
@@ -181,8 +159,7 @@ def named_event(data: Mapping[str, Any]) -> bytes:
 class StreamRelay(Response):
     """The answer to a request for a stream.
 
-    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it ends, with the
-    expert that had the last word.
+    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it ends.
     """
 
     def __init__(
@@ -192,8 +169,7 @@ class StreamRelay(Response):
         streams: Gauge,
         translator: StreamTranslator | None = None,
         on_events: Callable[[bytes], None] | None = None,
-        on_end: Callable[[ExpertLink], None] | None = None,
-        resumption: StreamResumption | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
@@ -203,15 +179,12 @@ class StreamRelay(Response):
         self._translator = translator
         self._on_events = on_events
         self._on_end = on_end
-        self._resumption = resumption
         self._path = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.inc()
         self._path = scope["path"]
         let_go()  # the request has been sent on
-        if self._resumption is not None:
-            self._resumption.hold()
         try:
             await unless_gone(receive, self._pass_on(send))
         except (ClientGone, TimeoutError):
@@ -219,20 +192,16 @@ class StreamRelay(Response):
         finally:
             self._streams.dec()
             if self._on_end is not None:
-                self._on_end(self._answer.attempt.link)
+                self._on_end()
             self._answer.close_connection()
             self._answer.attempt.end("gone", None)  # nothing, if it has ended already
 
     async def _pass_on(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            while (failure := await self._relay(send)) is not None:
-                rest = self._rest(failure.kind)
-                if rest is None and await self._goes_on(failure.kind):
-                    continue
-                if last := failure.problem({}).event(self._path) if rest is None else rest:
-                    await _send(send, last)
-                break
+            failure = await self._relay(send)
+            if failure is not None:
+                await _send(send, failure.problem({}).event(self._path))
         except asyncio.CancelledError:  # the service stops, and has waited long enough; or the client has gone
             await _send(send, STOPPING.event(self._path))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -240,47 +209,27 @@ class StreamRelay(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _relay(self, send: Send) -> ExpertFailure | None:
-        """One expert's stream, to its end; how it failed, if it did."""
+        """The expert's stream, to its end; how it failed, if it did."""
         try:
             events, translator = self._answer.first, self._translator
             while events:
                 if self._on_events is not None:
                     self._on_events(events)
-                await self._passed(send, events if translator is None else translator.feed(events))
+                await _send(send, events if translator is None else translator.feed(events))
                 events = await self._answer.events.next()
             if translator is not None:
-                await self._passed(send, translator.finish())
+                await _send(send, translator.finish())
         except BadStream as error:
             self._answer.close_connection()
             return self._answer.attempt.fail(error.kind)
         self._answer.attempt.end("ok", True)
         return None
 
-    async def _passed(self, send: Send, events: bytes) -> None:
-        if self._resumption is not None:
-            events = self._resumption.feed(events)
-        if events:
-            await _send(send, events)
-
-    def _rest(self, kind: FailureKind) -> bytes | None:
-        """What is missing of an answer that broke off after it had said why it ends."""
-        if self._resumption is None or kind not in BREAKS:
-            return None
-        if self._translator is not None and self._translator.is_whole:
-            return self._resumption.feed(self._translator.finish())
-        return self._resumption.ending()
-
-    async def _goes_on(self, kind: FailureKind) -> bool:
-        """Whether another stream takes this one's place."""
-        if self._resumption is None or kind not in BREAKS:
-            return False
-        found = await self._resumption.go_on(self._answer.attempt)
-        if found is not None:
-            self._answer, self._translator = found
-        return found is not None
-
 
 async def _send(send: Send, body: bytes) -> None:
+    """Events that were translated may have become nothing."""
+    if not body:
+        return
     async with asyncio.timeout(CLIENT_TIMEOUT_S):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 

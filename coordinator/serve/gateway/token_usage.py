@@ -54,25 +54,11 @@ def whole_usage(body: bytes) -> TokenUsage | None:
 
 
 class StreamedUsage:
-    """What a stream says, here and there: the last word counts.
-
-    resumed_at: the tokens that were there when the last of several streams went on. It counts them with its prompt.
-    """
+    """What a stream says, here and there: the last word counts."""
 
     def __init__(self) -> None:
         self.found: TokenUsage | None = None
         self.events = 0
-        self.resumed_at = 0
-
-    def resume(self, tokens: int) -> None:
-        self.found, self.resumed_at = None, tokens
-
-    @property
-    def used(self) -> TokenUsage | None:
-        """Law: every token of the prompt and of the answer counts once, however many streams it took."""
-        if self.found is None:
-            return None
-        return TokenUsage(max(0, self.found.prompt - self.resumed_at), self.found.answer + self.resumed_at)
 
     def feed(self, events: bytes) -> None:
         self.events += events.count(b"data:")
@@ -87,8 +73,6 @@ class StreamedUsage:
 
 class WithoutUsage:
     """Takes out the event that says what was used and nothing else, where the client has not asked for it."""
-
-    is_whole = False
 
     def feed(self, events: bytes) -> bytes:
         if MARK not in events:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic_core import from_json, to_json
 
@@ -34,13 +34,6 @@ OWN_LIMITS: Mapping[Endpoint, tuple[str, ...]] = {
 """The fields by which a request names a number of tokens; the first is set where it names none."""
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 """All that are bounded wherever they stand; llama.cpp's server lets the last one go before the others."""
-
-
-class SaidSoFar(NamedTuple):
-    """What an expert is to go on with: the answer up to here, without blanks at its end, and its tokens."""
-
-    text: str
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +73,19 @@ def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
     raise Problem(400, words, code="not_translatable", param="model")
 
 
-def expert_body(
-    translation: Translation, expert: Expert, fields: Mapping[str, Any], said: SaidSoFar | None = None
-) -> bytes:
+def expert_body(translation: Translation, expert: Expert, fields: Mapping[str, Any]) -> bytes:
     """The request, with the expert's own name of its model and no more tokens than it grants, in all answers together.
 
     May raise Problem.
 
     A number that is too large for a computer is not a number of JSON, and becomes null.
     """
-    if said is not None:
-        fields = {**fields, "messages": [*fields["messages"], {"role": "assistant", "content": said.text}]}
     asked = {**(fields if translation.request is None else translation.request(fields)), "model": expert.model}
     if translation.endpoint == "/embeddings":
         asked["model"] = expert.embedding_model or expert.model
         asked.pop("stream", None)  # vectors do not come so
     elif expert.max_tokens is not None:
         asked |= _token_limits(asked, translation.endpoint, expert.max_tokens)
-    if said is not None:
-        limits = {name: asked[name] for name in (*TOKEN_LIMITS, "min_tokens") if type(asked.get(name)) is int}
-        asked |= {name: max(name != "min_tokens", limit - said.tokens) for name, limit in limits.items()}
-        asked |= {"continue_final_message": True, "add_generation_prompt": False} if expert.continues == "vllm" else {}
     return to_json(asked, inf_nan_mode="null")
 
 
@@ -151,12 +136,8 @@ class AskedExpert:
         return None if self.translation.events is None else self.translation.events(self.wants_usage)
 
 
-def asked_expert(
-    link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None, said: SaidSoFar | None = None
-) -> AskedExpert:
-    """Raises Problem if this expert cannot be asked such a thing. said: what it is to go on with."""
-    if said is not None and link.expert.continues == "none":
-        raise Problem(400, "the expert cannot go on with a text", code="not_translatable", param="model")
+def asked_expert(link: ExpertLink, body: GatewayBody, endpoint: Endpoint, only: int | None = None) -> AskedExpert:
+    """Raises Problem if this expert cannot be asked such a thing."""
     translation = translation_for(endpoint, link.expert)
     fields = body.fields()
     account, wants_usage = current_request().account, asks_for_usage(fields)
@@ -165,10 +146,10 @@ def asked_expert(
     if hides_usage:  # the stream must say what it used
         options = fields.get("stream_options")
         fields["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    asked = expert_body(translation, link.expert, fields, said)
+    asked = expert_body(translation, link.expert, fields)
     hold(len(asked))
     goes_on = body.goes_on_from is not None
-    request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on, said is not None)
+    request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on)
     return AskedExpert(endpoint, translation, request, hides_usage, wants_usage)
 
 
