@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import whole_folder, without_syncing, write_whole
+from ridgeway.common.base.files import whole_folder, without_syncing
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.release import load_release, refuse_foreign
 from ridgeway.common.routing.router import router_of
@@ -149,11 +148,6 @@ def simulate(
 
 
 def _copy(folder: Path, out: Path) -> None:
-    """The companion before the release, so that whoever sees the one finds the other."""
-    if companion(folder).exists():
-        write_whole(companion(out), companion(folder).read_bytes(), private=True)
-    else:
-        companion(out).unlink(missing_ok=True)
     with whole_folder(out) as draft:
         for path in folder.iterdir():
             shutil.copyfile(path, draft / path.name)

@@ -1,1 +1,1 @@
-"""From a release to a decision: tables, selectors, the router, evaluation, and the sketch that drift is told by."""
+"""From a release to a decision: tables, selectors, the router and evaluation."""

@@ -100,7 +100,7 @@ def save_release(
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    files = {ROUTER: router_file(weights, compiled, familiar), TOKENIZER: definition}
+    files = {ROUTER: _router_file(weights, compiled, familiar), TOKENIZER: definition}
     manifest = {
         **facts,
         **({FAMILIAR: familiar.step} if familiar else {}),
@@ -116,7 +116,7 @@ def save_release(
     return release_id(manifest)
 
 
-def router_file(weights: NDArray[np.float64], compiled: RouterTable, familiar: RouterTable | None = None) -> bytes:
+def _router_file(weights: NDArray[np.float64], compiled: RouterTable, familiar: RouterTable | None = None) -> bytes:
     """What stands in router.safetensors; the same bytes for the same router."""
     arrays = {"weights": weights, **compiled.arrays()}
     if familiar is not None:

@@ -55,7 +55,7 @@ class WordTable:
                 raise FormatError(f"a router's table of {name} is int32 with a column a domain")
         if self.buckets.shape != (self.words.width, self.domains):
             raise FormatError(f"a table of {self.words.width} buckets and {self.domains} domains was expected")
-        check_spelling(self.words.spelling, len(self.logits))
+        _check_spelling(self.words.spelling, len(self.logits))
         if self.largest_row >= 1 << 31:
             raise FormatError("what a token and its letters say together does not fit 32 bits")
 
@@ -183,7 +183,7 @@ def compile_words(
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
 
-def check_spelling(spelling: Spelling, rows: int) -> None:
+def _check_spelling(spelling: Spelling, rows: int) -> None:
     """Raise unless every token has its letters."""
     letters, starts = spelling.letters, spelling.starts
     if letters.dtype != np.uint8 or starts.dtype != np.int64 or letters.ndim != 1 or starts.shape != (rows + 1,):

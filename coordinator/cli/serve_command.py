@@ -61,9 +61,6 @@ Fallback = Annotated[str | None, typer.Option(help="Where prompts go when the ro
 DriftShare = Annotated[
     float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
 ]
-DriftLeverage = Annotated[
-    float | None, typer.Option(help="Alarm above this mean leverage of prompts. (default: by the release)")
-]
 MaxBody = Annotated[float, typer.Option(help="The longest body of a request, in MiB.")]
 MaxRequests = Annotated[int, typer.Option(min=1, help="Requests that are served at once.")]
 MaxHeld = Annotated[float, typer.Option(help="The most that bodies and answers under way hold together, in MiB.")]
@@ -91,7 +88,6 @@ def serve(
     threshold: Threshold = None,
     fallback: Fallback = None,
     drift_share: DriftShare = None,
-    drift_leverage: DriftLeverage = None,
     keys: Keys = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -125,7 +121,7 @@ def serve(
         tls=tls_cert is not None,
     )
     changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
-    source = SourceOptions(release, key, model, device, changes, drift_share, drift_leverage, compare)
+    source = SourceOptions(release, key, model, device, changes, drift_share, compare)
     times = drain, keep_alive, log_format, log_level
     _run(ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times), workers)
 
@@ -140,7 +136,6 @@ class SourceOptions:
     device: str
     changes: dict[str, Any]
     drift_share: float | None
-    drift_leverage: float | None
     compare: Path | None
 
 
@@ -207,7 +202,7 @@ def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, 
     folder = find_release(asked.release)
     check = known.check if known else None
     source = ReleaseSource(folder, asked.key, asked.model, asked.device, check, asked.changes)
-    drift = DriftSettings(share=asked.drift_share, leverage=asked.drift_leverage)
+    drift = DriftSettings(share=asked.drift_share)
     other = (
         ReleaseSource(find_release(asked.compare), asked.key, asked.model, asked.device).open()
         if asked.compare

@@ -68,7 +68,7 @@ def solve(
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
     from ridgeway.common.routing.release import refuse_foreign
     from ridgeway.common.statistics.statistics_file import load_prepared
-    from ridgeway.coordinator.solving.publish import draft, issue
+    from ridgeway.coordinator.solving.publish import draft, sign
     from ridgeway.coordinator.solving.total import must_agree
 
     given = {"weighting": weighting, "normalise_columns": normalise_columns}
@@ -82,7 +82,7 @@ def solve(
     made = draft(parts, found, choices)  # a key is made only once there is something to sign
     if made.solution.note:
         step("note", made.solution.note)
-    _report(issue(made, signing_identity(key_file, make=True), out), out, json)
+    _report(sign(made, signing_identity(key_file, make=True), out), out, json)
 
 
 def _choices(

@@ -127,8 +127,6 @@ def _named(folder: Path, draft: Path) -> Iterator[str]:
     yield from (f"contributions/{name}" for name in sums)
     for release in releases:
         yield from (f"{release}/{path.name}" for path in sorted((folder / release).iterdir()))
-    sketches = (folder / "releases").glob("*.drift")
-    yield from (f"releases/{path.name}" for path in sorted(sketches))
 
 
 def _names(draft: Path) -> list[str]:

@@ -50,7 +50,6 @@ from ridgeway.common.privacy.public_prior import (
     write_prior,
 )
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
-from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
@@ -365,18 +364,12 @@ class Federation:
         return counts | {"releases": len(made)}
 
     def point_to_latest(self) -> None:
-        """Let releases/latest name the newest release; done again after a crash.
-
-        What older totals left beside older releases, to tell leverage, goes: it is not published, and no longer needed.
-        """
+        """Let releases/latest name the newest release; done again after a crash."""
         newest = self.newest
         if newest is None:
             return
         link = self.folder / "releases" / LATEST
         target = self.release_folder(newest.number).name
-        for path in link.parent.glob(f"*{SUFFIX}"):
-            if path.name != target + SUFFIX:
-                path.unlink(missing_ok=True)
         if link.is_symlink() and link.readlink() == Path(target):
             return
         draft = link.with_name(f".{LATEST}.{os.getpid()}")

@@ -7,7 +7,6 @@ releases. Knows nothing of the network.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +17,11 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.routing import drift_sketch
-from ridgeway.common.routing.release import PRIVACY, QUALITY, ROUTER, TOKENIZER, Release, router_file, save_release
+from ridgeway.common.routing.release import PRIVACY, QUALITY, TOKENIZER, Release, save_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
-from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import add_weighted
 
@@ -88,9 +86,6 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
         facts[QUALITY] = router.quality.to_json()
     before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
-    made = hashlib.sha256(router_file(weights, router.compiled, router.familiar)).hexdigest()
-    # the text of the domain stays in the sketch
-    drift_sketch.copy_companion(before, loaded.manifest["files"][ROUTER], folder, made)
     definition = (before / TOKENIZER).read_bytes()
     return save_release(folder, facts, weights, router.compiled, definition, federation.identity, router.familiar)
 
@@ -183,7 +178,7 @@ def _solved_again(
     else:
         solution = solve(total.statistics, encoder.scale, choices.ridge)
     draft = compose(total, encoder, choices, solution, number=number, parent=newest.release, **more)
-    release = issue(draft, federation.identity, federation.release_folder(number)).release
+    release = sign(draft, federation.identity, federation.release_folder(number)).release
     return LedgerRelease(number, release, cause, total.domains, left, newest.terms), solution.note
 
 

@@ -44,7 +44,7 @@ from ridgeway.coordinator.solving.private_release import (
     noisy_accuracy,
     privacy_facts,
 )
-from ridgeway.coordinator.solving.publish import RouterChoices, compose, issue
+from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 
@@ -387,7 +387,7 @@ class _Round:
             **({QUALITY: made.quality.to_json()} if made.quality else {}),
             **self._privacy_facts(made),
         )
-        release = issue(draft, federation.identity, federation.release_folder(number)).release
+        release = sign(draft, federation.identity, federation.release_folder(number)).release
         choices = federation.choices_id(self._terms)
         cause = f"round {self._ledger.standing().rounds}"
         published = LedgerRelease(number, release, cause, total.domains, gathered.members, self._terms, choices)

@@ -39,7 +39,6 @@ class Metrics(RequestMetrics):
         self.release_since = gauge("release_timestamp_seconds", "When the release in use was taken.")
         self.refused_releases = counter("refused_releases", "New releases that were not good.")
         self.low_confidence = gauge("drift_low_confidence_ratio", "Share of recent prompts of low confidence.")
-        self.leverage = gauge("drift_leverage", "Leverage of recent prompts; 1: like the text of the release.")
         self.alarm = gauge("drift_alarm", "1 while recent prompts are too far from the text of the release.")
         self.expert_requests = counter("expert_requests", "What became of requests to experts.", ("expert", "outcome"))
         words = "From a request to an expert to the head of its answer."

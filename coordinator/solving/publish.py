@@ -1,27 +1,18 @@
-"""Statistics → total → weights → compiled table → signed release, and the drift sketch beside it: the whole path.
-
-Knows the steps and their order. Makes the sketch that common/routing/drift_sketch.py describes.
-"""
+"""Statistics → total → weights → compiled table → signed release: the whole path. Knows the steps and their order."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ridgeway.common.base.errors import EncoderMismatch, InputError, UnsolvableTotal
-from ridgeway.common.base.files import sha256
+from ridgeway.common.base.errors import EncoderMismatch, InputError
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.jsonl import labelled_texts
-from ridgeway.common.base.settings import Confidence, Ridge, Sampling, Selector, Weighting
+from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, ContextualEncoder
-from ridgeway.common.routing import drift_sketch
 from ridgeway.common.routing.evaluation import Calibration, Evaluation, calibrate, evaluate
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
@@ -29,26 +20,17 @@ from ridgeway.common.routing.release import (
     FAMILIAR,
     PRIVACY,
     QUALITY,
-    ROUTER,
     Release,
     amend_release,
     load_release,
-    refuse_foreign,
-    router_file,
     save_release,
 )
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.nowhere import familiar_weights
-from ridgeway.coordinator.solving.solve import Matrix, Solution, equation, solve
+from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total, add_up
-
-SKETCH_DIRECTIONS = 64
-"""As many give a leverage to about a sixth of itself in any one direction, and text goes in many."""
-SKETCH_RIDGE = Ridge(1e-3)
-"""The same for every release, so that the λ that was chosen for routing does not change what is unusual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,63 +117,6 @@ def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     return PublishedRelease(save_release(folder, *parts, identity, made.familiar), made.total, made.solution)
 
 
-def issue(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
-    """Write a draft as a signed release, and beside it the drift sketch, which the operator alone keeps.
-
-    The sketch comes first, so that it is there when the release is. A contextual encoder has no table to make it of,
-    and sums under noise say too little of single directions.
-    """
-    refuse_foreign(folder, identity.public)
-    if isinstance(made.encoder, ContextualEncoder) or PRIVACY in made.facts:
-        drift_sketch.companion(folder).unlink(missing_ok=True)
-    else:
-        router = hashlib.sha256(router_file(made.solution.weights, made.compiled, made.familiar)).hexdigest()
-        sketch = make_sketch(made.total.statistics, made.encoder, made.total.sampling)
-        drift_sketch.save(folder, replace(sketch, router=router))
-    return sign(made, identity, folder)
-
-
-def make_sketch(
-    total: Statistics, encoder: TableEncoder, sampling: Sampling, directions: int = SKETCH_DIRECTIONS
-) -> drift_sketch.DriftSketch:
-    """Sketch a total.
-
-    The directions are drawn from the total itself: the same total gives the same bytes, and they are known to
-    nobody who does not know the total.
-    """
-    kept = [*range(encoder.linear_width), encoder.width]  # leverage is told by the features that tokens add up to
-    total = Statistics(total.gram[np.ix_(kept, kept)], total.cross[kept])
-    whitening = _whitening(total, encoder.scale, directions)
-    whitening[:-1] *= encoder.scale
-    narrow, own = whitening.astype(np.float32), encoder.table.shape[1]
-    rows = np.empty((encoder.rows, narrow.shape[1]), dtype=np.float16)
-    for start in range(0, encoder.rows, 8192):
-        block = slice(start, start + 8192)
-        rows[block] = encoder.table[block].astype(np.float32) @ narrow[:own] + narrow[-1]
-    made = drift_sketch.DriftSketch(rows, max(sampling.window, sampling.stride))
-    if (words := encoder.words) is None:
-        return made
-    buckets = (narrow[own:-1] * words.options.amplitude).astype(np.float16)
-    return replace(made, words=drift_sketch.SketchedWords(buckets, words))
-
-
-def _whitening(total: Statistics, scale: float, directions: int) -> Matrix:
-    """F×r: features times this have a sum of squares whose expectation is their leverage."""
-    from scipy.linalg import cholesky, solve_triangular
-
-    posed = equation(total, scale, SKETCH_RIDGE)
-    features = len(posed.gram)
-    count = min(directions, features)
-    try:
-        factor = cholesky(posed.gram / total.mass, lower=True)
-    except np.linalg.LinAlgError as error:
-        raise UnsolvableTotal("the total is not positive definite, so no leverage can be told under it") from error
-    seed = int(sha256(np.ascontiguousarray(total.gram).data), 16)
-    drawn = np.random.default_rng(seed).standard_normal((features, count))
-    whitening: Matrix = solve_triangular(factor, np.linalg.qr(drawn)[0], lower=True, trans="T") / math.sqrt(count)
-    return whitening
-
-
 @dataclass(frozen=True, slots=True)
 class Calibrated:
     """A release that was calibrated and signed again."""
@@ -219,7 +144,6 @@ def calibrate_release(
 ) -> Calibrated:
     """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it.
 
-    What lies beside it to tell leverage learns what is usual on this text.
     public_text: the text may be known to everybody; a private release would give away what it learns of other text.
     """
     loaded = _own_release(folder, identity, model, device)
@@ -234,10 +158,6 @@ def calibrate_release(
     sure = replace(router.confidence, temperature=fitted.temperature, growth=0.0, half=fitted.half, tail=fitted.tail)
     confidence = replace(sure, calibrated=True, scope=fitted.scope, **changes)
     result = Calibrated("", fitted, replace(evaluate(router, texts), gap=None))
-    sketch = drift_sketch.load_if_whole(folder, loaded.manifest["files"][ROUTER])
-    if sketch is not None:
-        ids = ([loaded.tokenizer.encode(text) for text in own] for own in texts.values())
-        drift_sketch.save(folder, replace(sketch, usual=drift_sketch.usual(sketch, ids)))
     amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
     return replace(result, release=amended)
 

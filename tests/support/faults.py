@@ -50,7 +50,6 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.drift_sketch import SUFFIX
 from ridgeway.common.routing.evaluation import Curve
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
 from ridgeway.common.routing.token_table import compile_table
@@ -495,7 +494,7 @@ def check_folders(federation: Federation) -> None:
     known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
     seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
     assert known <= seen
-    for name in seen - {LATEST, *(each for each in seen if each.endswith(SUFFIX))}:
+    for name in seen - {LATEST}:
         load_release(federation.folder / "releases" / name, key=federation.identity.public)
     if LATEST in seen:
         assert (federation.folder / "releases" / LATEST).readlink() in {Path(name) for name in known}

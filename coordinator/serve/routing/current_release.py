@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
+from ridgeway.common.base.errors import ReleaseError, RidgewayError
 from ridgeway.common.base.files import stamp_if_there
-from ridgeway.common.routing import drift_sketch
-from ridgeway.common.routing.drift_sketch import DriftSketch
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_manifest, load_release
 from ridgeway.common.routing.router import Router, router_of
 
@@ -29,7 +27,6 @@ class ServedRelease:
     """A release that was verified and is ready to route.
 
     since:        when it was taken, in seconds since 1970.
-    leverage:     what the operator keeps beside it to tell how unusual a prompt is, if that is there.
     runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
     is_quick:     whether a short prompt is decided in less time than it takes to hand it to another thread.
     """
@@ -38,7 +35,6 @@ class ServedRelease:
     router: Router
     folder: Path
     since: float
-    leverage: DriftSketch | None = None
     id: str = field(init=False)
     runs_a_model: bool = field(init=False)
     is_quick: bool = field(init=False)
@@ -110,20 +106,7 @@ class ReleaseSource:
         if self.check is not None:
             self.check(router)
         router.route("Is it ready?")
-        return ServedRelease(release, router, folder, time.time(), _leverage(folder, release))
-
-
-def _leverage(folder: Path, release: Release) -> DriftSketch | None:
-    """What lies beside the release; if it cannot be used, the release can."""
-    try:
-        found = drift_sketch.load(folder, release.manifest["files"][ROUTER])
-    except (FormatError, OSError) as error:
-        log.warning("the companion of release %s cannot be used: %s", release.id[:12], type(error).__name__)
-        return None
-    if found is not None and len(found.rows) < release.tokenizer.rows:
-        log.warning("the companion of release %s is of another tokenizer", release.id[:12])
-        return None
-    return found
+        return ServedRelease(release, router, folder, time.time())
 
 
 def _without_path(words: str, folder: Path) -> str:

@@ -202,14 +202,14 @@ class RoutingService:
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.release", served.id)
         self._count([decision], time.perf_counter() - began)
-        self.drift.observe(served, [turns[0].text], [decision.confidence])
+        self.drift.observe(served, [decision.confidence])
         return served, decision
 
     async def decide_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
         began = time.perf_counter()
         served, decisions = await self.batcher.route_many(prompts)
         self._count(decisions, time.perf_counter() - began)
-        self.drift.observe(served, prompts, [decision.confidence for decision in decisions])
+        self.drift.observe(served, [decision.confidence for decision in decisions])
         return served, decisions
 
     async def explain(
@@ -252,8 +252,8 @@ class RoutingService:
     def exposition(self) -> bytes:
         """The metrics, drift brought up to date."""
         drift = self.drift.to_json(self.current.served)
-        for gauge, name in ((self.metrics.low_confidence, "low_confidence_share"), (self.metrics.leverage, "leverage")):
-            gauge.set(math.nan if drift[name] is None else drift[name])
+        share = drift["low_confidence_share"]
+        self.metrics.low_confidence.set(math.nan if share is None else share)
         self.metrics.alarm.set(drift["alarm"])
         own = self.metrics.exposition()
         return own if self.peers is None else self.peers.merged(own)

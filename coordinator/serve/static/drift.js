@@ -1,33 +1,26 @@
-// Drift: the share of prompts of low confidence, their leverage, and the alarm.
+// Drift: the share of prompts of low confidence and the alarm.
 // Knows the drift of /v1/activity. Asks nothing.
 
 import { draw, fill, find, make } from "./dom.js";
-import { count, percent, plain } from "./numbers.js";
+import { count, percent } from "./numbers.js";
 
 export function showDrift(drift) {
-  fill(find("drift"), make("div", { class: "gauges" }, lowConfidence(drift), leverage(drift)));
+  fill(find("drift"), lowConfidence(drift));
   alarm(drift);
 }
 
 function lowConfidence({ prompts, low_confidence_share: share, low_below: below, share_alarm: limit }) {
   if (!prompts) return gauge("Low confidence", "–", null, "No prompts under this release yet.");
   const words = `of the last ${count(prompts, "prompt")} had a confidence below ${percent(below, 0)}. Alarm above ${percent(limit, 0)}.`;
-  return gauge("Low confidence", percent(share), meter(share, limit, 1), words);
-}
-
-function leverage({ leverage: value, leverage_alarm: limit, leverage_note: note }) {
-  const measured = note ? `${note.charAt(0).toUpperCase()}${note.slice(1)}. ` : "";
-  if (value === null) return gauge("Leverage", "–", null, `${measured}It says how unusual prompts are beside the text of the release.`);
-  const words = `${measured}1 is like the text of the release.${limit ? ` Alarm above ${plain(limit)}.` : ""}`;
-  return gauge("Leverage", plain(value), limit ? meter(value, limit, Math.max(2 * limit, value)) : null, words);
+  return gauge("Low confidence", percent(share), meter(share, limit), words);
 }
 
 function gauge(title, value, drawn, words) {
   return make("div", { class: "gauge" }, make("h3", {}, title), make("p", { class: "value" }, value), drawn, make("p", { class: "quiet" }, words));
 }
 
-function meter(value, limit, most) {
-  const x = (part) => `${Math.min(100, (100 * part) / most)}%`;
+function meter(value, limit) {
+  const x = (part) => `${100 * part}%`;
   return draw(
     "svg",
     { "aria-hidden": "true" },
@@ -44,15 +37,8 @@ function alarm(drift) {
     banner.replaceChildren();
     return;
   }
-  const words = reasons(drift);
+  const most = percent(drift.share_alarm, 0);
+  const words = `Recent prompts are unlike the text that the router was built on: more than ${most} of them have a low confidence.`;
   if (!banner.hidden && banner.lastChild?.textContent === words) return;
   fill(banner, make("strong", {}, "Drift alarm"), make("span", {}, words));
-}
-
-function reasons(drift) {
-  const { low_confidence_share: share, share_alarm: most, leverage: value, leverage_alarm: limit } = drift;
-  const found = [];
-  if (share > most) found.push(`more than ${percent(most, 0)} of them have a low confidence`);
-  if (limit && value > limit) found.push(`their leverage is above ${plain(limit)}`);
-  return `Recent prompts are unlike the text that the router was built on: ${found.join(", and ")}.`;
 }

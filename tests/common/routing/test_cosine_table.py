@@ -206,8 +206,8 @@ def test_a_release_finds_its_encoder_when_the_first_prompt_comes(parts: list[Pre
 
 
 def test_a_release_with_cosines_is_served(parts: list[Prepared], tmp_path: Path) -> None:
-    """Prompts, many of them, chats and explanations over HTTP are the library's; drift is not known and hurts nothing;
-    with another encoder the service does not begin, in a sentence."""
+    """Prompts, many of them, chats and explanations over HTTP are the library's; with
+    another encoder the service does not begin, in a sentence."""
     choices = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, False, DEFAULT.selector, Confidence(), abstain=True)
     release, encoder = tmp_path / "release", tmp_path / "encoder"
     publish(parts, ENCODERS["words"], choices, fixed_identity(), release)
@@ -223,7 +223,7 @@ def test_a_release_with_cosines_is_served(parts: list[Prepared], tmp_path: Path)
         weights = [each["weight"] for each in chat["explanation"]]
         assert sum(weights) == pytest.approx(chat["margin"], abs=1e-9)
         assert "stays" in local.post("/v1/route", {"messages": turns, "after": "law"}).json()
-        assert local.http.get("/v1/activity").json()["drift"]["leverage"] is None
+        assert local.http.get("/v1/activity").json()["drift"]["alarm"] is False
         assert local.http.get("/").status_code == local.http.get("/v1/releases/current").status_code == 200
     save_encoder(tiny_encoder(seed=1), tmp_path / "other")
     with pytest.raises(EncoderError, match="not the release's"), served(release, None, model=tmp_path / "other"):

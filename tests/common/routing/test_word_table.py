@@ -24,17 +24,15 @@ from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing import word_table
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.cosine_table import side_by_side
-from ridgeway.common.routing.drift_sketch import DriftSketch, companion
-from ridgeway.common.routing.drift_sketch import load as load_sketch
 from ridgeway.common.routing.evaluation import beginnings_routed
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import load_release, save_release
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
 from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
-from ridgeway.coordinator.solving.publish import RouterChoices, draft, issue, make_sketch
+from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.common.encoding.test_word_sketch import counted_by_hand
-from tests.support.making import contents, fixed_identity, one_domain, prepared, sign_again
+from tests.support.making import contents, fixed_identity, prepared, sign_again
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
 OPTIONS = WordFeatures(width=8, amplitude=100, longest=4)
@@ -304,7 +302,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "release"
     parts = [prepared(name, ENCODER, seed) for seed, name in enumerate(DOMAINS, 1)]
-    issue(draft(parts, ENCODER, CHOICES), fixed_identity(), folder)
+    publish(parts, ENCODER, CHOICES, fixed_identity(), folder)
     return folder
 
 
@@ -380,49 +378,6 @@ def test_a_signed_release_that_lacks_a_part_is_refused(release: Path, tmp_path: 
         sign_again(copy, fixed_identity(), {"files": files | {"router.safetensors": digest}})
         with pytest.raises(ReleaseError, match="cannot be used"):
             load_release(copy)
-
-
-# Leverage
-
-
-def samples(count: int, tokens: int, seed: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Windows of letters and blanks, and their features with the constant one."""
-    rng, words = np.random.default_rng(seed), ENCODER.words
-    assert words is not None
-    ids = rng.integers(2, ENCODER.rows, (count, tokens)).astype(np.int32)
-    ids[rng.random(ids.shape) < 0.3] = LETTERS.index(" ") + 2
-    means = np.rint(ENCODER.table[ids].mean(axis=1)).astype(np.int64)
-    features = words.window_features(ids.ravel(), np.arange(count + 1) * tokens)
-    return ids, np.hstack([means, features, np.ones((count, 1), dtype=np.int64)])
-
-
-def test_leverage_with_words_is_the_definition_s() -> None:
-    """With all directions, a window has xᵀ(A/mass + λI)⁻¹x / F, up to rounding; on average, one less what λ takes."""
-    windows, features = samples(600, 8, 3)
-    total = one_domain(features)
-    found = make_sketch(total, ENCODER, Sampling(window=8), ENCODER.width + 1)
-    units = np.append(np.full(ENCODER.width, ENCODER.scale), 1.0)
-    gram = total.gram * units[:, None] * units / total.mass
-    ridged = gram + 1e-3 * np.diag(gram).mean() * np.eye(len(gram))
-    for row, sample in zip(windows[:20], features[:20] * units, strict=True):
-        assert found.of(row) == pytest.approx(sample @ np.linalg.solve(ridged, sample) / len(gram), rel=0.02, abs=0.02)
-    mean = float(np.mean([found.of(row) for row in windows]))
-    assert mean == pytest.approx(np.trace(np.linalg.solve(ridged, gram)) / len(gram), abs=0.01)
-
-
-def test_a_companion_keeps_words_and_is_refused_if_they_do_not_fit(release: Path, tmp_path: Path) -> None:
-    """What is read is what was written; a damaged one tells nothing."""
-    digest = load_release(release).manifest["files"]["router.safetensors"]
-    found = load_sketch(release, digest)
-    assert isinstance(found, DriftSketch) and found.words is not None
-    ids = ENCODER.tokenizer.encode("abc cab abc 9a")
-    assert found.of(ids) != replace(found, words=None).of(ids)
-    folder = tmp_path / "release"
-    for name, value in (("buckets", found.words.buckets[:, 1:]), ("starts", found.words.words.spelling.starts[1:])):
-        arrays = load(companion(release).read_bytes())
-        companion(folder).write_bytes(save(arrays | {name: np.ascontiguousarray(value)}))
-        with pytest.raises(FormatError, match="damaged"):
-            load_sketch(folder, digest)
 
 
 # The real encoder

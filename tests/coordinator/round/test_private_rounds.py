@@ -27,7 +27,6 @@ from ridgeway.common.privacy.private_solve import noise_variance
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Announce, Evaluate, Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
-from ridgeway.common.routing.drift_sketch import companion
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
@@ -174,7 +173,7 @@ def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> Non
 
 
 def test_a_release_says_what_it_promises(parties: Parties) -> None:
-    """In its signed manifest, with one plain sentence; and there is no sketch of the total beside it."""
+    """In its signed manifest, with one plain sentence."""
     federation = parties.federation()
     manifest, said = federation.manifest(1), federation.manifest(1)["privacy"]
     assert (said["mode"], said["epsilon"], said["delta"]) == (mode_of(parties), 1.0, 1e-8)
@@ -183,7 +182,6 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     assert said["counted"] == list(DOMAINS)
     assert not manifest["confidence"]["calibrated"]
     assert manifest["confidence"]["temperature"] > 0 and "public text" in said["calibration"]
-    assert not companion(federation.release_folder(1)).exists()
 
 
 def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_path: Path) -> None:
