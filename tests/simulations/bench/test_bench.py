@@ -185,7 +185,7 @@ def test_route_measures_a_release(bench: Bench) -> None:
     assert "a release, MB" in names(report)
 
 
-def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mask_measures_an_upload_memory_and_cohorts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measurement, once, on a few numbers."""
     for name in ("LARGE", "MIDDLE", "SMALL"):
         monkeypatch.setattr(masking, name, 1000)
@@ -194,7 +194,17 @@ def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(masking, "_medians", lambda rounds, prepare: medians(1, prepare))
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
     _, report = bench("mask")
-    assert len(report["results"]) == 5
+    assert [result["name"].split(",")[0] for result in report["results"]] == [
+        "a sealed upload",
+        "memory while masking",
+        "masking",
+    ]
+    assert report["results"][1]["ratio"] == 2.0
+
+
+def test_memory_is_what_masking_takes_in_a_process_of_its_own() -> None:
+    """The vector and its sealed copy, and not much besides."""
+    assert 1.8 < masking._memory().ratio < 3
 
 
 def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
