@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,10 @@ from ridgeway.client.sums.accumulate import Accumulator, add_states
 from ridgeway.client.sums.prepare import Maker
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.random_corpus import Batch
-
-BATCHES_PER_TRANSFER: Final = 2
-"""So many batches are sent to the card as one: a slot of an accumulator holds about as many."""
-
-WARM_TRANSFERS: Final = 2
 
 DOMAINS = 4
 CPU_BATCHES = (1024, 4096, 8192)
@@ -64,33 +57,6 @@ class OurSums:
                 pass
         states = (each.state() for each in accumulators)
         return accumulators[0].statistics(reduce(add_states, states), self._threads)
-
-
-def card_tokens_a_second(encoder: TableEncoder, sampling: Sampling, device: Device, parts: Sequence[Batch]) -> float:
-    """Ours over windows, from ids and bounds that lie on the card already to the sums in the machine's memory."""
-    import torch
-
-    from ridgeway.client.sums.gpu.card_sums import CardTable, CardWindows
-    from ridgeway.client.sums.gpu.digit_planes import Windows
-
-    table = CardTable(encoder.table, device.name)
-
-    def sent(ids: Ids, lengths: Integers) -> Windows:
-        bounds = np.append(window_starts(lengths, sampling.window), len(ids)).astype(np.int32)
-        row, edges = (torch.from_numpy(array).to(device.name) for array in (ids, bounds))
-        return Windows(row, edges)
-
-    def add(there: Sequence[Windows]) -> None:
-        accumulator = CardWindows(table, sampling)
-        for windows in there:
-            accumulator.take(windows)
-        device.wait()  # the accumulator reads its sums on a stream of its own
-        accumulator.state()
-
-    joined = (parts[start : start + BATCHES_PER_TRANSFER] for start in range(0, len(parts), BATCHES_PER_TRANSFER))
-    there = [sent(*map(np.concatenate, zip(*some, strict=True))) for some in joined]
-    add(there[:WARM_TRANSFERS])
-    return sum(len(ids) for ids, _ in parts) / device.seconds(lambda: add(there))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """Exact sums beside the published way, on the same ids and the same device; and whether they are exact.
 
-Ours is measured from ids in the machine's memory to checked statistics; on a card also from ids that lie there already.
+Ours is measured from ids in the machine's memory to checked statistics.
 Knows what is compared with what. Knows nothing of text or files.
 """
 
@@ -22,16 +22,14 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.simulations.bench.device import Ceilings, Device, measure_ceilings
-from ridgeway.simulations.bench.measuring import Result, Tick, at_least, at_most, exactly, figure, medians
+from ridgeway.simulations.bench.device import Device
+from ridgeway.simulations.bench.measuring import Result, Tick, at_least, at_most, exactly, medians
 from ridgeway.simulations.bench.random_corpus import Batch, Kind, draw, random_encoder
-from ridgeway.simulations.bench.sum_methods import DefinedSums, OurSums, PublishedSums, card_tokens_a_second
+from ridgeway.simulations.bench.sum_methods import DefinedSums, OurSums, PublishedSums
 
 KINDS: Final[tuple[Kind, ...]] = ("uniform", "Zipf")
 ROUNDS: Final = 3
 WARM_BATCHES: Final = 16
-OF_CEILING: Final = 0.5
-WIDTHS: Final = (384, 576, 2048, 4096)
 SAME_MEMORY_RATIO: Final = 1.001
 
 
@@ -81,43 +79,23 @@ CPU_CASES = (
 
 
 class _Rates(NamedTuple):
-    """Tokens a second of ours, of the published way, and of ours with ids on the card (0 if not measured)."""
+    """Tokens a second of ours and of the published way."""
 
     ours: float
     published: float
-    on_card: float
 
 
 def bench_sums(device: Device, threads: int) -> list[Result]:
-    """Every case of the device over both kinds of ids, and the ceilings of the device."""
+    """Every case of the device over both kinds of ids."""
     cases = CARD_CASES if device.is_card else CPU_CASES
-    with ticking("sums", 1 + len(cases) * len(KINDS) * ROUNDS) as tick:
-        ceilings = measure_ceilings(device, *cases[0].shape)
-        tick()
-        results: list[Result] = []
+    results: list[Result] = []
+    with ticking("sums", len(cases) * len(KINDS) * ROUNDS) as tick:
         for shape, group in groupby(cases, key=lambda case: case.shape):
             encoder = random_encoder(*shape)
             published = PublishedSums(encoder.table, device, threads)
             for case in group:
-                results += _CaseBench(case, encoder, device, published, threads).results(ceilings, tick)
-    products = [result for width in WIDTHS for result in _products(device, width)] if device.is_card else []
-    return [*results, *products, *ceilings.results(device, cases[0].width)]
-
-
-def _products(device: Device, width: int) -> list[Result]:
-    """What the ways of multiplying take for one block on this card; the fastest is the one that is used."""
-    import torch
-
-    from ridgeway.client.sums.gpu.digit_planes import ROWS, rounded
-    from ridgeway.client.sums.gpu.product_methods import TRIAL_COLUMNS, fastest
-
-    choice = fastest(torch.device(device.name), rounded(width, ROWS))
-    name = f"products of {TRIAL_COLUMNS:,} samples, h={width}"
-    others = "; ".join(f"{way} was passed over: {why}" for way, why in choice.passed_over.items())
-    return [
-        figure(f"{name}, {way}, ms", seconds * 1e3, "taken" if way == choice.name else "", others or device.name)
-        for way, seconds in choice.seconds.items()
-    ]
+                results += _CaseBench(case, encoder, device, published, threads).results(tick)
+    return results
 
 
 class _CaseBench:
@@ -127,7 +105,7 @@ class _CaseBench:
         self._case, self._encoder, self._device, self._published = case, encoder, device, published
         self._ours = OurSums(makers(encoder, case.sampling, device.cards, threads), threads)
 
-    def results(self, ceilings: Ceilings, tick: Tick) -> list[Result]:
+    def results(self, tick: Tick) -> list[Result]:
         ids, parts = draw("uniform", self._case.published, self._case.rows)
         batch = self._published.choose_batch(ids)
         self._ours.statistics(parts[:WARM_BATCHES])
@@ -141,8 +119,6 @@ class _CaseBench:
                 tick()
             rates = _Rates(*medians(rounds))
             found += _compared(self._case, kind, rates, all(checks), batch)
-            if rates.on_card:
-                found += _of_card(self._case, kind, rates, ceilings)
         return [*found, self._memory()] if self._device.is_card else found
 
     def _round(self, ids: Ids, parts: list[Batch]) -> tuple[_Rates, bool]:
@@ -151,10 +127,7 @@ class _CaseBench:
         made: list[Statistics] = []
         seconds = self._device.seconds(lambda: made.append(self._ours.statistics(parts)))
         exact = made[0].mass == self._case.samples(parts) and self._is_exact(_slice(parts[0], self._case.checked))
-        on_card = 0.0
-        if self._device.is_card and self._case.window > 1:
-            on_card = card_tokens_a_second(self._encoder, self._case.sampling, self._device, parts)
-        return _Rates(len(ids) / seconds, published, on_card), exact
+        return _Rates(len(ids) / seconds, published), exact
 
     def _is_exact(self, part: Batch) -> bool:
         """Beside the CPU's accumulators where a card is measured and they can be used here, else the definition."""
@@ -183,21 +156,6 @@ def _compared(case: Case, kind: Kind, rates: _Rates, exact: bool, batch: int) ->
     return [
         at_least(f"{name}, to the published way", ratio, case.aim, _million(rates.ours), beside),
         exactly(f"{name}, equal bit for bit", float(exact), 1.0, "yes" if exact else "NO", slices),
-    ]
-
-
-def _of_card(case: Case, kind: Kind, rates: _Rates, ceilings: Ceilings) -> list[Result]:
-    """What the card does once ids are there, beside what it could do and beside the published way."""
-    name, rate, theirs = f"{case.name}, {kind} ids on the card", rates.on_card, rates.published
-    allowed = ceilings.tokens(case.width, case.window)
-    bounds = [
-        ("its memory", ceilings.by_memory(case.width)),
-        ("its matrix products", ceilings.by_products(case.width, case.window)),
-    ]
-    return [
-        figure(f"{name}, to the published way", rate / theirs, _million(rate), _million(theirs)),
-        at_least(f"{name}, to what the card allows", rate / allowed, OF_CEILING, _million(rate), _million(allowed)),
-        *(figure(f"{name}, to {what}", rate / most, _million(rate), _million(most)) for what, most in bounds),
     ]
 
 

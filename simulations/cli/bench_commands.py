@@ -52,7 +52,7 @@ def prepare(
     size_mb: SizeMb = 0.0,
     json: Json = False,
 ) -> None:
-    """Sums beside the published way and the machine's ceilings, and `client prepare` beside the bare tokenizer."""
+    """Sums beside the published way, and `client prepare` beside the bare tokenizer."""
     if not 0 <= size_mb <= 1e6:
         raise InputError(f"--size-mb cannot be {size_mb:g}; give 0 to 1000000")
     _run("prepare", json, device, encoder=encoder, text=text, size_mb=size_mb)
@@ -253,7 +253,7 @@ def add_features(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_mask(report: BenchReport, options: BenchOptions) -> None:
-    """Masking and opening beside Flower's SecAgg+ (about two minutes)."""
+    """Masking: the size of an upload, memory, and the seconds of cohorts of 3 to 100 members."""
     from ridgeway.simulations.bench.masking_bench import bench_masking
 
     step("measuring", "masking", "random numbers")

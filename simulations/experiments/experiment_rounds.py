@@ -18,7 +18,6 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.common.routing.release import Release, load_release
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -82,12 +81,6 @@ def own_sums(simulated: SimulatedFederation, name: str) -> Prepared:
     """A holder's raw sums: those of its epoch."""
     holder = Holder(simulated.nodes[name])
     return holder.epochs.statistics(holder.epoch(simulated.federation.terms))
-
-
-def newest(federation: Federation) -> Release:
-    found = federation.newest
-    assert found is not None
-    return load_release(federation.release_folder(found.number), key=federation.identity.public)
 
 
 # Rounds

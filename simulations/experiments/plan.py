@@ -28,7 +28,6 @@ PARTS = {
     "accuracy": "How often prompts reach the right expert, beside other routers.",
     "robustness": "Prompts that are misspelt, cut off, or belong nowhere.",
     "selectors": "The ways to choose a domain from a prompt's tokens.",
-    "membership": "Holders that join, leave and are removed.",
     "dropouts": "Holders that fall away in the middle of a round.",
     "scaling": "Time, memory and traffic as holders and text grow.",
     "privacy": "What can be learnt from what is shared.",

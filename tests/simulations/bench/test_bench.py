@@ -26,14 +26,13 @@ from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench import bench_text as text
 from ridgeway.simulations.bench import cohort_bench as cohorts
 from ridgeway.simulations.bench import deployment_bench as deployment
-from ridgeway.simulations.bench import device as devices
 from ridgeway.simulations.bench import masking_bench as masking
 from ridgeway.simulations.bench import prepare_bench as preparing
 from ridgeway.simulations.bench import round_bench as federation
 from ridgeway.simulations.bench import solve_bench as solving
 from ridgeway.simulations.bench import sums_bench as sums
 from ridgeway.simulations.bench.bench_text import BenchText, folder_text, repeated
-from ridgeway.simulations.bench.device import CeilingSizes, Device
+from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import BenchReport, Result, at_least, at_most, exactly, figure
 from ridgeway.simulations.bench.random_corpus import Kind, draw, random_encoder
 from ridgeway.simulations.bench.sum_methods import DefinedSums
@@ -56,8 +55,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """`ridgeway bench … --json` at small sizes, on a little text of its own: the exit code and what was printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sums, "CPU_CASES", SMALL)
-    sizes = CeilingSizes(1 << 12, (16,), devices.CPU_SIZES.kinds, gathered=64, in_a_row=1)
-    monkeypatch.setattr(devices, "CPU_SIZES", sizes)
     monkeypatch.setattr(solving, "CPU_WIDTHS", (5, 20))
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     monkeypatch.setattr(bench_cli, "DEFAULT_ENCODER", f"dir:{tmp_path / 'encoder'}")
@@ -125,16 +122,13 @@ def test_a_missed_aim_is_the_exit_code(bench: Bench, monkeypatch: pytest.MonkeyP
 # Commands
 
 
-def test_prepare_measures_sums_ceilings_and_files(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepare_measures_sums_and_files(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU with the CPU's cases; the text is repeated as far as was asked."""
     monkeypatch.setattr(sums, "CARD_CASES", ())
     little_text(tmp_path / "own")
     named = ("--encoder", f"dir:{tmp_path / 'encoder'}", "--text", str(tmp_path / "own"), "--size-mb", "0.01")
     _, report = bench("prepare", "--device", "cpu", *named)
     assert "sums, w=8, h=12, Zipf ids, to the published way" in names(report)
-    assert "float32 matrix products" in names(report)
     assert all(f"prepare, {name}, to the bare tokenizer" in names(report) for name in preparing.CPU_AIMS)
     assert [result["reached"] for result in report["results"] if "bit for bit" in result["name"]] == [True] * 4
     assert report["text"].endswith("own, repeated to 0 MB")
@@ -185,7 +179,7 @@ def test_route_measures_a_release(bench: Bench) -> None:
     assert "a release, MB" in names(report)
 
 
-def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mask_measures_an_upload_memory_and_cohorts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measurement, once, on a few numbers."""
     for name in ("LARGE", "MIDDLE", "SMALL"):
         monkeypatch.setattr(masking, name, 1000)
@@ -194,7 +188,17 @@ def test_mask_stands_beside_flower(bench: Bench, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(masking, "_medians", lambda rounds, prepare: medians(1, prepare))
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
     _, report = bench("mask")
-    assert len(report["results"]) == 5
+    assert [result["name"].split(",")[0] for result in report["results"]] == [
+        "a sealed upload",
+        "memory while masking",
+        "masking",
+    ]
+    assert report["results"][1]["ratio"] == 2.0
+
+
+def test_memory_is_what_masking_takes_in_a_process_of_its_own() -> None:
+    """The vector and its sealed copy, and not much besides."""
+    assert 1.8 < masking._memory().ratio < 3
 
 
 def test_federation_reports_seconds_and_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,10 +359,9 @@ device.Device.wait = lambda self: None
 device.Device.peak_bytes = lambda self, work: (work(), 100)[1]
 device.Device.facts = lambda self: {"device": self.name}
 sum_methods.CARD_BATCHES = (512,)
-device.CARD_SIZES = device.CeilingSizes(1 << 12, (64,), device.CARD_SIZES.kinds, gathered=64, in_a_row=4)
 case = sums_bench.Case(8, 300, 12, 9000, 2000, 700, 0.0)
 sums_bench.CARD_CASES = case, dataclasses.replace(case, window=1)
-sums_bench.OF_CEILING, sums_bench.WIDTHS, solve_bench.CARD_WIDTHS = 0.0, (12,), (5, 20)
+solve_bench.CARD_WIDTHS = 5, 20
 bench_commands._add_contextual = lambda *_: None
 main(["bench", *sys.argv[1:], "--device", "cuda", "--json"])
 """
@@ -376,7 +379,7 @@ def test_a_card_is_measured_where_little_is_installed(tmp_path: Path, name: str)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     wanted = {
-        "prepare": ["ids, equal bit for bit", "to what the card allows", "peak memory", "int8 matrix products"],
+        "prepare": ["ids, to the published way", "ids, equal bit for bit", "peak memory"],
         "solve": ["torch on the CPU", "the CPU to the card", "weights of the card, to the CPU's"],
     }
     assert all(words in names(report) for words in wanted[name])
