@@ -22,7 +22,7 @@ ROOMS = {
     "common/base": "",
     "common/encoding": "common/base",
     "common/statistics": "common/base",
-    "common/privacy": "common/base common/encoding common/statistics",
+    "common/privacy": "common/base common/encoding common/statistics common/masking",
     "common/routing": "common/base common/encoding",
     "common/masking": "common/base common/statistics",
     "common/protocol": "common/base common/privacy common/statistics common/masking",

@@ -16,13 +16,13 @@ def answer(holder, request):
     elif request.mode == "clear":
         for each in request:
             raise _refused("b")
-    holder.memory.sign(request)
+    holder.totals.sign(request)
     try:
         return holder.weights(request)
     except ValueError:
         raise Refused("c") from None
 
-def lopsided(members):
+def overlap(members):
     if members > 3:
         return "one"
     if members:
@@ -34,7 +34,7 @@ MUTANTS = [
     ('"ä" in request', "False"),
     ('request.mode == "clear"', "False"),
     ('raise _refused("b")', "pass"),
-    ("holder.memory.sign(request)", "pass"),
+    ("holder.totals.sign(request)", "pass"),
     ('raise Refused("c") from None', "pass"),
     ("members > 3", "False"),
     ("members", "False"),

@@ -5,6 +5,7 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,7 +179,6 @@ def status(folder: Folder, json: Json = False) -> None:
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.coordinator.cli.release_commands import accuracy_words
     from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
     from ridgeway.coordinator.page.federation_view import connected
 
@@ -380,6 +380,16 @@ def prune(
     if remove_:
         take_away(federation, keep)
     show_leftovers(rows, removed=remove_, json=json)
+
+
+def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
+    """The accuracy that a manifest tells, and where noise is in it, the interval in which it lies."""
+    if evaluation is None:
+        return "not evaluated"
+    words = f"{evaluation['accuracy']:.1f} %"
+    if interval := evaluation.get("interval"):
+        words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
+    return words
 
 
 def open_federation(folder: Path) -> Federation:

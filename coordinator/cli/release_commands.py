@@ -5,7 +5,6 @@ Knows options and how results are shown; the work is done elsewhere and imported
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, emit_json, step, table
-from ridgeway.coordinator.cli.federation_commands import Folder, open_federation
+from ridgeway.coordinator.cli.federation_commands import Folder, accuracy_words, open_federation
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
@@ -46,16 +45,6 @@ def releases(folder: Folder, json: Json = False) -> None:
         for each in listed
     ]
     table(["release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains"], rows, numbers_from=7)
-
-
-def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
-    """The accuracy that a manifest tells, and where noise is in it, the interval in which it lies."""
-    if evaluation is None:
-        return "not evaluated"
-    words = f"{evaluation['accuracy']:.1f} %"
-    if interval := evaluation.get("interval"):
-        words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
-    return words
 
 
 def _accuracy(federation: Federation, number: int) -> dict[str, Any]:
