@@ -46,7 +46,7 @@ def ready(seen: Visit, path: str) -> None:
         return
     seen.type_prompt(PROMPT)
     expect(seen.page.locator(".heat")).to_be_visible()
-    expect(seen.page.locator(".gauge")).to_have_count(2)
+    expect(seen.page.locator(".gauge")).to_have_count(1)
 
 
 @pytest.fixture(scope="module", params=PLACES)
