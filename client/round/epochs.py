@@ -88,21 +88,24 @@ class EpochStore:
             raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
 
     def open(self, epoch: Epoch, fill: Callable[[Path], None], in_totals: Collection[str]) -> None:
-        """Put an epoch in place whole, and make it the current one; those before it go.
+        """Put an epoch in place whole, and make it the current one.
 
+        The one before it stays, since an answer under way may be reading it; earlier ones go.
         in_totals: the epochs that are in a total; the digests of their documents stay.
         """
+        kept = {epoch.name, *(str(each.facts["epoch"]) for each in self._journal.entries(OPENED_EPOCH)[-1:])}
         with whole_folder(self._folder / epoch.name) as draft:
             fill(draft)
             write_whole(draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True)
         self._folder.chmod(0o700)
         self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
         for path in self._folder.iterdir():
+            if path.name in kept:
+                continue
             if path.name in in_totals and (path / DIGESTS).exists():
                 self._past.mkdir(exist_ok=True, mode=0o700)
                 (path / DIGESTS).replace(self._past / path.name)
-            if path.name != epoch.name:
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
     # What lies in one
 

@@ -73,12 +73,14 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     assert store.statistics_file(current) is None
 
 
-def test_the_epoch_opened_last_is_the_current_one_and_those_before_are_gone(store: EpochStore, tmp_path: Path) -> None:
-    """The journal keeps that they were there."""
+def test_the_epoch_opened_last_is_the_current_one_and_those_before_the_last_two_are_gone(
+    store: EpochStore, tmp_path: Path
+) -> None:
+    """An answer under way may be reading the one before. The journal keeps that the others were there."""
     for number in (1, 2, 3):
         store.open(epoch(number), fill, ())
     assert store.current() == epoch(3)
-    assert [path.name for path in (tmp_path / "epochs").iterdir()] == [epoch(3).name]
+    assert {path.name for path in (tmp_path / "epochs").iterdir()} == {epoch(2).name, epoch(3).name}
     opened = Journal(tmp_path / "journal.db").entries(OPENED_EPOCH)
     assert [entry.facts["epoch"] for entry in opened] == [epoch(number).name for number in (1, 2, 3)]
 
