@@ -236,9 +236,11 @@ def accept(
     holder = open_holder(folder)
     if not (invite / NOTICE).is_file():
         raise InputError(f"{invite} has no {NOTICE}; ask the operator for an invitation of this version of Ridgeway")
+    before = holder.coordinator
     paper = _signed_by_pinned(holder, invite)
     _check_agreed(holder, paper.terms)
-    news = take_notice(folder, (invite / NOTICE).read_bytes(), holder.settings.policy.coordinator, datetime.now(UTC))
+    news = [] if holder.coordinator == before else [f"the coordinator signs with {holder.coordinator} now"]
+    news += take_notice(folder, (invite / NOTICE).read_bytes(), holder.settings.policy.coordinator, datetime.now(UTC))
     news += _take_terms(holder, invite, paper)
     if json:
         emit_json({"news": news})

@@ -282,7 +282,7 @@ def write_invite(federation: Federation) -> Invite:
         terms=federation.terms,
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
-        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in standing.roster.values()),
+        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in standing.active.values()),
         handovers=(*federation.identity.handovers, *standing.holder_handovers),
     )
     folder = federation.folder / "invite"

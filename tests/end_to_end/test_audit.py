@@ -95,7 +95,7 @@ def test_a_holders_folder_is_audited_with_its_own_corpus(shop: Workshop, tmp_pat
     told = shop.call("client", "audit", holder.folder, "--json").json
     clear = told["findings"][0]
     assert (told["domain"], clear["view"], clear["window"]) == ("law", "clear statistics", 1)
-    assert clear["recovered"] > 0.9 > clear["chance"]
+    assert clear["recovered"] > 0.75 > clear["chance"]
 
 
 def test_windows_prove_nothing(shop: Workshop) -> None:

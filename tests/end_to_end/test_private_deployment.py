@@ -33,7 +33,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with Deployment(tmp_path_factory.mktemp("private-town"), tiny_encoder(WIDTH)) as made:
         made.found(wait=5.0)
         for name in NAMES:
-            options = ("--max-epsilon", "1.5") if name == "medicine" else ()
+            options = ("--max-epsilon", "1.4") if name == "medicine" else ()
             made.settle(name, *options)
             made.admit(name)
         made.ready(*NAMES)
@@ -88,10 +88,10 @@ def second(town: Deployment, go_on: Callable[[], None]) -> Finished:
 
 
 def test_an_epoch_beyond_the_budget_is_not_opened(town: Deployment, first: Finished) -> None:
-    """One that allows an ε of 1.5 in all has had its round; the owner hears so, and the epoch before stays."""
+    """One that allows an ε of 1.4 in all has had its round; the owner hears so, and the epoch before stays."""
     refused = town.run("client", "ready", town.holder("medicine"))
     assert refused.code == 2
-    assert "`max_epsilon` in client.toml allows 1.5" in refused.stderr.splitlines()[-1]
+    assert "`max_epsilon` in client.toml allows 1.4" in refused.stderr.splitlines()[-1]
 
 
 def test_a_second_epoch_gives_a_second_release(town: Deployment, second: Finished) -> None:

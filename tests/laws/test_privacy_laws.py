@@ -370,7 +370,7 @@ def test_no_noise_is_bought_for_nothing() -> None:
             check_privacy("columns", epsilon)
     with pytest.raises(InputError, match="δ must lie"):
         check_privacy("columns", 1.0, 0.5)
-    with pytest.raises(InputError, match="there is no privacy 'rows'; there are none, columns, full"):
+    with pytest.raises(InputError, match="private sums cannot be 'rows'; they are columns or full"):
         check_privacy("rows", 1.0)
     assert check_privacy("full", 1.0) == "full"
 

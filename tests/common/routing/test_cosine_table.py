@@ -239,7 +239,7 @@ def test_a_federation_with_cosines_gives_the_same_router_masked_or_clear(tmp_pat
         write_jsonl(tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 50)[40:])
     workshop = Workshop(tmp_path)
     words = ["simulate", "--data", "data", "--encoder", f"{workshop.encoder}+words+cosines", "--json"]
-    masked = workshop.call(*words, "--masked", "--out", "masked")
+    masked = workshop.call(*words, "--out", "masked")
     clear = workshop.call(*words, "--clear", "--out", "clear")
     assert (masked.code, clear.code) == (0, 0), masked.stderr + clear.stderr
     assert masked.json["accuracy"] == 100.0

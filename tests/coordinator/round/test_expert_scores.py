@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeway.client.round.expert_scores import MIN_SCORES
-from ridgeway.common.base.errors import Refused
-from ridgeway.common.protocol.messages import Evaluate, Refusal
+from ridgeway.common.base.errors import Refused, RidgewayError
+from ridgeway.common.protocol.messages import Evaluate
 from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, SCORE_UNIT
 from ridgeway.common.routing.release import load_release
@@ -57,6 +57,8 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
         write_scores(made, name, scores)
         made.rewrite(name, 'modes = ["masked"]', 'modes = ["masked", "clear"]')
     made.rewrite("medicine", "share_scores = true", "share_scores = false")
+    for name in HOLDERS:
+        made.ready(name)
     return made
 
 
@@ -102,16 +104,14 @@ def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(parties: Parties
     assert quality_of(parties) is not None and quality_of(plain) is None
 
 
-def test_a_score_file_that_cannot_be_read_keeps_its_holder_from_counting(parties: Parties) -> None:
-    """The holder says so without a path or a number; another of its domain is enough for the router to be published."""
+def test_a_score_file_that_cannot_be_read_opens_no_epoch(parties: Parties) -> None:
+    """The owner is told, and rounds go on with the scores of the epoch before: no round reads the file."""
     write_scores(parties, "law-2", {"large": [7.0]})
-    transport = Direct(parties)
-    published = round_of(parties, transport)
-    messages = [open_packet(reply).message for name, reply in transport.replies if name == "law-2"]
-    [refused] = [each for each in messages if isinstance(each, Refusal)]
-    assert refused.code == "failed" and not any(sign in refused.reason for sign in ("/", "7"))
+    with pytest.raises(RidgewayError):
+        parties.ready("law-2")
+    published = round_of(parties)
     assert {member.name for member in published.members} == set(HOLDERS)
-    assert quality_of(parties)["counts"][1] == [MIN_SCORES, 0, 0]
+    assert quality_of(parties)["counts"][1] == [MIN_SCORES + 11, 0, 0]
 
 
 def test_other_experts_are_asked_about_with_the_next_epochs(parties: Parties) -> None:
