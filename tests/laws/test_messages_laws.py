@@ -172,7 +172,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         session=st.none() | digests,
         holders=st.just(()) | several(names),
         last=st.none() | digests,
-        temperatures=st.just(()) | several(positive),
+        temperatures=st.just(()) | several(st.floats(min_value=1e-100, max_value=1e100)),
         experts=st.lists(names, max_size=3, unique=True).map(tuple),
     ),
     Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
