@@ -123,7 +123,6 @@ def cohorts(draw: st.DrawFn) -> Cohort:
 
 
 some_domains = st.lists(names, min_size=2, max_size=4, unique=True).map(tuple)
-positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 
 
 def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
