@@ -200,7 +200,7 @@ def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: 
         "confidence": choices.confidence.to_json(),
         "solved": {
             "ridge": solution.ridge,
-            "condition": solution.condition,
+            "condition": float(f"{solution.condition:.6g}"),  # an estimate, whose last digits vary
             "residual": solution.residual,
             "device": solution.device,
         },
